@@ -1,0 +1,162 @@
+"""The door between harness and workload: environment variables in, JSON lines out, one datagram header.
+
+Standard library only, because every workload imports it, on laptops and in labs. The harness starts a workload as a
+process in a host and hands it the torchrun names (RANK, WORLD_SIZE, ...) plus LOSSBENCH_*; the workload appends JSON
+lines to its records file. A script that knows nothing of this file still runs: only the barrier and records are lost.
+
+    from harness.contract import Door
+    door = Door.from_environment()
+    door.ready()                      # tells the harness, then waits until every rank is ready
+    door.record("step", step=0, loss=2.3)
+    door.record("summary", accuracy=0.93)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TextIO
+
+# --- the datagram header -------------------------------------------------------------------------------------------
+# Little-endian, 32 bytes, at the start of every UDP payload of ours. The ebpf backend reads it in the kernel, so that
+# loss can be asked for by step, half or block. Fields: (name, offset, size in bytes).
+MAGIC = 0x424C  # "LB" on the wire
+VERSION = 1
+HEADER = struct.Struct("<HBBQHHIBBHII")
+HEADER_BYTES = HEADER.size
+HEADER_FIELDS: dict[str, tuple[int, int]] = {
+    "magic": (0, 2),
+    "version": (2, 1),
+    "kind": (3, 1),
+    "token": (4, 8),
+    "source": (12, 2),
+    "destination": (14, 2),
+    "step": (16, 4),
+    "half": (20, 1),
+    "dtype": (21, 1),
+    "flags": (22, 2),
+    "block": (24, 4),
+    "chunk": (28, 4),
+}
+KINDS: dict[str, int] = {"data": 1, "marker": 2, "ack": 3, "reliable": 4, "probe": 5}
+HALVES: dict[str, int] = {"reduce_scatter": 0, "all_gather": 1}
+DATA_PORT = 29400  # UDP port of our datagrams unless LOSSBENCH_PORT says otherwise
+
+
+@dataclass(frozen=True, kw_only=True)
+class Header:
+    """One datagram's header; `pack` and `unpack` are the wire format."""
+
+    kind: int
+    token: int
+    source: int
+    destination: int
+    step: int = 0
+    half: int = 0
+    dtype: int = 0
+    flags: int = 0
+    block: int = 0
+    chunk: int = 0
+
+    def pack(self) -> bytes:
+        return HEADER.pack(
+            MAGIC, VERSION, self.kind, self.token, self.source, self.destination,
+            self.step, self.half, self.dtype, self.flags, self.block, self.chunk,
+        )  # fmt: skip
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> Header | None:
+        """The header, or None if these bytes are not one of ours."""
+        if len(payload) < HEADER_BYTES:
+            return None
+        magic, version, kind, token, source, destination, step, half, dtype, flags, block, chunk = HEADER.unpack_from(
+            payload
+        )
+        if magic != MAGIC or version != VERSION:
+            return None
+        return cls(
+            kind=kind, token=token, source=source, destination=destination, step=step,
+            half=half, dtype=dtype, flags=flags, block=block, chunk=chunk,
+        )  # fmt: skip
+
+
+# --- environment variables in --------------------------------------------------------------------------------------
+TORCHRUN_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+OWN_NAMES = (
+    "LOSSBENCH_RUN",  # short id of the run
+    "LOSSBENCH_TOKEN",  # random 64-bit number in hex: packets of other runs are told apart by it
+    "LOSSBENCH_SEED",
+    "LOSSBENCH_INTERFACE",  # the impaired data link
+    "LOSSBENCH_CONTROL_INTERFACE",  # the unimpaired link, for rendezvous and health
+    "LOSSBENCH_ADDRESSES",  # data addresses of all ranks, comma-separated, in rank order
+    "LOSSBENCH_PORT",
+    "LOSSBENCH_SPEC",  # JSON file: the workload's options
+    "LOSSBENCH_RECORDS",  # file this rank appends its JSON lines to
+    "LOSSBENCH_GO",  # FIFO: opening it for reading blocks until every rank is ready
+)
+
+# --- JSON lines out ------------------------------------------------------------------------------------------------
+# Kinds the harness interprets; any other kind is stored as it is.
+#   ready    before the clock starts             step     `step`: drives step schedules and the progress display
+#   traffic  `sent`, `received`: datagrams per peer rank, joined with the kernel's counters
+#   summary  final numbers of this rank          error    `message`: shown to the user
+
+
+@dataclass(kw_only=True)
+class Door:
+    """A rank's view of the run it is part of."""
+
+    rank: int
+    world_size: int
+    addresses: tuple[str, ...]
+    interface: str = ""
+    port: int = DATA_PORT
+    seed: int = 0
+    token: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    records_path: str = ""
+    go_path: str = ""
+    _records: TextIO | None = None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Door:
+        env = os.environ if environment is None else environment
+        spec = env.get("LOSSBENCH_SPEC", "")
+        options: Mapping[str, Any] = {}
+        if spec:
+            with open(spec, encoding="utf-8") as file:
+                options = json.load(file)
+        addresses = tuple(a for a in env.get("LOSSBENCH_ADDRESSES", "").split(",") if a)
+        return cls(
+            rank=int(env.get("RANK", "0")),
+            world_size=int(env.get("WORLD_SIZE", "1")),
+            addresses=addresses,
+            interface=env.get("LOSSBENCH_INTERFACE", ""),
+            port=int(env.get("LOSSBENCH_PORT", str(DATA_PORT))),
+            seed=int(env.get("LOSSBENCH_SEED", "0")),
+            token=int(env.get("LOSSBENCH_TOKEN", "0"), 16),
+            options=options,
+            records_path=env.get("LOSSBENCH_RECORDS", ""),
+            go_path=env.get("LOSSBENCH_GO", ""),
+        )
+
+    def record(self, kind: str, **fields: Any) -> None:
+        """Append one JSON line; flushed at once so that a crash loses nothing that was said."""
+        if not self.records_path:
+            return
+        if self._records is None:
+            self._records = open(self.records_path, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the rank
+        line = {"kind": kind, "rank": self.rank, "time_s": round(time.time(), 6), **fields}
+        self._records.write(json.dumps(line, separators=(",", ":")) + "\n")
+        self._records.flush()
+
+    def ready(self) -> None:
+        """Say that this rank could start now, then wait until the harness opens the gate for all."""
+        self.record("ready")
+        if self.go_path:
+            with open(self.go_path, encoding="utf-8") as gate:
+                gate.read()

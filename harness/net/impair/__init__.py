@@ -1,0 +1,1 @@
+"""Backends: how a profile is put in force. One file each; `registry` lists them."""

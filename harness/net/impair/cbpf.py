@@ -1,0 +1,89 @@
+"""Backend cbpf: classic BPF in a direct-action filter. Needs no bpf(2), so it works without privileges in a user
+namespace. Independent loss only, no seed; the counters are those of the port's clsact, both directions together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyroute2 import NetNS
+
+from harness.lossmodel import ONE, threshold
+from harness.net.impair.base import TOTAL, Counters, HookPoint, RuleCounters
+from harness.net.impair.cbpf_program import program
+from harness.net.impair.clsact import PARENT, clsact_totals, ensure_clsact, filters_of
+from harness.net.impair.oversize import OversizeCounter
+from harness.placement import Hook, Rule
+from harness.profile import IidLoss, Profile
+
+
+def refusal(profile: Profile) -> str | None:
+    """What this backend can't do of a profile, in words; None if it can do all."""
+    for present, what in (
+        (profile.loss is not None and not isinstance(profile.loss, IidLoss), "loss other than iid"),
+        (getattr(profile.loss, "correlation_percent", 0.0) > 0, "correlated loss"),
+        (profile.delay is not None, "delay"),
+        (profile.rate_mbit is not None, "a profile's own rate (a topology's rate_mbit works)"),
+        (profile.slot is not None, "slot"),
+        (profile.ecn, "ecn"),
+        (profile.duplicate_percent > 0, "duplicates"),
+        (profile.corrupt_percent > 0, "corruption"),
+        (profile.match.datagram is not None, "matching our datagram header"),
+        (profile.seed is not None, "a seed"),
+    ):
+        if present:
+            return what
+    return None
+
+
+class CbpfBackend:
+    """See base.Backend."""
+
+    name = "cbpf"
+
+    def __init__(self, switch: NetNS, *, state: dict[str, Any] | None = None, rules: Any = None) -> None:
+        self._switch = switch
+        self._oversize = OversizeCounter(switch)
+        self._rules: dict[Hook, tuple[Rule, ...]] = dict(rules or {})
+        self._start: dict[Hook, tuple[int, int, int]] = {}
+        for hook, start in (state or {}).items():
+            rank, direction = hook.split(" ")
+            self._start[Hook(rank=int(rank[1:]), direction=direction)] = tuple(start)
+
+    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> None:
+        ensure_clsact(self._switch, point.port_index)
+        self._oversize.put(point)
+        self._switch.tc(
+            "replace-filter", "bpf", point.port_index, handle=1, parent=PARENT[point.hook.direction],
+            prio=2, ops=program(rules), direct_action=True,
+        )  # fmt: skip
+        self._rules[point.hook] = rules
+        self._start[point.hook] = clsact_totals(self._switch, point.port_index)
+
+    def read_back(self, point: HookPoint) -> list[dict[str, Any]]:
+        """Classic programs are dumped whole: compare instruction by instruction."""
+        rules = self._rules[point.hook]
+        dumped = [f.get("TCA_BPF_OPS") for f in filters_of(self._switch, point.port_index, point.hook.direction)]
+        equal = program(rules) in [bytes(d) for d in dumped if d is not None]
+        return [
+            {"rule": rule.label, "attached": bool(dumped), "equal": equal,
+             "mean_loss": threshold(rule.profile.mean_loss()) / ONE if equal else None}
+            for rule in rules
+        ] or [{"rule": TOTAL, "attached": bool(dumped), "equal": equal, "mean_loss": 0.0}]  # fmt: skip
+
+    def counters(self, point: HookPoint) -> Counters:
+        packets, size, drops = (
+            now - start
+            for now, start in zip(
+                clsact_totals(self._switch, point.port_index), self._start[point.hook], strict=True
+            )
+        )
+        rules = self._rules[point.hook]
+        label = rules[0].label if len(rules) == 1 and rules[0].match.is_everything() else TOTAL
+        over = self._oversize.count(point)
+        return {label: RuleCounters(seen=packets, dropped=drops, seen_bytes=size, super_packets=over)}
+
+    def state(self) -> dict[str, Any]:
+        return {hook.name: list(start) for hook, start in self._start.items()}
+
+    def close(self) -> None:
+        """Nothing is held: the program lives as long as the port."""

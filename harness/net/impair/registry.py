@@ -1,0 +1,74 @@
+"""The backends there are, and which one a run gets. Adding a backend is one file and one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pyroute2 import NetNS
+
+from harness.errors import NotAbleError
+from harness.net.impair import cbpf, ebpf, netem
+from harness.net.impair.base import Backend
+from harness.placement import Rules
+from harness.profile import Profile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    make: Callable[..., Backend]
+    refusal: Callable[[Profile], str | None]
+
+
+KINDS: dict[str, Kind] = {
+    "netem": Kind(make=netem.NetemBackend, refusal=netem.refusal),
+    "ebpf": Kind(make=ebpf.EbpfBackend, refusal=ebpf.refusal),
+    "cbpf": Kind(make=cbpf.CbpfBackend, refusal=cbpf.refusal),
+}
+ADVICE = {
+    "netem": "a stock distribution kernel has netem (Debian, Ubuntu, Fedora; or a virtual machine with one)",
+    "ebpf": "run as root on a kernel with cls_bpf",
+    "cbpf": "needs a kernel with cls_bpf",
+}
+
+
+def choose(asked: str, *, profiles: list[Profile], able: dict[str, str | None]) -> tuple[str, str]:
+    """(backend, why). `able[name]` is None if this machine can, else the reason why not. Refuses before anything is
+    built, saying who could do what was asked."""
+    refusals = {name: _first_refusal(kind, profiles) for name, kind in KINDS.items()}
+    if asked != "auto":
+        if able[asked] is not None:
+            raise NotAbleError(f"backend {asked} does not work here: {able[asked]}", next_step=ADVICE[asked])
+        if refusals[asked] is not None:
+            raise NotAbleError(f"backend {asked} can't do {refusals[asked]}", next_step=_who_can(refusals, able))
+        return asked, "asked for"
+    for name in KINDS:
+        if able[name] is None and refusals[name] is None:
+            skipped = [f"{n}: {able[n] or 'can not do ' + str(refusals[n])}" for n in KINDS if n != name]
+            before = [s for s in skipped if s.split(":")[0] in list(KINDS)[: list(KINDS).index(name)]]
+            return name, "first choice" if not before else "; ".join(before)
+    reasons = "; ".join(f"{name}: {able[name] or 'can not do ' + str(refusals[name])}" for name in KINDS)
+    raise NotAbleError(f"no backend of this machine can do what was asked ({reasons})", next_step=_who_can(refusals, able))
+
+
+def _first_refusal(kind: Kind, profiles: list[Profile]) -> str | None:
+    for profile in profiles:
+        reason = kind.refusal(profile)
+        if reason is not None:
+            return f"{reason} (profile {profile.name})"
+    return None
+
+
+def _who_can(refusals: dict[str, str | None], able: dict[str, str | None]) -> str:
+    could = [name for name, reason in refusals.items() if reason is None]
+    here = [name for name in could if able[name] is None]
+    if here:
+        return f"backend {here[0]} can, here"
+    if could:
+        return f"backend {could[0]} could: {ADVICE[could[0]]}"
+    return "no backend can do all of this at once: split the profile"
+
+
+def make(name: str, switch: NetNS, *, state: dict[str, Any] | None = None, rules: Rules | None = None) -> Backend:
+    return KINDS[name].make(switch, state=state, rules=rules)

@@ -1,0 +1,196 @@
+"""Realises a topology: namespaces, links, addresses; nothing but the experiment's packets is ever on the data links."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from pyroute2 import NetNS
+
+from harness.experiment import Direction
+from harness.net import namespaces, offloads
+from harness.net.impair.base import HookPoint
+from harness.placement import Hook
+from harness.topology import CONTROL_INTERFACE, DATA_INTERFACE, SWITCH, Host, Topology
+
+IFF_UP, IFF_NOARP = 0x1, 0x80
+NUD_NOARP, NUD_PERMANENT = 0x40, 0x80
+NTF_MASTER = 0x04
+DATA_PREFIX = {4: 24, 6: 64}
+
+
+def namespace_name(network_id: str, place: str) -> str:
+    """Names carry the network's short id, so that cleaning up is by exact name."""
+    return f"lb-{network_id}-{place}"
+
+
+class Star:
+    """A standing star; handles into each namespace stay open for reading and changing it."""
+
+    def __init__(self, *, network_id: str, topology: Topology) -> None:
+        self.id = network_id
+        self.topology = topology
+        self.switch: NetNS
+        self.ports: dict[int, int] = {}
+        self._stack = ExitStack()
+
+    def namespace(self, place: str) -> str:
+        return namespace_name(self.id, place)
+
+    def places(self) -> list[str]:
+        return [SWITCH, *(host.name for host in self.topology.all_hosts())]
+
+    def names(self) -> list[str]:
+        return [self.namespace(place) for place in self.places()]
+
+    def hook_point(self, hook: Hook) -> HookPoint:
+        return HookPoint(hook=hook, port_index=self.ports[hook.rank], mtu=self.topology.mtu)
+
+    def open(self) -> None:
+        """Attach to a star that stands already."""
+        self.switch = self._stack.enter_context(NetNS(self.namespace(SWITCH)))
+        by_name = {link.get_attr("IFLA_IFNAME"): link["index"] for link in self.switch.get_links()}
+        self.ports = {h.rank: by_name[h.port] for h in self.topology.all_hosts() if h.port in by_name}
+
+    def build(self, *, before_making: Callable[[str, str], None]) -> None:
+        """`before_making(kind, name)` is told of every thing before it exists, so that a journal can undo it."""
+        for name in self.names():
+            before_making("namespace", name)
+            namespaces.create(name)
+        self._quiet_stacks()
+        self.switch = self._stack.enter_context(NetNS(self.namespace(SWITCH)))
+        self._build_switch()
+        for host in self.topology.all_hosts():
+            self._build_host(host)
+        self.open_ports()
+
+    def open_ports(self) -> None:
+        by_name = {link.get_attr("IFLA_IFNAME"): link["index"] for link in self.switch.get_links()}
+        self.ports = {h.rank: by_name[h.port] for h in self.topology.all_hosts()}
+        data, control = by_name["br0"], by_name["ctl0"]
+        for host in self.topology.all_hosts():
+            port = by_name[host.port]
+            self.switch.link("set", index=port, master=data, state="up")
+            # Forwarding by fixed entries only: nothing is learned and nothing is flooded.
+            self.switch.brport("set", index=port, learning=0, unicast_flood=0, mcast_flood=0, bcast_flood=0)
+            self.switch.fdb("add", ifindex=port, lladdr=host.mac, flags=NTF_MASTER, state=NUD_NOARP)
+            self.switch.link("set", index=by_name[host.control_port], master=control, state="up")
+
+    def _quiet_stacks(self) -> None:
+        """Before any link exists: no router advertisements, no address detection, no link-local chatter."""
+        for place in self.places():
+            with namespaces.inside(self.namespace(place)):
+                ipv6_off = place == SWITCH or self.topology.family == "ipv4"
+                for scope in ("all", "default"):
+                    for key, value in (
+                        ("addr_gen_mode", 1), ("accept_dad", 0), ("accept_ra", 0), ("autoconf", 0),
+                        ("disable_ipv6", int(ipv6_off)),
+                    ):  # fmt: skip
+                        namespaces.write_sysctl(f"ipv6/conf/{scope}/{key}", value, missing_ok=True)
+
+    def _build_switch(self) -> None:
+        for name in ("br0", "ctl0"):
+            self.switch.link("add", ifname=name, kind="bridge", br_stp_state=0, br_mcast_snooping=0)
+            self.switch.link("set", index=self.switch.link_lookup(ifname=name)[0], state="up")
+
+    def _build_host(self, host: Host) -> None:
+        mtu, place = self.topology.mtu, self.namespace(host.name)
+        for port, interface, size, mac in (
+            (host.port, DATA_INTERFACE, mtu, {"address": host.mac}),
+            (host.control_port, CONTROL_INTERFACE, 1500, {}),
+        ):
+            peer = {"ifname": interface, "net_ns_fd": place, "mtu": size, **mac}
+            self.switch.link("add", ifname=port, kind="veth", mtu=size, peer=peer)
+        with NetNS(place) as inside:
+            by_name = {link.get_attr("IFLA_IFNAME"): link["index"] for link in inside.get_links()}
+            data, control = by_name[DATA_INTERFACE], by_name[CONTROL_INTERFACE]
+            inside.link("set", index=by_name["lo"], state="up")
+            # NOARP: no address resolution and no solicited-node multicast; the neighbours are entered by hand.
+            inside.link("set", index=data, flags=IFF_UP | IFF_NOARP, mask=IFF_UP | IFF_NOARP)
+            inside.link("set", index=control, state="up")
+            for address in host.addresses(self.topology.family):
+                version = 6 if ":" in address else 4
+                inside.addr("add", index=data, address=address, prefixlen=DATA_PREFIX[version])
+            inside.addr("add", index=control, address=host.control_ipv4, prefixlen=24)
+        with namespaces.inside(place):
+            add_neighbours(data, self.topology)
+            offloads.switch(DATA_INTERFACE, offloads.HOST)
+        with namespaces.inside(self.namespace(SWITCH)):
+            offloads.switch(host.port, offloads.PORT)
+
+    def offloads_wrong(self) -> list[str]:
+        """Read back: interfaces whose offloads are not as loss per MTU packet needs them."""
+        out = []
+        for host in self.topology.all_hosts():
+            for place, interface, wanted in (
+                (host.name, DATA_INTERFACE, offloads.HOST),
+                (SWITCH, host.port, offloads.PORT),
+            ):
+                with namespaces.inside(self.namespace(place)):
+                    out += [f"{host.name} {interface} {name}" for name in offloads.wrong(offloads.read(interface), wanted)]
+        return out
+
+    def close(self) -> None:
+        """Handles only; `remove` takes the network down."""
+        self._stack.close()
+
+    def remove(self) -> None:
+        self.close()
+        remove_namespaces(self.names())
+
+
+def remove_namespaces(names: list[str]) -> None:
+    """With every process inside; links and filters go with their namespace."""
+    namespaces.kill_inside(names)
+    for name in names:
+        namespaces.remove(name)
+
+
+def add_neighbours(interface_index: int, topology: Topology) -> None:
+    """Permanent entries for all hosts in one netlink message train: 64 x 64 single calls would take seconds."""
+    train = b""
+    for host in topology.all_hosts():
+        for address in host.addresses(topology.family):
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            train += _neighbour_message(interface_index, family, address, host.mac)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as channel:
+        channel.bind((0, 0))
+        channel.send(train)
+        _check_acknowledgements(channel, count=train_length(train))
+
+
+RTM_NEWNEIGH, NLM_F_REQUEST_ACK_CREATE_REPLACE = 28, 0x1 | 0x4 | 0x400 | 0x100
+NDA_DST, NDA_LLADDR, NLMSG_ERROR = 1, 2, 2
+
+
+def _neighbour_message(index: int, family: int, address: str, mac: str) -> bytes:
+    packed = socket.inet_pton(family, address)
+    body = struct.pack("<BBHiHBB", family, 0, 0, index, NUD_PERMANENT, 0, 0)
+    body += struct.pack("<HH", 4 + len(packed), NDA_DST) + packed
+    body += struct.pack("<HH", 10, NDA_LLADDR) + bytes.fromhex(mac.replace(":", "")) + b"\0\0"
+    return struct.pack("<IHHII", 16 + len(body), RTM_NEWNEIGH, NLM_F_REQUEST_ACK_CREATE_REPLACE, 1, 0) + body
+
+
+def train_length(train: bytes) -> int:
+    count = at = 0
+    while at < len(train):
+        at += struct.unpack_from("<I", train, at)[0]
+        count += 1
+    return count
+
+
+def _check_acknowledgements(channel: socket.socket, *, count: int) -> None:
+    while count:
+        reply, at = channel.recv(1 << 16), 0
+        while at < len(reply):
+            length, kind = struct.unpack_from("<IH", reply, at)
+            code = struct.unpack_from("<i", reply, at + 16)[0] if kind == NLMSG_ERROR else 0
+            if code:
+                raise OSError(-code, "the kernel refused a neighbour entry")
+            at += -(-length // 4) * 4
+            count -= 1
+
+
+DIRECTIONS: tuple[Direction, ...] = ("uplink", "downlink")
