@@ -1,8 +1,9 @@
 """Backend cbpf: classic BPF in a direct-action filter. Needs no bpf(2), so it works without privileges in a user
-namespace. Independent loss only, no seed; the counters are those of the port's clsact, both directions together."""
+namespace. Independent loss only, no seed; the counters are the port's own."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pyroute2 import NetNS
@@ -10,7 +11,7 @@ from pyroute2 import NetNS
 from harness.lossmodel import ONE, threshold
 from harness.net.impair.base import TOTAL, Counters, HookPoint, RuleCounters
 from harness.net.impair.cbpf_program import program
-from harness.net.impair.clsact import PARENT, clsact_totals, ensure_clsact, filters_of
+from harness.net.impair.clsact import PARENT, ensure_clsact, filters_of, totals
 from harness.net.impair.oversize import OversizeCounter
 from harness.placement import Hook, Rule
 from harness.profile import IidLoss, Profile
@@ -44,7 +45,7 @@ class CbpfBackend:
         self._switch = switch
         self._oversize = OversizeCounter(switch)
         self._rules: dict[Hook, tuple[Rule, ...]] = dict(rules or {})
-        self._start: dict[Hook, tuple[int, int, int]] = {}
+        self._start: dict[Hook, tuple[int, int]] = {}
         for hook, start in (state or {}).items():
             rank, direction = hook.split(" ")
             self._start[Hook(rank=int(rank[1:]), direction=direction)] = tuple(start)
@@ -57,7 +58,9 @@ class CbpfBackend:
             prio=2, ops=program(rules), direct_action=True,
         )  # fmt: skip
         self._rules[point.hook] = rules
-        self._start[point.hook] = clsact_totals(self._switch, point.port_index)
+        for hook in self._rules:  # a direction that joins changes how the port's counters are split
+            if hook.rank == point.hook.rank:
+                self._start[hook] = self._totals(replace(point, hook=hook))
 
     def read_back(self, point: HookPoint) -> list[dict[str, Any]]:
         """Classic programs are dumped whole: compare instruction by instruction."""
@@ -70,17 +73,19 @@ class CbpfBackend:
             for rule in rules
         ] or [{"rule": TOTAL, "attached": bool(dumped), "equal": equal, "mean_loss": 0.0}]  # fmt: skip
 
+    def _totals(self, point: HookPoint) -> tuple[int, int]:
+        both = {hook.direction for hook in self._rules if hook.rank == point.hook.rank} == {"uplink", "downlink"}
+        return totals(self._switch, point.port_index, both_directions=both)[point.hook.direction]
+
     def counters(self, point: HookPoint) -> Counters:
-        packets, size, drops = (
-            now - start
-            for now, start in zip(
-                clsact_totals(self._switch, point.port_index), self._start[point.hook], strict=True
-            )
-        )
+        seen, dropped = self._totals(point)
+        seen_before, dropped_before = self._start[point.hook]
         rules = self._rules[point.hook]
         label = rules[0].label if len(rules) == 1 and rules[0].match.is_everything() else TOTAL
         over = self._oversize.count(point)
-        return {label: RuleCounters(seen=packets, dropped=drops, seen_bytes=size, super_packets=over)}
+        return {
+            label: RuleCounters(seen=seen - seen_before, dropped=dropped - dropped_before, super_packets=over)
+        }
 
     def state(self) -> dict[str, Any]:
         return {hook.name: list(start) for hook, start in self._start.items()}

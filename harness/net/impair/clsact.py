@@ -29,11 +29,24 @@ def filters_of(switch: NetNS, port_index: int, direction: str) -> list[dict[str,
     return out
 
 
-def clsact_totals(switch: NetNS, port_index: int) -> tuple[int, int, int]:
-    """(packets, bytes, drops) of the port's clsact, both directions together."""
+def totals(switch: NetNS, port_index: int, *, both_directions: bool) -> dict[str, tuple[int, int]]:
+    """(seen, dropped) per direction. clsact counts only directions that have a filter, and both of them together; what
+    entered and left the port tells them apart: everything received passed the ingress hook, everything that passed the
+    egress hook was sent or queued."""
+    packets = drops = queued = 0
     for qdisc in switch.get_qdiscs(port_index):
+        stats = qdisc.get_attr("TCA_STATS2")
+        if stats is None:
+            continue
+        basic, queue = stats.get_attr("TCA_STATS_BASIC"), stats.get_attr("TCA_STATS_QUEUE")
         if qdisc.get_attr("TCA_KIND") == "clsact":
-            stats = qdisc.get_attr("TCA_STATS2")
-            basic, queue = stats.get_attr("TCA_STATS_BASIC"), stats.get_attr("TCA_STATS_QUEUE")
-            return basic["packets"], basic["bytes"], queue["drops"]
-    return 0, 0, 0
+            packets, drops = basic["packets"], queue["drops"]
+        elif qdisc["parent"] == 0xFFFFFFFF:
+            queued = queue["drops"] + queue["qlen"]
+    if not both_directions:
+        return {"uplink": (packets, drops), "downlink": (packets, drops)}
+    link = switch.get_links(port_index)[0].get_attr("IFLA_STATS64")
+    received, sent = link["rx_packets"], link["tx_packets"]
+    down_seen = packets - received
+    down_dropped = down_seen - sent - queued
+    return {"uplink": (received, drops - down_dropped), "downlink": (down_seen, down_dropped)}

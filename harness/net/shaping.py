@@ -1,0 +1,154 @@
+"""Rates and classes of links: HTB (or prio below an HTB rate) with byte-limited leaves.
+
+Downlinks are shaped at the switch's port, where a full queue really loses packets. Uplinks are shaped in the host, where
+a full queue is backpressure: its queue is larger than any socket's send buffer, so nothing is lost by the sender itself.
+`plan` is pure; `carry_out` sends it; `read` reads it back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyroute2 import NetNS
+
+from harness.experiment import Shaping, TrafficClass
+from harness.net.kinds import TC_H_ROOT
+
+ROOT, LINK = 0x10000, 0x10001
+INNER = 0x20000  # handle of a prio below the link's class
+BURST_MS = 1.0
+QUEUE_MS = 10.0
+MIN_SWITCH_QUEUE = 512 * 1024  # eight full UDP_SEGMENT bursts: a smaller leaf loses packets at any rate
+MIN_HOST_QUEUE = 8 * 1024 * 1024
+REST = TrafficClass(name="rest", priority=7)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One tc call."""
+
+    command: str
+    kind: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassState:
+    """What the kernel says of one class."""
+
+    name: str
+    rate_mbit: float
+    packets: int
+    bytes: int
+    dropped: int
+    backlog_bytes: int
+
+
+def classes_of(shaping: Shaping) -> tuple[TrafficClass, ...]:
+    """The user's classes, and `rest` for everything else."""
+    return shaping.classes if any(c.name == "rest" for c in shaping.classes) else (*shaping.classes, REST)
+
+
+def leaf_minor(number: int) -> int:
+    return 0x10 + number
+
+
+def plan(shaping: Shaping, *, rate_mbit: float, mtu: int, at_host: bool) -> list[Step]:
+    """Every tc call that shapes one link."""
+    rate_bytes_s = rate_mbit * 1e6 / 8
+    burst = round(max(rate_bytes_s * BURST_MS / 1000, 2 * (mtu + 14)))
+    classes = classes_of(shaping)
+    rest = next(i for i, c in enumerate(classes) if c.name == "rest")
+    htb = shaping.scheduler == "htb"
+    default = leaf_minor(rest) if htb else LINK & 0xFFFF
+    steps = [Step(command="add", kind="htb", arguments={"handle": ROOT, "default": default})]
+    steps.append(_htb_class(LINK, ROOT, rate_bytes_s, rate_bytes_s, burst, mtu))
+    if not htb:
+        steps.append(
+            Step(command="add", kind="prio",
+                 arguments={"handle": INNER, "parent": LINK, "bands": max(len(classes), 2), "default_band": rest})
+        )  # fmt: skip
+    for number, c in enumerate(classes):
+        parent = (ROOT if htb else INNER) | (leaf_minor(number) if htb else number + 1)
+        if htb:
+            share = rate_bytes_s * c.share_percent / 100
+            steps.append(_htb_class(parent, LINK, share, rate_bytes_s, burst, mtu, priority=c.priority))
+        steps.append(
+            Step(command="add", kind="bfifo",
+                 arguments={"handle": (0x100 + number) << 16, "parent": parent,
+                            "limit": queue_bytes(c, rate_bytes_s=rate_bytes_s, at_host=at_host)})
+        )  # fmt: skip
+        steps += _filters(c, parent=ROOT if htb else INNER, target=parent, first_prio=1 + 20 * number)
+    return steps
+
+
+def queue_bytes(c: TrafficClass, *, rate_bytes_s: float, at_host: bool) -> int:
+    asked = c.host_queue_kb if at_host else c.queue_kb
+    if asked is not None:
+        return round(asked * 1024)
+    return round(max(MIN_HOST_QUEUE if at_host else MIN_SWITCH_QUEUE, rate_bytes_s * QUEUE_MS / 1000))
+
+
+def _htb_class(
+    handle: int, parent: int, rate: float, ceil: float, burst: int, mtu: int, *, priority: int = 0
+) -> Step:
+    arguments = {
+        "handle": handle, "parent": parent, "rate": max(round(rate), 1000), "ceil": round(ceil),
+        "burst": burst, "cburst": burst, "prio": priority, "quantum": mtu + 14, "mtu": max(mtu + 14, 1600),
+    }  # fmt: skip
+    return Step(command="add-class", kind="htb", arguments=arguments)
+
+
+def _filters(c: TrafficClass, *, parent: int, target: int, first_prio: int) -> list[Step]:
+    """u32 by DSCP or by port, for both IP versions. Ports assume no IP options: none of our traffic has any."""
+    keys: list[tuple[int, list[str]]] = []
+    if c.dscp is not None:
+        keys.append((0x0800, [f"{c.dscp << 2:#x}/0xfc+1"]))
+        keys.append((0x86DD, [f"{c.dscp << 6:#x}/0x0fc0+0"]))
+    for port in c.ports:
+        for protocol, at in ((0x0800, 20), (0x86DD, 40)):
+            for side in (0, 2):
+                keys.append((protocol, [f"{port:#x}/0xffff+{at + side}"]))
+    return [
+        Step(command="add-filter", kind="u32",
+             arguments={"parent": parent, "prio": first_prio + i, "protocol": protocol, "target": target, "keys": k})
+        for i, (protocol, k) in enumerate(keys)
+    ]  # fmt: skip
+
+
+def carry_out(handle: NetNS, interface_index: int, steps: list[Step]) -> None:
+    for step in steps:
+        handle.tc(step.command, step.kind, interface_index, **step.arguments)
+
+
+def clear(handle: NetNS, interface_index: int) -> None:
+    handle.tc("del", index=interface_index, parent=TC_H_ROOT)
+
+
+def read(handle: NetNS, interface_index: int, shaping: Shaping) -> list[ClassState]:
+    """Counters and backlog of every leaf, and the link's rate as the kernel has it."""
+    out = []
+    names = {(0x100 + i) << 16: c.name for i, c in enumerate(classes_of(shaping))}
+    rates = {c["handle"]: _rate_of(c) for c in handle.get_classes(interface_index)}
+    for message in handle.get_qdiscs(interface_index):
+        name = names.get(message["handle"])
+        if name is None or message.get_attr("TCA_KIND") != "bfifo":
+            continue
+        stats = message.get_attr("TCA_STATS2")
+        basic, queue = stats.get_attr("TCA_STATS_BASIC"), stats.get_attr("TCA_STATS_QUEUE")
+        out.append(
+            ClassState(
+                name=name, rate_mbit=rates.get(LINK, 0.0), packets=basic["packets"], bytes=basic["bytes"],
+                dropped=queue["drops"], backlog_bytes=queue["backlog"],
+            )
+        )  # fmt: skip
+    return out
+
+
+def _rate_of(message: Any) -> float:
+    options = message.get_attr("TCA_OPTIONS")
+    parameters = options.get_attr("TCA_HTB_PARMS") if hasattr(options, "get_attr") else None
+    if parameters is None:
+        return 0.0
+    return float(options.get_attr("TCA_HTB_CEIL64") or parameters["ceil"]) * 8 / 1e6

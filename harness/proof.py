@@ -1,0 +1,247 @@
+"""Was the asked condition really in force? Joins asked, read back, kernel counter and receiver. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from harness import lossmodel, statistics
+from harness.lossmodel import Bits
+from harness.placement import Hook, Rule, Rules
+from harness.profile import BlockLoss, TraceLoss
+from harness.verdict import Finding, Judgement, Status
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """Kernel counters of one rule over the proof."""
+
+    seen: int
+    dropped: int
+    corrupted: int = 0
+    duplicated: int = 0
+    super_packets: int = 0
+    generator: int | None = None  # before the first packet; None if the pattern is not seeded
+    state: int = 0
+    packets_before: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowSeen:
+    """One probe flow and what its receiver missed. `blocks[i]` is packet i's block number."""
+
+    name: str
+    uplink: tuple[Hook, Rule | None]
+    downlink: tuple[Hook, Rule | None]
+    missing: Bits
+    duplicates: int = 0
+    reordered: int = 0
+    delays_ms: tuple[float, ...] = ()
+    header: dict[str, int] = field(default_factory=dict)
+    blocks: tuple[int, ...] = ()
+
+    @property
+    def sent(self) -> int:
+        return len(self.missing)
+
+    @property
+    def lost(self) -> int:
+        return int(self.missing.sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """The four figures side by side."""
+
+    hook: str
+    rule: str
+    asked: float
+    read_back: float | None
+    kernel_seen: int
+    kernel_dropped: int
+    receiver_sent: int
+    receiver_missing: int
+    burst_asked: float
+    burst_seen: float | None
+    p_value: float | None
+    exact: bool | None  # the pattern equals the prediction packet by packet; None if it is not predictable
+    duplicates: int = 0
+    reordered: int = 0
+    delay_ms_p50: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    rows: tuple[Row, ...]
+    judgement: Judgement
+
+
+Counts = dict[tuple[Hook, str], Count]
+
+
+def prove(*, rules: Rules, flows: list[FlowSeen], counts: Counts, read_back: dict[tuple[Hook, str], float | None],
+          overflow: int, queue_drops: int, bystanders: bool, remarks: list[str]) -> Proof:  # fmt: skip
+    """`counts` and `read_back` are keyed by hook and rule label; `bystanders`: other traffic may be on the wire."""
+    findings = [Finding(status=Status.UNKNOWN, text=text) for text in remarks]
+    if overflow:
+        findings.append(Finding(status=Status.UNKNOWN, text=f"{overflow} probe packets overflowed a receiver's socket"))
+    rows: list[Row] = []
+    tests: list[tuple[str, float]] = []
+    for (hook, rule), mine in _by_rule(rules, flows).items():
+        label = rule.label if rule else "none"
+        count = counts.get((hook, label))
+        exact = _exact(rule, hook, mine, count)
+        row = _row(hook, rule, mine, count, read_back.get((hook, label)), exact)
+        rows.append(row)
+        if count is not None and count.super_packets:
+            text = f"{hook.name}: {count.super_packets} super-packets passed the loss point"
+            findings.append(Finding(status=Status.UNKNOWN, text=text))
+        if exact is False:
+            text = f"{hook.name}: losses differ from the seeded pattern of {label}"
+            findings.append(Finding(status=Status.UNKNOWN if bystanders else Status.FAILED, text=text))
+        if exact is None:
+            tests += _tests(hook, rule, mine, count)
+    findings += _judge_tests(tests)
+    findings += _judge_delays(rules, flows)
+    findings.append(_judge_sum(flows, counts, queue_drops=queue_drops, bystanders=bystanders))
+    exact_rows = sum(row.exact is True for row in rows)
+    if rows and all(f.status == Status.VALID for f in findings):
+        how = f"{exact_rows} of {len(rows)} rules exact to the packet"
+        findings.append(Finding(status=Status.VALID, text=f"proven by {sum(f.sent for f in flows)} probe packets; {how}"))
+    return Proof(rows=tuple(rows), judgement=Judgement(findings=tuple(findings)))
+
+
+def _by_rule(rules: Rules, flows: list[FlowSeen]) -> dict[tuple[Hook, Rule | None], list[FlowSeen]]:
+    """Flows through each rule; hooks without rules stand with None (they must lose nothing)."""
+    out: dict[tuple[Hook, Rule | None], list[FlowSeen]] = {}
+    for flow in flows:
+        for hook, rule in (flow.uplink, flow.downlink):
+            if hook in rules:
+                out.setdefault((hook, rule), []).append(flow)
+    return out
+
+
+def _other_end(flow: FlowSeen, hook: Hook) -> Rule | None:
+    return flow.downlink[1] if hook.direction == "uplink" else flow.uplink[1]
+
+
+def _row(hook: Hook, rule: Rule | None, flows: list[FlowSeen], count: Count | None, read: float | None,
+         exact: bool | None) -> Row:  # fmt: skip
+    chain = rule.profile.chain() if rule else lossmodel.iid(0.0)
+    runs = np.concatenate([statistics.bursts(flow.missing) for flow in flows])
+    delays = [d for flow in flows for d in flow.delays_ms]
+    p_value = None
+    if chain is not None and count is not None:
+        p_value = statistics.loss_count_two_sided(count.dropped, count.seen, chain)
+    return Row(
+        hook=hook.name,
+        rule=rule.label if rule else "none",
+        asked=rule.profile.mean_loss() if rule else 0.0,
+        read_back=read,
+        kernel_seen=count.seen if count else 0,
+        kernel_dropped=count.dropped if count else 0,
+        receiver_sent=sum(flow.sent for flow in flows),
+        receiver_missing=sum(flow.lost for flow in flows),
+        burst_asked=lossmodel.burst_mean(chain) if chain is not None else 0.0,
+        burst_seen=float(runs.mean()) if len(runs) else None,
+        p_value=p_value,
+        exact=exact,
+        duplicates=sum(flow.duplicates for flow in flows),
+        reordered=sum(flow.reordered for flow in flows),
+        delay_ms_p50=float(np.median(delays)) if delays else None,
+    )
+
+
+def _exact(rule: Rule | None, hook: Hook, flows: list[FlowSeen], count: Count | None) -> bool | None:
+    """Packet by packet against the prediction, where the rule is seeded and nothing else touches the flow."""
+    if len(flows) != 1 or count is None or _other_end(flows[0], hook) is not None or count.corrupted:
+        return None
+    flow = flows[0]
+    if rule is None:
+        return flow.lost == 0
+    predicted = _prediction(rule, flow, count)
+    if predicted is None:
+        return None
+    return bool(np.array_equal(predicted, flow.missing))
+
+
+def _prediction(rule: Rule, flow: FlowSeen, count: Count) -> Bits | None:
+    loss = rule.profile.loss
+    if isinstance(loss, BlockLoss):
+        return np.array(
+            [lossmodel.block_lost(seed=rule.block_seed, block=b, loss=loss.percent / 100, **flow.header) for b in flow.blocks]
+        )
+    if count.generator is None or count.seen != flow.sent:
+        return None
+    if isinstance(loss, TraceLoss):
+        pattern = loss.pattern()
+        index = np.arange(count.packets_before, count.packets_before + flow.sent)
+        inside = index < len(pattern)
+        return pattern[index % len(pattern)] & (inside | loss.loop)
+    chain = rule.profile.chain()
+    assert chain is not None
+    return lossmodel.predict(chain, seed=count.generator, count=flow.sent, state=count.state)
+
+
+def _tests(hook: Hook, rule: Rule | None, flows: list[FlowSeen], count: Count | None) -> list[tuple[str, float]]:
+    """(what, p-value) of the statistical tests of a rule that can't be predicted."""
+    chain = rule.profile.chain() if rule else lossmodel.iid(0.0)
+    if chain is None or count is None:
+        return []
+    label = rule.label if rule else "no rule"
+    tests = [
+        (
+            f"{hook.name}: {count.dropped} of {count.seen} lost under {label}",
+            statistics.loss_count_two_sided(count.dropped, count.seen, chain),
+        )
+    ]
+    for flow in flows:
+        # A second loss point or damaged packets would mix their gaps into these bursts.
+        if _other_end(flow, hook) is None and not count.corrupted:
+            p_value = statistics.burst_two_sided(flow.missing, chain)
+            if p_value is not None:
+                tests.append((f"{hook.name}: burst lengths under {label}", p_value))
+    return tests
+
+
+def _judge_tests(tests: list[tuple[str, float]]) -> list[Finding]:
+    """One error budget for all tests of this network."""
+    if not tests:
+        return []
+    limit = statistics.FAMILY_ERROR / len(tests)
+    return [
+        Finding(status=Status.FAILED, text=f"{what} (p = {p:.1e}, limit {limit:.1e})") for what, p in tests if p < limit
+    ]
+
+
+def _judge_delays(rules: Rules, flows: list[FlowSeen]) -> list[Finding]:
+    """Median one-way delay within 5 % plus 2 ms of what the path asks for."""
+    out = []
+    for flow in flows:
+        asked = sum(r.profile.delay.mean_ms for _, r in (flow.uplink, flow.downlink) if r and r.profile.delay)
+        if not asked:
+            continue
+        if not flow.delays_ms:
+            out.append(Finding(status=Status.UNKNOWN, text=f"{flow.name}: no delay could be measured"))
+            continue
+        median = float(np.median(flow.delays_ms))
+        if abs(median - asked) > 0.05 * asked + 2.0:
+            out.append(Finding(status=Status.FAILED, text=f"{flow.name}: delay {median:.1f} ms, asked {asked:.1f} ms"))
+    return out
+
+
+def _judge_sum(flows: list[FlowSeen], counts: Counts, *, queue_drops: int, bystanders: bool) -> Finding:
+    """Every missing packet is one that a kernel counter says was dropped, damaged or overflowed a queue."""
+    missing = sum(flow.lost for flow in flows)
+    accounted = sum(c.dropped + c.corrupted for c in counts.values()) + queue_drops
+    text = f"receivers miss {missing} packets, kernel counters say {accounted}"
+    if missing == accounted:
+        return Finding(status=Status.VALID, text=text)
+    if bystanders:
+        return Finding(status=Status.VALID, text=f"{text} (other traffic is on the wire: not compared)")
+    return Finding(status=Status.UNKNOWN, text=text)
