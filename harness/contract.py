@@ -96,13 +96,14 @@ OWN_NAMES = (
     "LOSSBENCH_PORT",
     "LOSSBENCH_SPEC",  # JSON file: the workload's options
     "LOSSBENCH_RECORDS",  # file this rank appends its JSON lines to
-    "LOSSBENCH_GO",  # FIFO: opening it for reading blocks until every rank is ready
+    "LOSSBENCH_GO",  # FIFO: one byte of it for each rank, once every rank is ready
 )
 
 # --- JSON lines out ------------------------------------------------------------------------------------------------
 # Kinds the harness interprets; any other kind is stored as it is.
 #   ready    before the clock starts             step     `step`: drives step schedules and the progress display
-#   traffic  `sent`, `received`: datagrams per peer rank, joined with the kernel's counters
+#   traffic  `sent`, `received`: datagrams per peer rank so far, joined with the kernel's counters; `complete`: true if
+#            nothing else was sent on the data link, so that every missing datagram must be a counted drop
 #   summary  final numbers of this rank          error    `message`: shown to the user
 
 
@@ -158,5 +159,6 @@ class Door:
         """Say that this rank could start now, then wait until the harness opens the gate for all."""
         self.record("ready")
         if self.go_path:
-            with open(self.go_path, encoding="utf-8") as gate:
-                gate.read()
+            gate = os.open(self.go_path, os.O_RDONLY)
+            os.read(gate, 1)
+            os.close(gate)

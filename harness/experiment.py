@@ -14,7 +14,6 @@ from pydantic import Field, field_validator, model_validator
 
 from harness import profile as profiles
 from harness.errors import UsageError
-from harness.profile import Match, Profile
 from harness.topology import Topology
 from harness.userfile import Frozen, check, read_toml
 
@@ -185,8 +184,17 @@ def points(path: Path, *, settings: list[str]) -> list[tuple[dict[str, Any], Exp
         point = _copy(data)
         for key, value in chosen.items():
             _assign(point, key, value, origin=f"{path}: sweep")
+        _profiles_beside(point, path.parent)
         out.append((chosen, check(Experiment, point, origin=str(path))))
     return out
+
+
+def _profiles_beside(point: dict[str, Any], folder: Path) -> None:
+    """A profile given as a file is looked for beside the experiment's own file first."""
+    for entry in point.get("impair", []) if isinstance(point.get("impair"), list) else []:
+        if isinstance(entry, dict) and str(entry.get("profile", "")).endswith(".toml"):
+            beside = folder / entry["profile"]
+            entry["profile"] = str(beside if beside.exists() else Path(entry["profile"]))
 
 
 def _value(text: str) -> Any:
@@ -226,6 +234,3 @@ def _index(data: list[Any], part: str, *, origin: str) -> int:
     if not part.isdigit() or int(part) >= len(data):
         raise UsageError(f"{origin}: '{part}' is not one of 0 to {len(data) - 1}")
     return int(part)
-
-
-__all__ = ["Experiment", "Impair", "Match", "Profile", "Shaping", "TrafficClass", "Workload", "find", "points"]

@@ -1,0 +1,80 @@
+"""`lossbench`: reads the command line, calls the harness, turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from harness import __version__
+from harness.cli import lab, machine_view, running
+from harness.errors import ExitCode, LossbenchError
+
+app = typer.Typer(
+    name="lossbench",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    help="Genuine packet loss for distributed training: build a lossy network, prove the loss, run in it.\n\n"
+    "First steps: [bold]lossbench doctor[/], then [bold]lossbench run quickstart[/].",
+    epilog="Exit codes: 0 valid, 1 an expectation failed, 2 usage, 3 unknown, 4 this machine is not able.",
+)
+app.command("run")(running.run)
+app.command("doctor")(machine_view.doctor)
+app.command("clean")(machine_view.clean)
+app.add_typer(machine_view.profile_app, name="profile")
+app.add_typer(lab.app, name="net")
+
+
+@app.callback()
+def _options(version: bool = typer.Option(False, "--version", help="Print the version and end.")) -> None:
+    if version:
+        typer.echo(f"lossbench {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Entry point. SIGTERM undoes everything, as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        code = app(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except LossbenchError as error:
+        _say(str(error))
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        _say("interrupted: what was made has been undone")
+        sys.exit(ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        sys.exit(ExitCode.FAILED)
+    except Exception as error:
+        sys.exit(_usage(error))
+
+
+def _terminate(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _usage(error: Exception) -> int:
+    """typer's own errors know how to say themselves; anything else is our mistake and stays loud."""
+    if type(error).__name__ == "Abort":
+        _say("interrupted: what was made has been undone")
+        return ExitCode.INTERRUPTED
+    message = getattr(error, "format_message", None)
+    if message is None:
+        raise error
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "lossbench"
+    _say(f"{message()}; see {command} --help")
+    return ExitCode.USAGE
+
+
+def _say(text: str) -> None:
+    Console(stderr=True, soft_wrap=True, highlight=False).print(f"lossbench: {text}", markup=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""What people see at a terminal: progress and tables that fit 80 columns."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.status import Status as Spinner
+from rich.table import Table
+
+from harness.suite import SuiteResult, summary
+
+COLOURS = {"valid": "green", "unknown": "yellow", "failed": "red"}
+PROOF_ROWS = 8
+
+
+def coloured(word: str) -> str:
+    return f"[{COLOURS.get(word, 'white')}]{word}[/]"
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.3g} %"
+
+
+class Progress:
+    """A spinner on a terminal, one line per stage elsewhere, nothing when quiet."""
+
+    def __init__(self, console: Console, *, quiet: bool) -> None:
+        self.console = console
+        self.quiet = quiet
+        self._spinner: Spinner | None = None
+        self._last = ""
+
+    def __enter__(self) -> Progress:
+        if self.console.is_terminal and not self.quiet:
+            self._spinner = self.console.status("looking at the machine")
+            self._spinner.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if self._spinner is not None:
+            self._spinner.stop()
+
+    def show(self, number: int, total: int, what: str) -> None:
+        text = f"run {number + 1} of {total}: {what}"
+        if self._spinner is not None:
+            self._spinner.update(text)
+        elif not self.quiet and text != self._last and not what.startswith("step "):
+            self.console.print(text, markup=False)
+        self._last = text
+
+
+def show_suite(console: Console, result: SuiteResult) -> None:
+    if len(result.results) == 1:
+        show_proof(console, result)
+    table = Table(box=box.SIMPLE, pad_edge=False, title_justify="left")
+    columns = ("run", "asked", "kernel", "receiver", "fault", "timing", "outcome", "verdict")
+    for name in columns:
+        table.add_column(name, justify="right" if name in ("asked", "kernel", "receiver") else "left")
+    for number, (chosen, experiment, one) in enumerate(result.results):
+        row = summary(chosen, experiment, one)
+        asked = row["asked_loss"]
+        table.add_row(
+            _name(number, row),
+            percent(asked[0]) if len(asked) == 1 else f"{percent(asked[0])[:-2]}-{percent(asked[-1])}" if asked else "-",
+            percent(row["kernel"]["loss"]),
+            percent(row["receiver"]["loss"]),
+            *(coloured(row["columns"][name]) for name in ("fault", "timing", "outcome")),
+            coloured(row["verdict"]),
+        )
+    console.print(table)
+    for number, (chosen, experiment, one) in enumerate(result.results):
+        row = summary(chosen, experiment, one)
+        for column, status in row["columns"].items():
+            if status != "valid":
+                for reason in row["reasons"][column]:
+                    console.print(f"{_name(number, row)}, {column}: {reason}", markup=False)
+    console.print(f"verdict: {coloured(result.status.word)}   results: {result.folder}", soft_wrap=True)
+
+
+def _name(number: int, row: dict[str, Any]) -> str:
+    point = " ".join(f"{key.split('.')[-1]}={value}" for key, value in row["point"].items())
+    return f"{point or f'{number}'} seed {row['seed']}"
+
+
+def show_proof(console: Console, result: SuiteResult) -> None:
+    """Asked, read back, kernel, receiver: the four figures side by side."""
+    _, experiment, one = result.results[0]
+    if one.proof is None:
+        return
+    show_rows(console, one.proof.rows, title=f"{experiment.topology.hosts} hosts, backend {one.backend}")
+
+
+def show_rows(console: Console, rows: Any, *, title: str) -> None:
+    table = Table(box=box.SIMPLE, pad_edge=False, title=title, title_justify="left")
+    for name in ("where", "asked", "read back", "kernel dropped", "receiver", "burst", "proof"):
+        table.add_column(name, justify="left" if name in ("where", "proof") else "right")
+    for row in rows[:PROOF_ROWS]:
+        table.add_row(
+            row.hook,
+            percent(row.asked),
+            percent(row.read_back),
+            f"{row.kernel_dropped} of {row.kernel_seen}",
+            f"{row.receiver_missing}",
+            "-" if row.burst_seen is None else f"{row.burst_seen:.2f} ({row.burst_asked:.2f})",
+            _proof_word(row),
+        )
+    console.print(table)
+    if len(rows) > PROOF_ROWS:
+        console.print(f"... and {len(rows) - PROOF_ROWS} more rows in proof.json")
+
+
+def _proof_word(row: Any) -> str:
+    if row.exact is not None:
+        return "exact" if row.exact else "[red]differs[/]"
+    return "-" if row.p_value is None else f"p={row.p_value:.2g}"

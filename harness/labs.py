@@ -1,0 +1,172 @@
+"""Standing labs: networks that outlive the command that made them. Their state lies beside their journal."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from harness import journal, machine
+from harness.enter import hosts_file, stepper
+from harness.errors import NotAbleError, UsageError
+from harness.experiment import Experiment
+from harness.journal import Journal, Removed
+from harness.net import namespaces
+from harness.net.network import Network, counters_as_json
+from harness.placement import rules_in_force
+from harness.proof import Proof
+from harness.ranks import environment
+from harness.run import choose_backend, plain_errors, undoing
+from harness.userfile import check
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lab:
+    id: str
+    experiment: Experiment
+    backend: str
+    seed: int
+    state: dict[str, Any]
+
+    def journal(self) -> Journal:
+        return Journal(self.id)
+
+    def network(self) -> Network:
+        """Attached to what stands."""
+        network = Network(network_id=self.id, experiment=self.experiment, backend=self.backend)
+        with plain_errors():
+            network.attach(state=self.state, rules=rules_in_force(self.experiment, seed=self.seed))
+        return network
+
+
+def up(spec: dict[str, Any], *, seed: int) -> Lab:
+    experiment = check(Experiment, spec, origin="lossbench net up")
+    kernel = machine.look()
+    if kernel.namespaces is not None:
+        raise NotAbleError(kernel.namespaces, next_step="run with sudo")
+    backend, _ = choose_backend(experiment, kernel)
+    with undoing() as undo, plain_errors():
+        book = Journal.claim(kind="net")
+        undo.callback(book.close)
+        network = Network(network_id=book.id, experiment=experiment, backend=backend)
+        undo.callback(network.remove)
+        network.build(before_making=book.before_making)
+        network.put(rules_in_force(experiment, seed=seed))
+        (book.folder / "hosts").write_text(hosts_file(experiment.topology), encoding="ascii")
+        lab = Lab(id=book.id, experiment=experiment, backend=backend, seed=seed, state=network.state())
+        _save(lab)
+        network.close()
+        undo.pop_all()  # it stands
+    return lab
+
+
+def _save(lab: Lab) -> None:
+    lab.journal().save_standing(
+        {"experiment": lab.experiment.model_dump(), "backend": lab.backend, "seed": lab.seed, "state": lab.state}
+    )
+
+
+def standing() -> list[Lab]:
+    out = []
+    for book in journal.networks():
+        saved = book.standing()
+        if saved is not None:
+            experiment = check(Experiment, saved["experiment"], origin=str(book.folder / "net.json"))
+            out.append(
+                Lab(id=book.id, experiment=experiment, backend=saved["backend"], seed=saved["seed"], state=saved["state"])
+            )
+    return out
+
+
+def find(lab_id: str | None) -> Lab:
+    labs = standing()
+    if lab_id is not None:
+        labs = [lab for lab in labs if lab.id == lab_id]
+    if not labs:
+        what = f"no lab '{lab_id}'" if lab_id else "no lab is up"
+        raise UsageError(what, next_step="lossbench net up")
+    if len(labs) > 1:
+        raise UsageError("several labs stand", next_step=f"choose with --net: {', '.join(lab.id for lab in labs)}")
+    return labs[0]
+
+
+def change(lab: Lab, impair: list[dict[str, Any]]) -> int:
+    """In place. Hooks that are no longer asked for stay, with no rule."""
+    spec = {**lab.experiment.model_dump(), "impair": impair}
+    experiment = check(Experiment, spec, origin="lossbench net set")
+    backend, _ = choose_backend(experiment.model_copy(update={"backend": lab.backend}), machine.look())
+    assert backend == lab.backend
+    with closing(lab.network()) as network, plain_errors():
+        rules = rules_in_force(experiment, seed=lab.seed)
+        wanted = {hook: () for hook in network.rules} | rules
+        changed = network.put(wanted)
+        state = network.state()
+    _save(Lab(id=lab.id, experiment=experiment, backend=lab.backend, seed=lab.seed, state=state))
+    return len(changed)
+
+
+def describe(lab: Lab) -> dict[str, Any]:
+    with closing(lab.network()) as network, plain_errors():
+        counters, topology = network.counters(), lab.experiment.topology
+        inside = namespaces.pids_inside(network.star.names())
+        hosts = []
+        for host in topology.all_hosts():
+            mine = [c for hook, here in counters.items() if hook.rank == host.rank and hook.direction == "uplink" for c in here.values()]
+            hosts.append(
+                {
+                    "name": host.name,
+                    "namespace": network.star.namespace(host.name),
+                    "addresses": host.addresses(topology.family),
+                    "control": host.control_ipv4,
+                    "seen": sum(c.seen for c in mine),
+                    "dropped": sum(c.dropped for c in mine),
+                    "processes": sum(place == network.star.namespace(host.name) for place in inside.values()),
+                }
+            )
+        return {
+            "id": lab.id,
+            "backend": lab.backend,
+            "seed": lab.seed,
+            "profiles": [entry.profile for entry in lab.experiment.impair],
+            "experiment": lab.experiment.model_dump(),
+            "hosts": hosts,
+            "read_back": {hook.name: entries for hook, entries in network.read_back().items()},
+            "counters": counters_as_json(counters),
+            "classes": network.classes(),
+        }
+
+
+def verify(lab: Lab, *, packets: int) -> Proof:
+    with closing(lab.network()) as network, plain_errors():
+        busy = bool(namespaces.pids_inside(network.star.names()))
+        return network.prove(packets=packets, payload_bytes=64, token=secrets.randbits(64), bystanders=busy)
+
+
+def become(lab: Lab, host_name: str, command: list[str]) -> None:
+    """This process steps into the host and turns into the user's program: signals and exit status are its own."""
+    host = lab.experiment.topology.host(host_name)
+    folder = lab.journal().folder
+    variables = environment(
+        host, lab.experiment.topology, run_id=lab.id, token=0, seed=lab.seed, folder=folder, records=folder / "none",
+        cores=os.cpu_count() or 1,
+    )  # fmt: skip
+    for name in ("LOSSBENCH_SPEC", "LOSSBENCH_RECORDS", "LOSSBENCH_GO"):  # there is no run to report to
+        variables.pop(name)
+    network = Network(network_id=lab.id, experiment=lab.experiment, backend=lab.backend)
+    step_in = stepper(
+        namespace=network.star.namespace(host.name), host=host.name, hosts_path=folder / "hosts", die_with_parent=False
+    )
+    with plain_errors():
+        step_in()
+    try:
+        os.execvpe(command[0], command, {**os.environ, **variables})
+    except FileNotFoundError:
+        raise UsageError(f"no such program: {command[0]}") from None
+    except PermissionError:
+        raise UsageError(f"{command[0]} can't be executed") from None
+
+
+def down(lab: Lab) -> Removed:
+    return journal.undo(lab.journal())

@@ -1,0 +1,227 @@
+"""What this machine can do, found by trying it in a throw-away network namespace; never by reading a config file."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from harness.net import kinds, offloads
+from harness.net.bpf import syscalls
+from harness.net.bpf.assembler import Assembler
+from harness.net.impair.clsact import PARENT
+from harness.net.impair.oversize import longer_than
+from harness.net.namespaces import CLONE_NEWNET
+
+QDISCS = ("netem", "prio", "ets", "fq", "fq_codel", "htb", "tbf", "bfifo", "clsact")
+CLASSIFIERS = ("bpf", "u32", "flower", "matchall")
+TOOLS = ("ip", "tc", "ethtool", "iperf3", "tcpdump", "unshare", "qemu-system-x86_64", "qemu-system-aarch64", "nvidia-smi")
+PACKAGES = ("pyroute2", "scapy", "torch", "typer", "rich", "pydantic", "numpy")
+CLONE_NEWUSER = 0x10000000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """What was tried. `namespaces`, `bpf`, `offloads`: None if it works, else the reason."""
+
+    namespaces: str | None
+    qdiscs: dict[str, bool] = field(default_factory=dict)
+    classifiers: dict[str, bool] = field(default_factory=dict)
+    mirred: bool = False
+    ifb: bool = False
+    bpf: str | None = "not tried"
+    offloads: str | None = "not tried"
+
+    def able(self) -> dict[str, str | None]:
+        """Per backend: None if it works here, else why not."""
+        if self.namespaces is not None:
+            return dict.fromkeys(("netem", "ebpf", "cbpf"), self.namespaces)
+        clsact = None if self.qdiscs["clsact"] and self.classifiers["bpf"] else "this kernel has no clsact with cls_bpf"
+        aside = clsact or (None if self.mirred and self.ifb else "this kernel has no IFB with act_mirred")
+        return {
+            "netem": aside or (None if self.qdiscs["netem"] else "this kernel has no sch_netem"),
+            "ebpf": clsact or self.bpf,
+            "cbpf": aside,
+        }
+
+
+def look() -> Kernel:
+    """Try everything, in a namespace that belongs to one thread and ends with it."""
+    kinds.install()
+    result: list[Kernel] = []
+    thread = threading.Thread(target=lambda: result.append(_try_all()))
+    thread.start()
+    thread.join()
+    return result[0] if result else Kernel(namespaces="trying the kernel failed: see the error above")
+
+
+def _try_all() -> Kernel:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(CLONE_NEWNET):
+        return Kernel(namespaces=f"no permission to make network namespaces ({os.strerror(ctypes.get_errno())})")
+    with IPRoute() as ip:
+        ip.link("add", ifname="try0", kind="veth", peer={"ifname": "try1"})
+        index, other = (ip.link_lookup(ifname=name)[0] for name in ("try0", "try1"))
+        qdiscs = {kind: _has(lambda kind=kind: _add_qdisc(ip, kind, index)) for kind in QDISCS}
+        if qdiscs["clsact"]:
+            _has(lambda: ip.tc("add", "clsact", other))
+        return Kernel(
+            namespaces=None,
+            qdiscs=qdiscs,
+            classifiers={kind: _has(lambda kind=kind: _add_filter(ip, kind, other)) for kind in CLASSIFIERS},
+            mirred=_works(lambda: _add_mirror(ip, other, index)),
+            ifb=_works(lambda: ip.link("add", ifname="try2", kind="ifb")),
+            bpf=_reason(_load_program),
+            offloads=_reason(lambda: offloads.switch("try0", {"tx-generic-segmentation": False})),
+        )
+
+
+def _add_qdisc(ip: IPRoute, kind: str, index: int) -> None:
+    if kind == "clsact":
+        ip.tc("add", kind, index)
+    else:
+        ip.tc("add", kind, index, 0x10000, parent=kinds.TC_H_ROOT, **_QDISC_ARGUMENTS.get(kind, {}))
+        ip.tc("del", index=index, parent=kinds.TC_H_ROOT)
+
+
+_QDISC_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "netem": {"netem": {"limit": 10}},
+    "prio": {"bands": 2, "default_band": 1},
+    "tbf": {"rate": "1mbit", "burst": 2000, "limit": 10000},
+    "bfifo": {"limit": 10000},
+}
+
+
+def _add_filter(ip: IPRoute, kind: str, index: int) -> None:
+    arguments: dict[str, Any] = {"ops": longer_than(1500), "direct_action": True} if kind == "bpf" else {}
+    if kind == "u32":
+        arguments = {"protocol": 0x0800, "target": 0x10010, "keys": ["0x0/0x0+0"]}
+    ip.tc("add-filter", kind, index, parent=PARENT["uplink"], prio=9, **arguments)
+
+
+def _add_mirror(ip: IPRoute, index: int, target: int) -> None:
+    action = {"kind": "mirred", "direction": "egress", "action": "mirror", "ifindex": target}
+    ip.tc("add-filter", "bpf", index, parent=PARENT["uplink"], prio=8, ops=longer_than(1500), action=action)
+
+
+def _load_program() -> None:
+    code = Assembler()
+    code.exit(0)
+    os.close(syscalls.load_classifier(code.assemble(), name="try"))
+    os.close(syscalls.load_lock_btf(2)[0])
+
+
+def _has(attempt: Callable[[], object]) -> bool:
+    """A kind exists unless the kernel says it knows none of that name; bad arguments are a sign that it does."""
+    try:
+        attempt()
+    except NetlinkError as error:
+        return error.code not in (errno.ENOENT, errno.EOPNOTSUPP, errno.EPERM)
+    except (KeyError, AttributeError, ValueError, TypeError):
+        return False
+    return True
+
+
+def _works(attempt: Callable[[], object]) -> bool:
+    return _reason(attempt) is None
+
+
+def _reason(attempt: Callable[[], object]) -> str | None:
+    try:
+        attempt()
+    except NetlinkError as error:
+        return str(error.args[-1])
+    except OSError as error:
+        return f"{error.strerror or error}"
+    return None
+
+
+# --- the rest of the machine ---------------------------------------------------------------------------------------
+
+
+def user_namespaces() -> str | None:
+    """None if an ordinary user may make one, else why not. Tried in a child, so that nothing sticks."""
+    pid = os.fork()
+    if pid == 0:
+        libc = ctypes.CDLL(None, use_errno=True)
+        os._exit(ctypes.get_errno() or 1 if libc.unshare(CLONE_NEWUSER) else 0)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code:
+        return os.strerror(code)
+    restricted = Path("/proc/sys/kernel/apparmor_restrict_unprivileged_userns")
+    if restricted.exists() and restricted.read_text().strip() == "1":
+        return "AppArmor restricts them for ordinary users"
+    return None
+
+
+def gpus() -> list[str]:
+    if shutil.which("nvidia-smi") is None:
+        return []
+    command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
+
+
+def versions() -> dict[str, str]:
+    out = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            out[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            out[name] = "missing"
+    return out
+
+
+def facts() -> dict[str, Any]:
+    """What a manifest says of the machine; cheap."""
+    return {
+        "kernel": platform.release(),
+        "machine": platform.machine(),
+        "cpus": os.cpu_count(),
+        "cpu": _cpu_name(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "distribution": _distribution(),
+        "versions": versions(),
+        "congestion_control": _read("/proc/sys/net/ipv4/tcp_congestion_control"),
+        "rmem_max": _read("/proc/sys/net/core/rmem_max"),
+    }
+
+
+def _cpu_name() -> str:
+    for line in _read("/proc/cpuinfo").splitlines():
+        if line.startswith(("model name", "CPU part")):
+            return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def _distribution() -> str:
+    for line in _read("/etc/os-release").splitlines():
+        if line.startswith("PRETTY_NAME="):
+            return line.split("=", 1)[1].strip('"')
+    return ""
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError:
+        return ""
+
+
+def tools() -> dict[str, str | None]:
+    return {name: shutil.which(name) for name in TOOLS}

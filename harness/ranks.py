@@ -1,0 +1,187 @@
+"""Starts one process per host, waits until all are ready, watches them, ends them. Knows processes, not networks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from harness.contract import DATA_PORT
+from harness.enter import hosts_file, stepper
+from harness.errors import RunError, UsageError
+from harness.experiment import Experiment, Workload
+from harness.store import RunFolder
+from harness.topology import CONTROL_INTERFACE, DATA_INTERFACE, Host, Topology
+
+MASTER_PORT = 29500
+LOG_LINES_SHOWN = 8
+GRACE_S = 3.0
+
+
+def command_of(workload: Workload) -> list[str]:
+    """The program and its arguments; `python` is the interpreter that runs lossbench."""
+    if workload.command:
+        return [sys.executable if part == "python" else part for part in workload.command]
+    module = Path(__file__).resolve().parent.parent / "workloads" / workload.name.replace(".", "/")
+    if not module.with_suffix(".py").exists() and not (module / "__main__.py").exists():
+        known = sorted(p.stem for p in module.parent.glob("*.py") if not p.stem.startswith("_"))
+        raise UsageError(f"no workload '{workload.name}'", next_step=f"known: {', '.join(known)}; or give a command")
+    return [sys.executable, "-m", f"workloads.{workload.name}"]
+
+
+def environment(host: Host, topology: Topology, *, run_id: str, token: int, seed: int, folder: Path, records: Path,
+                cores: int) -> dict[str, str]:  # fmt: skip
+    """The door's variables (harness/contract.py) and what stops libraries from guessing interfaces."""
+    threads = str(max(1, cores // topology.hosts))
+    out = {
+        "RANK": str(host.rank),
+        "WORLD_SIZE": str(topology.hosts),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": Host(rank=0).control_ipv4,
+        "MASTER_PORT": str(MASTER_PORT),
+        "LOSSBENCH_RUN": run_id,
+        "LOSSBENCH_TOKEN": f"{token:016x}",
+        "LOSSBENCH_SEED": str(seed),
+        "LOSSBENCH_INTERFACE": DATA_INTERFACE,
+        "LOSSBENCH_CONTROL_INTERFACE": CONTROL_INTERFACE,
+        "LOSSBENCH_ADDRESSES": ",".join(h.address(topology.family) for h in topology.all_hosts()),
+        "LOSSBENCH_PORT": str(DATA_PORT),
+        "LOSSBENCH_SPEC": str(folder / "options.json"),
+        "LOSSBENCH_RECORDS": str(records),
+        "LOSSBENCH_GO": str(folder / "go"),
+        # torch: bytes go over the data link; ranks of one machine do not take shortcuts past it.
+        "GLOO_SOCKET_IFNAME": DATA_INTERFACE,
+        "NCCL_SOCKET_IFNAME": DATA_INTERFACE,
+        "NCCL_HOSTID": f"{run_id}-{host.name}",
+        "NCCL_SHM_DISABLE": "1",
+        "NCCL_P2P_DISABLE": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+    if "OMP_NUM_THREADS" not in os.environ:
+        out["OMP_NUM_THREADS"] = threads
+    return out
+
+
+@dataclass(kw_only=True)
+class _Rank:
+    number: int
+    process: subprocess.Popen[bytes]
+    records: Path
+    log: Path
+    read_to: int = 0
+    ready: bool = False
+
+
+@dataclass(kw_only=True)
+class Ranks:
+    """All ranks of one run."""
+
+    folder: Path  # private to this run: gate, options, hosts file
+    members: list[_Rank] = field(default_factory=list)
+    damaged_lines: int = 0
+    _gate: int = -1
+
+    def prepare(self, experiment: Experiment) -> None:
+        (self.folder / "hosts").write_text(hosts_file(experiment.topology), encoding="ascii")
+        (self.folder / "options.json").write_text(json.dumps(experiment.workload.options), encoding="utf-8")
+        os.mkfifo(self.folder / "go")
+        self._gate = os.open(self.folder / "go", os.O_RDWR)  # held open, so that no rank ever blocks in open(2)
+
+    def start(self, experiment: Experiment, *, store: RunFolder, namespace_of: Any, run_id: str, token: int,
+              seed: int) -> None:  # fmt: skip
+        command = command_of(experiment.workload)
+        cores = os.cpu_count() or 1
+        for host in experiment.topology.all_hosts():
+            records, log = store.records_path(host.rank), store.log_path(host.rank)
+            variables = environment(
+                host, experiment.topology, run_id=run_id, token=token, seed=seed, folder=self.folder,
+                records=records.resolve(), cores=cores,
+            )  # fmt: skip
+            step_in = stepper(
+                namespace=namespace_of(host.name), host=host.name, hosts_path=self.folder / "hosts", die_with_parent=True
+            )
+            with open(log, "wb") as output:
+                try:
+                    process = subprocess.Popen(
+                        command, env={**os.environ, **variables}, preexec_fn=step_in, start_new_session=True,
+                        stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                    )  # fmt: skip
+                except FileNotFoundError:
+                    raise UsageError(f"no such program: {command[0]}") from None
+                except (OSError, subprocess.SubprocessError) as error:
+                    raise RunError(f"rank {host.rank} could not be started: {error}") from None
+            self.members.append(_Rank(number=host.rank, process=process, records=records, log=log))
+
+    def open_gate(self) -> None:
+        """Every rank waits for one byte of the FIFO: all are let through at once, and none can come too late for it."""
+        os.write(self._gate, b"g" * len(self.members))
+
+    def read(self) -> list[dict[str, Any]]:
+        """New records of all ranks, whole lines only."""
+        out = []
+        for rank in self.members:
+            try:
+                with open(rank.records, "rb") as file:
+                    file.seek(rank.read_to)
+                    data = file.read()
+            except FileNotFoundError:
+                continue
+            whole, _, _ = data.rpartition(b"\n")
+            rank.read_to += len(whole) + 1 if whole else 0
+            for line in whole.splitlines():
+                try:
+                    record = json.loads(line)
+                except json.JSONDecodeError:
+                    self.damaged_lines += 1
+                    continue
+                if isinstance(record, dict):
+                    rank.ready = rank.ready or record.get("kind") == "ready"
+                    out.append({**record, "rank": rank.number})
+        return out
+
+    def all_ready(self) -> bool:
+        return all(rank.ready for rank in self.members)
+
+    def running(self) -> list[int]:
+        return [rank.number for rank in self.members if rank.process.poll() is None]
+
+    def check_alive(self) -> None:
+        """A rank that died ends the run, with its last words."""
+        for rank in self.members:
+            code = rank.process.poll()
+            if code:
+                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+                raise RunError(f"rank {rank.number} {how}; its last lines ({rank.log}):\n{last_lines(rank.log)}")
+
+    def end(self) -> None:
+        """By process group, politely first; every child is reaped."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for rank in self.members:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(rank.process.pid, number)
+            deadline = time.monotonic() + GRACE_S
+            while self.running() and time.monotonic() < deadline:
+                time.sleep(0.01)
+        for rank in self.members:
+            rank.process.wait()
+        if self._gate >= 0:
+            os.close(self._gate)
+            self._gate = -1
+
+
+def last_lines(path: Path) -> str:
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return "(no log)"
+    return "\n".join(f"  | {line}" for line in lines[-LOG_LINES_SHOWN:]) or "  | (nothing was printed)"
+
+

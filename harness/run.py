@@ -1,0 +1,186 @@
+"""One run, from spec to verdict, in nine steps. Whatever happens, everything done is undone in reverse.
+
+The file to read first. `lossbench run` calls `execute` once for every point and seed of a suite.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyroute2.netlink.exceptions import NetlinkError
+
+from harness import judge, machine, store
+from harness import profile as profiles
+from harness.errors import LossbenchError, NotAbleError, RunError
+from harness.experiment import Experiment
+from harness.journal import Journal
+from harness.lossmodel import derive_seed
+from harness.machine import Kernel
+from harness.net.impair import registry
+from harness.net.network import Network, counters_as_json
+from harness.placement import path_loss, rules_in_force
+from harness.proof import Proof
+from harness.ranks import Ranks, command_of
+from harness.store import RunFolder
+from harness.verdict import Verdict
+from harness.watch import Progress, Watch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    run_id: str
+    folder: Path
+    seed: int
+    backend: str
+    proof: Proof | None
+    verdict: Verdict
+    summaries: tuple[dict[str, Any], ...]
+    duration_s: float
+
+
+def execute(experiment: Experiment, *, seed: int, chosen: dict[str, Any], folder: Path, kernel: Kernel,
+            progress: Progress) -> Result:  # fmt: skip
+    # 1  The spec was read and checked when the experiment was made; its program must exist too.
+    command_of(experiment.workload)
+    # 2  The machine: which backend, and refuse what it can't do before anything is built.
+    backend, why = choose_backend(experiment, kernel)
+    with undoing() as undo:
+        journal = Journal.claim(kind="run")
+        undo.callback(journal.close)
+        # 3  The manifest, before anything happens.
+        run_folder = RunFolder(folder)
+        token = derive_seed(time.time_ns(), journal.id)
+        run_folder.write("manifest.json", manifest(experiment, seed, chosen, backend, why, journal.id))
+        with plain_errors():
+            # 4, 5  Hosts and links; offloads switched so that loss acts on MTU-sized packets.
+            progress("building the network")
+            network = Network(network_id=journal.id, experiment=experiment, backend=backend)
+            undo.callback(network.remove)
+            network.build(before_making=journal.before_making)
+            # 6  Profile, rate and priority in force, and read back.
+            network.put(rules_in_force(experiment, seed=seed))
+            run_folder.write("read_back.json", {hook.name: e for hook, e in network.read_back().items()})
+            # 7  The proof.
+            progress("proving the fault")
+            proof = prove(experiment, network, token, run_folder)
+            network.restart()
+            queue_drops = network.queue_drops()
+            # 8  The workload, watched and limited in time.
+            progress("starting the workload")
+            ranks = Ranks(folder=journal.folder)
+            undo.callback(ranks.end)
+            ranks.prepare(experiment)
+            ranks.start(
+                experiment, store=run_folder, namespace_of=network.star.namespace, run_id=journal.id, token=token, seed=seed
+            )
+            watched = Watch(
+                experiment=experiment, network=network, ranks=ranks, store=run_folder, seed=seed, progress=progress
+            ).run()
+            ranks.end()
+            # 9  Kernel counters joined with what the application saw; judged, stored; undone by the stack.
+            counted = read_counters(network, run_folder, queue_drops)
+            verdict = judge.judge(experiment=experiment, proof=proof, watched=watched, missing_counted=counted)
+            run_folder.write("verdict.json", {**verdict.as_json(), "duration_s": watched.duration_s})
+            return Result(
+                run_id=journal.id, folder=folder, seed=seed, backend=backend, proof=proof, verdict=verdict,
+                summaries=tuple(watched.summaries), duration_s=watched.duration_s,
+            )  # fmt: skip
+
+
+def choose_backend(experiment: Experiment, kernel: Kernel) -> tuple[str, str]:
+    used = [profiles.load(entry.profile) for entry in experiment.impair]
+    chosen = registry.choose(experiment.backend, profiles=used, able=kernel.able())
+    shaped = experiment.topology.uplink_mbit() or experiment.topology.downlink_mbit()
+    scheduler = experiment.shaping.scheduler
+    if shaped and not (kernel.qdiscs.get("htb") and (scheduler == "htb" or kernel.qdiscs.get(scheduler))):
+        missing = scheduler if kernel.qdiscs.get("htb") else "htb"
+        raise NotAbleError(f"this kernel has no sch_{missing}", next_step="scheduler = \"htb\" works on most kernels")
+    return chosen
+
+
+def prove(experiment: Experiment, network: Network, token: int, run_folder: RunFolder) -> Proof | None:
+    if not experiment.probe.packets:
+        return None
+    proof = network.prove(
+        packets=experiment.probe.packets, payload_bytes=experiment.probe.payload_bytes, token=token
+    )
+    run_folder.write(
+        "proof.json",
+        {
+            "status": proof.judgement.status.word,
+            "reasons": proof.judgement.reasons(),
+            "rows": [row.as_json() for row in proof.rows],
+        },
+    )
+    return proof
+
+
+def read_counters(network: Network, run_folder: RunFolder, queue_drops_before: int) -> int | None:
+    """Every packet the kernel dropped, damaged or had no room for during the workload."""
+    try:
+        counters, classes = network.counters(), network.classes()
+    except (NetlinkError, OSError, KeyError, IndexError):
+        return None
+    run_folder.write("counters.json", {"hooks": counters_as_json(counters), "classes": classes})
+    dropped = sum(c.dropped + c.corrupted for here in counters.values() for c in here.values())
+    return dropped + network.queue_drops() - queue_drops_before
+
+
+def manifest(experiment: Experiment, seed: int, chosen: dict[str, Any], backend: str, why: str, run_id: str) -> dict[str, Any]:
+    """Enough to understand and repeat the run."""
+    topology = experiment.topology
+    rules = rules_in_force(experiment, seed=seed)
+    hosts = topology.all_hosts()
+    losses = {
+        f"{a.name} to {b.name}": round(path_loss(rules, source=a, destination=b, family=topology.family), 9)
+        for a in hosts for b in hosts if a != b
+    }  # fmt: skip
+    distinct = sorted(set(losses.values()))
+    return {
+        "run_id": run_id,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command": store.command_line(),
+        "seed": seed,
+        "chosen": chosen,
+        "experiment": experiment.model_dump(),
+        "profiles": {e.profile: profiles.load(e.profile).model_dump() for e in experiment.impair},
+        "backend": {"name": backend, "why": why},
+        "hook": "what a host sends, cut to the MTU, on entering its switch port (uplink) or leaving towards it (downlink)",
+        "path_loss": distinct[0] if len(distinct) == 1 else losses,
+        "machine": machine.facts(),
+        "git": store.git_state(),
+    }
+
+
+@contextmanager
+def undoing() -> Iterator[ExitStack]:
+    """A stack of things to undo; while they are being undone, further Ctrl-C and SIGTERM are not listened to."""
+    stack = ExitStack()
+    try:
+        yield stack
+    finally:
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            stack.close()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Kernel refusals become one line; our own mistakes stay loud."""
+    try:
+        yield
+    except LossbenchError:
+        raise
+    except NetlinkError as error:
+        raise RunError(f"the kernel refused a request: {error.args[-1]} (code {error.code})") from error
+    except OSError as error:
+        raise RunError(f"a system call failed: {error}") from error
