@@ -100,7 +100,9 @@ class Workload(Frozen):
 class Probe(Frozen):
     """The proof before the run."""
 
-    packets: Annotated[int, Field(ge=0, le=5_000_000)] = 120_000  # over all hosts; 0 = no proof, the fault stays unknown
+    packets: Annotated[int, Field(ge=0, le=5_000_000)] = (
+        120_000  # over all hosts; 0 = no proof, the fault stays unknown
+    )
     payload_bytes: Annotated[int, Field(ge=40, le=1400)] = 64
 
 
@@ -167,7 +169,7 @@ def find(name_or_path: str) -> Path:
 
 
 def points(path: Path, *, settings: list[str]) -> list[tuple[dict[str, Any], Experiment]]:
-    """Every point of a suite: what the sweep chose there, and the experiment it makes. All are checked before any runs."""
+    """Every point of a suite: what the sweep chose there, and the experiment it makes; all checked before any runs."""
     data = read_toml(path)
     data.setdefault("name", path.stem.lower())
     for setting in settings:

@@ -45,7 +45,9 @@ class Journal:
                 write_durably(journal.folder / "owner.json", json.dumps(owner))
                 return journal
         except OSError as error:
-            raise NotAbleError(f"{ROOT} can't be written ({error.strerror})", next_step="free some space or use sudo") from None
+            raise NotAbleError(
+                f"{ROOT} can't be written ({error.strerror})", next_step="free some space or use sudo"
+            ) from None
         raise NotAbleError("no free network id", next_step="lossbench clean")
 
     def before_making(self, kind: str, name: str) -> None:
@@ -55,7 +57,9 @@ class Journal:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise NotAbleError(f"the journal can't be written ({error.strerror})", next_step="free some space") from None
+            raise NotAbleError(
+                f"the journal can't be written ({error.strerror})", next_step="free some space"
+            ) from None
 
     def made(self) -> list[dict[str, str]]:
         """Lines that were written whole; a torn last line was never acted on."""

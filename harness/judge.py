@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from harness import lossmodel, statistics
-from harness.experiment import Experiment, Expect
+from harness.experiment import Expect, Experiment
 from harness.net.impair.base import RuleCounters
 from harness.placement import Rule
 from harness.profile import BlockLoss, TraceLoss
@@ -116,5 +116,3 @@ def _judge_expectation(expected: Expect, summaries: list[dict[str, Any]]) -> Fin
     high = math.inf if expected.max is None else expected.max
     text = f"{expected.field} = {mean:g} (expected {low:g} to {high:g})"
     return Finding(status=Status.VALID if low <= mean <= high else Status.FAILED, text=text)
-
-

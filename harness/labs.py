@@ -53,6 +53,8 @@ def up(spec: dict[str, Any], *, seed: int) -> Lab:
         network = Network(network_id=book.id, experiment=experiment, backend=backend)
         undo.callback(network.remove)
         network.build(before_making=book.before_making)
+        network.cut_to_mtu()
+        network.shape()
         network.put(rules_in_force(experiment, seed=seed))
         (book.folder / "hosts").write_text(hosts_file(experiment.topology), encoding="ascii")
         lab = Lab(id=book.id, experiment=experiment, backend=backend, seed=seed, state=network.state())
@@ -75,7 +77,13 @@ def standing() -> list[Lab]:
         if saved is not None:
             experiment = check(Experiment, saved["experiment"], origin=str(book.folder / "net.json"))
             out.append(
-                Lab(id=book.id, experiment=experiment, backend=saved["backend"], seed=saved["seed"], state=saved["state"])
+                Lab(
+                    id=book.id,
+                    experiment=experiment,
+                    backend=saved["backend"],
+                    seed=saved["seed"],
+                    state=saved["state"],
+                )
             )
     return out
 
@@ -100,7 +108,7 @@ def change(lab: Lab, impair: list[dict[str, Any]]) -> int:
     assert backend == lab.backend
     with closing(lab.network()) as network, plain_errors():
         rules = rules_in_force(experiment, seed=lab.seed)
-        wanted = {hook: () for hook in network.rules} | rules
+        wanted = dict.fromkeys(network.rules, ()) | rules
         changed = network.put(wanted)
         state = network.state()
     _save(Lab(id=lab.id, experiment=experiment, backend=lab.backend, seed=lab.seed, state=state))
@@ -113,7 +121,12 @@ def describe(lab: Lab) -> dict[str, Any]:
         inside = namespaces.pids_inside(network.star.names())
         hosts = []
         for host in topology.all_hosts():
-            mine = [c for hook, here in counters.items() if hook.rank == host.rank and hook.direction == "uplink" for c in here.values()]
+            mine = [
+                c
+                for hook, here in counters.items()
+                if hook.rank == host.rank and hook.direction == "uplink"
+                for c in here.values()
+            ]
             hosts.append(
                 {
                     "name": host.name,

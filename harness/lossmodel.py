@@ -128,7 +128,7 @@ def mean_loss(chain: Chain) -> float:
 
 
 def loss_variance_per_packet(chain: Chain) -> float:
-    """Variance of the number of losses among n packets, divided by n, for large n (p(1-p) if losses are independent)."""
+    """Variance of the number of losses among n packets, divided by n, for large n (p(1-p) if independent)."""
     delivered, lost = chain.matrices()
     step, share = delivered + lost, stationary(chain)
     mean = float(share @ lost.sum(axis=1))
@@ -200,7 +200,9 @@ def predict(chain: Chain, *, seed: int, count: int, state: int = 0) -> Bits:
     first, second = words >> np.uint64(32), words & np.uint64(ONE - 1)
     if len(chain.states) == 1 and len(chain.states[0]) == 1:
         return second < np.uint64(threshold(chain.states[0][0].loss))
-    table = [[(c, o.next_state, threshold(o.loss)) for c, o in zip(cumulative(s), s, strict=True)] for s in chain.states]
+    table = [
+        [(c, o.next_state, threshold(o.loss)) for c, o in zip(cumulative(s), s, strict=True)] for s in chain.states
+    ]
     lost = np.zeros(count, dtype=np.bool_)
     for i, (u, v) in enumerate(zip(first.tolist(), second.tolist(), strict=True)):
         for limit, next_state, loss in table[state]:
@@ -221,9 +223,7 @@ def cumulative(outcomes: tuple[Outcome, ...]) -> list[int]:
     return limits
 
 
-def block_lost(
-    *, seed: int, step: int, half: int, source: int, destination: int, block: int, loss: float
-) -> bool:
+def block_lost(*, seed: int, step: int, half: int, source: int, destination: int, block: int, loss: float) -> bool:
     """Is this whole block lost? The ebpf program computes the same hash from the datagram's header."""
     z = mix((seed & MASK64) ^ ((step << 32) | block))
     z = mix((z + ((half << 32) | (source << 16) | destination)) & MASK64)

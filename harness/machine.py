@@ -12,6 +12,7 @@ import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,17 @@ from harness.net.namespaces import CLONE_NEWNET
 
 QDISCS = ("netem", "prio", "ets", "fq", "fq_codel", "htb", "tbf", "bfifo", "clsact")
 CLASSIFIERS = ("bpf", "u32", "flower", "matchall")
-TOOLS = ("ip", "tc", "ethtool", "iperf3", "tcpdump", "unshare", "qemu-system-x86_64", "qemu-system-aarch64", "nvidia-smi")
+TOOLS = (
+    "ip",
+    "tc",
+    "ethtool",
+    "iperf3",
+    "tcpdump",
+    "unshare",
+    "qemu-system-x86_64",
+    "qemu-system-aarch64",
+    "nvidia-smi",
+)
 PACKAGES = ("pyroute2", "scapy", "torch", "typer", "rich", "pydantic", "numpy")
 CLONE_NEWUSER = 0x10000000
 
@@ -74,13 +85,16 @@ def _try_all() -> Kernel:
     with IPRoute() as ip:
         ip.link("add", ifname="try0", kind="veth", peer={"ifname": "try1"})
         index, other = (ip.link_lookup(ifname=name)[0] for name in ("try0", "try1"))
-        qdiscs = {kind: _has(lambda kind=kind: _add_qdisc(ip, kind, index)) for kind in QDISCS}
+        qdiscs = {kind: _has(partial(_add_qdisc, ip, kind, index)) for kind in QDISCS}
         if qdiscs["clsact"]:
             _has(lambda: ip.tc("add", "clsact", other))
         return Kernel(
             namespaces=None,
             qdiscs=qdiscs,
-            classifiers={kind: _has(lambda kind=kind: _add_filter(ip, kind, other)) for kind in CLASSIFIERS},
+            classifiers={
+                kind: _has(partial(_add_filter, ip, kind, other, prio))
+                for prio, kind in enumerate(CLASSIFIERS, start=20)
+            },
             mirred=_works(lambda: _add_mirror(ip, other, index)),
             ifb=_works(lambda: ip.link("add", ifname="try2", kind="ifb")),
             bpf=_reason(_load_program),
@@ -104,11 +118,11 @@ _QDISC_ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-def _add_filter(ip: IPRoute, kind: str, index: int) -> None:
+def _add_filter(ip: IPRoute, kind: str, index: int, prio: int) -> None:
     arguments: dict[str, Any] = {"ops": longer_than(1500), "direct_action": True} if kind == "bpf" else {}
     if kind == "u32":
         arguments = {"protocol": 0x0800, "target": 0x10010, "keys": ["0x0/0x0+0"]}
-    ip.tc("add-filter", kind, index, parent=PARENT["uplink"], prio=9, **arguments)
+    ip.tc("add-filter", kind, index, parent=PARENT["uplink"], prio=prio, **arguments)
 
 
 def _add_mirror(ip: IPRoute, index: int, target: int) -> None:

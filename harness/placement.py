@@ -23,6 +23,12 @@ class Hook:
     def name(self) -> str:
         return f"h{self.rank} {self.direction}"
 
+    @classmethod
+    def named(cls, name: str) -> Hook:
+        """The inverse of `name`."""
+        host, _, direction = name.partition(" ")
+        return cls(rank=int(host[1:]), direction="uplink" if direction == "uplink" else "downlink")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
@@ -40,7 +46,7 @@ Rules = dict[Hook, tuple[Rule, ...]]
 
 def rules_in_force(experiment: Experiment, *, seed: int, elapsed_s: float = 0.0, step: int = 0) -> Rules:
     """Rules of every hook, first match first. Hooks without an entry now get none (but stay, so that they count)."""
-    rules: Rules = {hook: () for hook in hooks(experiment)}
+    rules: Rules = dict.fromkeys(hooks(experiment), ())
     for number, entry in enumerate(experiment.impair):
         if not entry.active(elapsed_s=elapsed_s, step=step):
             continue
@@ -73,7 +79,9 @@ def _places(entry: Impair, profile: Profile, topology: Topology) -> list[tuple[H
     for direction in entry.directions():
         if entry.pairs:
             for source, destination in entry.pairs:
-                places.append(_pair_place(topology.host(source), topology.host(destination), direction, match, topology))
+                places.append(
+                    _pair_place(topology.host(source), topology.host(destination), direction, match, topology)
+                )
             continue
         hosts = topology.all_hosts() if entry.hosts == "all" else tuple(topology.host(name) for name in entry.hosts)
         places += [(Hook(rank=host.rank, direction=direction), match) for host in hosts]
@@ -100,9 +108,7 @@ def _resolved(match: Match, topology: Topology) -> Match:
             out += topology.host(place).addresses(topology.family) if place.startswith("h") else (place,)
         return tuple(out)
 
-    return match.model_copy(
-        update={"destinations": addresses(match.destinations), "sources": addresses(match.sources)}
-    )
+    return match.model_copy(update={"destinations": addresses(match.destinations), "sources": addresses(match.sources)})
 
 
 def matches_addresses(match: Match, *, source: str, destination: str) -> bool:
@@ -120,11 +126,7 @@ def path_loss(rules: Rules, *, source: Host, destination: Host, family: str) -> 
     delivered = 1.0
     for hook in (Hook(rank=source.rank, direction="uplink"), Hook(rank=destination.rank, direction="downlink")):
         for rule in rules.get(hook, ()):
-            if matches_addresses(
-                rule.match, source=source.address(family), destination=destination.address(family)
-            ):
+            if matches_addresses(rule.match, source=source.address(family), destination=destination.address(family)):
                 delivered *= 1 - rule.profile.mean_loss()
                 break
     return 1 - delivered
-
-

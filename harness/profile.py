@@ -1,4 +1,4 @@
-"""A profile: what is done to packets, one TOML file each in netem_profiles/, independent of the backend that does it."""
+"""A profile: what is done to packets, one TOML file each in netem_profiles/, whatever backend does it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class IidLoss(Frozen):
 
     model: Literal["iid"]
     percent: Percent
-    correlation_percent: Percent = 0.0  # netem only, and netem's correlation lowers the rate: better use gilbert_elliott
+    correlation_percent: Percent = (
+        0.0  # netem only, and netem's correlation lowers the rate: better use gilbert_elliott
+    )
 
     def chain(self) -> Chain:
         return lossmodel.iid(self.percent / 100)
@@ -106,7 +108,8 @@ class TraceLoss(Frozen):
 
     def pattern(self) -> Bits:
         text = "".join(self.bits.split())
-        return np.frombuffer(text.encode(), dtype=np.uint8) == ord("1")
+        lost: Bits = np.frombuffer(text.encode(), dtype=np.uint8) == ord("1")
+        return lost
 
 
 class BlockLoss(Frozen):

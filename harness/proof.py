@@ -107,12 +107,14 @@ def prove(*, rules: Rules, flows: list[FlowSeen], counts: Counts, read_back: dic
         if exact is None:
             tests += _tests(hook, rule, mine, count)
     findings += _judge_tests(tests)
-    findings += _judge_delays(rules, flows)
+    findings += _judge_delays(flows)
     findings.append(_judge_sum(flows, counts, queue_drops=queue_drops, bystanders=bystanders))
     exact_rows = sum(row.exact is True for row in rows)
     if rows and all(f.status == Status.VALID for f in findings):
         how = f"{exact_rows} of {len(rows)} rules exact to the packet"
-        findings.append(Finding(status=Status.VALID, text=f"proven by {sum(f.sent for f in flows)} probe packets; {how}"))
+        findings.append(
+            Finding(status=Status.VALID, text=f"proven by {sum(f.sent for f in flows)} probe packets; {how}")
+        )
     return Proof(rows=tuple(rows), judgement=Judgement(findings=tuple(findings)))
 
 
@@ -174,7 +176,10 @@ def _prediction(rule: Rule, flow: FlowSeen, count: Count) -> Bits | None:
     loss = rule.profile.loss
     if isinstance(loss, BlockLoss):
         return np.array(
-            [lossmodel.block_lost(seed=rule.block_seed, block=b, loss=loss.percent / 100, **flow.header) for b in flow.blocks]
+            [
+                lossmodel.block_lost(seed=rule.block_seed, block=b, loss=loss.percent / 100, **flow.header)
+                for b in flow.blocks
+            ]
         )
     if count.generator is None or count.seen != flow.sent:
         return None
@@ -219,7 +224,7 @@ def _judge_tests(tests: list[tuple[str, float]]) -> list[Finding]:
     ]
 
 
-def _judge_delays(rules: Rules, flows: list[FlowSeen]) -> list[Finding]:
+def _judge_delays(flows: list[FlowSeen]) -> list[Finding]:
     """Median one-way delay within 5 % plus 2 ms of what the path asks for."""
     out = []
     for flow in flows:

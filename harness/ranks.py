@@ -106,7 +106,10 @@ class Ranks:
                 records=records.resolve(), cores=cores,
             )  # fmt: skip
             step_in = stepper(
-                namespace=namespace_of(host.name), host=host.name, hosts_path=self.folder / "hosts", die_with_parent=True
+                namespace=namespace_of(host.name),
+                host=host.name,
+                hosts_path=self.folder / "hosts",
+                die_with_parent=True,
             )
             with open(log, "wb") as output:
                 try:
@@ -183,5 +186,3 @@ def last_lines(path: Path) -> str:
     except OSError:
         return "(no log)"
     return "\n".join(f"  | {line}" for line in lines[-LOG_LINES_SHOWN:]) or "  | (nothing was printed)"
-
-

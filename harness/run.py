@@ -47,43 +47,57 @@ class Result:
 def execute(experiment: Experiment, *, seed: int, chosen: dict[str, Any], folder: Path, kernel: Kernel,
             progress: Progress) -> Result:  # fmt: skip
     # 1  The spec was read and checked when the experiment was made; its program must exist too.
+    progress("1 spec")
     command_of(experiment.workload)
     # 2  The machine: which backend, and refuse what it can't do before anything is built.
+    progress("2 machine")
     backend, why = choose_backend(experiment, kernel)
     with undoing() as undo:
         journal = Journal.claim(kind="run")
         undo.callback(journal.close)
         # 3  The manifest, before anything happens.
+        progress("3 manifest")
         run_folder = RunFolder(folder)
         token = derive_seed(time.time_ns(), journal.id)
         run_folder.write("manifest.json", manifest(experiment, seed, chosen, backend, why, journal.id))
         with plain_errors():
-            # 4, 5  Hosts and links; offloads switched so that loss acts on MTU-sized packets.
-            progress("building the network")
+            # 4  Hosts and links.
+            progress("4 hosts and links")
             network = Network(network_id=journal.id, experiment=experiment, backend=backend)
             undo.callback(network.remove)
             network.build(before_making=journal.before_making)
+            # 5  Offloads, so that loss acts on MTU-sized packets.
+            progress("5 offloads")
+            network.cut_to_mtu()
             # 6  Profile, rate and priority in force, and read back.
+            progress("6 fault in force")
+            network.shape()
             network.put(rules_in_force(experiment, seed=seed))
             run_folder.write("read_back.json", {hook.name: e for hook, e in network.read_back().items()})
             # 7  The proof.
-            progress("proving the fault")
+            progress("7 proof")
             proof = prove(experiment, network, token, run_folder)
             network.restart()
             queue_drops = network.queue_drops()
             # 8  The workload, watched and limited in time.
-            progress("starting the workload")
+            progress("8 workload")
             ranks = Ranks(folder=journal.folder)
             undo.callback(ranks.end)
             ranks.prepare(experiment)
             ranks.start(
-                experiment, store=run_folder, namespace_of=network.star.namespace, run_id=journal.id, token=token, seed=seed
+                experiment,
+                store=run_folder,
+                namespace_of=network.star.namespace,
+                run_id=journal.id,
+                token=token,
+                seed=seed,
             )
             watched = Watch(
                 experiment=experiment, network=network, ranks=ranks, store=run_folder, seed=seed, progress=progress
             ).run()
             ranks.end()
             # 9  Kernel counters joined with what the application saw; judged, stored; undone by the stack.
+            progress("9 verdict")
             counted = read_counters(network, run_folder, queue_drops)
             verdict = judge.judge(experiment=experiment, proof=proof, watched=watched, missing_counted=counted)
             run_folder.write("verdict.json", {**verdict.as_json(), "duration_s": watched.duration_s})
@@ -100,16 +114,14 @@ def choose_backend(experiment: Experiment, kernel: Kernel) -> tuple[str, str]:
     scheduler = experiment.shaping.scheduler
     if shaped and not (kernel.qdiscs.get("htb") and (scheduler == "htb" or kernel.qdiscs.get(scheduler))):
         missing = scheduler if kernel.qdiscs.get("htb") else "htb"
-        raise NotAbleError(f"this kernel has no sch_{missing}", next_step="scheduler = \"htb\" works on most kernels")
+        raise NotAbleError(f"this kernel has no sch_{missing}", next_step='scheduler = "htb" works on most kernels')
     return chosen
 
 
 def prove(experiment: Experiment, network: Network, token: int, run_folder: RunFolder) -> Proof | None:
     if not experiment.probe.packets:
         return None
-    proof = network.prove(
-        packets=experiment.probe.packets, payload_bytes=experiment.probe.payload_bytes, token=token
-    )
+    proof = network.prove(packets=experiment.probe.packets, payload_bytes=experiment.probe.payload_bytes, token=token)
     run_folder.write(
         "proof.json",
         {
@@ -132,7 +144,9 @@ def read_counters(network: Network, run_folder: RunFolder, queue_drops_before: i
     return dropped + network.queue_drops() - queue_drops_before
 
 
-def manifest(experiment: Experiment, seed: int, chosen: dict[str, Any], backend: str, why: str, run_id: str) -> dict[str, Any]:
+def manifest(
+    experiment: Experiment, seed: int, chosen: dict[str, Any], backend: str, why: str, run_id: str
+) -> dict[str, Any]:
     """Enough to understand and repeat the run."""
     topology = experiment.topology
     rules = rules_in_force(experiment, seed=seed)
@@ -151,7 +165,7 @@ def manifest(experiment: Experiment, seed: int, chosen: dict[str, Any], backend:
         "experiment": experiment.model_dump(),
         "profiles": {e.profile: profiles.load(e.profile).model_dump() for e in experiment.impair},
         "backend": {"name": backend, "why": why},
-        "hook": "what a host sends, cut to the MTU, on entering its switch port (uplink) or leaving towards it (downlink)",
+        "hook": "MTU-sized packets of a host on entering its switch port (uplink) or leaving it (downlink)",
         "path_loss": distinct[0] if len(distinct) == 1 else losses,
         "machine": machine.facts(),
         "git": store.git_state(),

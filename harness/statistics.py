@@ -59,7 +59,7 @@ def loss_count_two_sided(dropped: int, seen: int, chain: Chain) -> float:
 
 @lru_cache(maxsize=64)
 def _count_distribution(chain: Chain, packets: int) -> NDArray[np.float64]:
-    """P(number of losses among `packets`), by doubling: the generating matrix polynomial, evaluated on the unit circle."""
+    """P(number of losses among `packets`): the generating matrix polynomial, evaluated on the unit circle."""
     delivered, lost = chain.matrices()
     size = 1 << (packets + 1).bit_length()
     roots = np.exp(2j * np.pi * np.arange(size) / size)
@@ -88,7 +88,9 @@ def burst_two_sided(missing: Bits, chain: Chain) -> float | None:
     """Is a loss followed by another as often as the model says? Exact for independent loss and for the simple Gilbert
     channel; None for other chains, whose bursts are reported but not tested this way."""
     simple = len(chain.states) == 1 or (
-        len(chain.states) == 2 and all(o.loss == 0 for o in chain.states[0]) and all(o.loss == 1 for o in chain.states[1])
+        len(chain.states) == 2
+        and all(o.loss == 0 for o in chain.states[0])
+        and all(o.loss == 1 for o in chain.states[1])
     )
     if not simple:
         return None

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from harness import machine, store
 from harness.errors import NotAbleError
 from harness.experiment import Experiment
+from harness.journal import write_durably
 from harness.run import Result, choose_backend, execute
 from harness.verdict import Status
 
@@ -92,11 +95,11 @@ def run_suite(points: list[tuple[dict[str, Any], Experiment]], *, seeds: int | N
     for number, (chosen, experiment, seed) in enumerate(plan):
         result = execute(
             experiment, seed=seed, chosen=chosen, folder=folder / f"{number:03d}", kernel=kernel,
-            progress=lambda what, number=number: progress(number, len(plan), what),
+            progress=partial(progress, number, len(plan)),
         )  # fmt: skip
         results.append((chosen, experiment, result))
-        partial = SuiteResult(run_id=run_id, folder=folder, results=tuple(results))
+        so_far = SuiteResult(run_id=run_id, folder=folder, results=tuple(results))
         store.RunFolder(folder / f"{number:03d}").write("summary.json", summary(chosen, experiment, result))
         with store.disk_errors(folder):
-            store.write_durably(folder / "summary.json", store.json.dumps(partial.as_json(), indent=1, default=str) + "\n")
-    return partial
+            write_durably(folder / "summary.json", json.dumps(so_far.as_json(), indent=1, default=str) + "\n")
+    return so_far

@@ -82,8 +82,10 @@ def worst(verdicts: Iterable[Verdict]) -> Status:
     return max((v.status for v in verdicts), default=Status.UNKNOWN)
 
 
-def judge_timing(*, cpu_busy: list[float], late_ms: list[float], interleaved: bool) -> tuple[Judgement, tuple[str, ...]]:
-    """Was the machine quiet enough to believe latencies? `cpu_busy`: share of all cores per sample, during the workload;
+def judge_timing(
+    *, cpu_busy: list[float], late_ms: list[float], interleaved: bool
+) -> tuple[Judgement, tuple[str, ...]]:
+    """Was the machine quiet enough to believe latencies? `cpu_busy`: share of all cores, per sample of the workload;
     `late_ms`: how late the harness's own clock tick came. Returns the judgement and marks for the results."""
     if len(cpu_busy) < 3:
         return Judgement(findings=(Finding(status=Status.UNKNOWN, text="the run was too short to judge timing"),)), ()
@@ -95,4 +97,6 @@ def judge_timing(*, cpu_busy: list[float], late_ms: list[float], interleaved: bo
     if interleaved:
         note = f"{text}: only ratios of sides measured in turn stand"
         return Judgement(findings=(Finding(status=Status.VALID, text=note),)), ("timing: ratios only",)
-    return Judgement(findings=(Finding(status=Status.UNKNOWN, text=f"{text}: latencies are void, accuracies are not"),)), ()
+    return Judgement(
+        findings=(Finding(status=Status.UNKNOWN, text=f"{text}: latencies are void, accuracies are not"),)
+    ), ()

@@ -68,7 +68,7 @@ class Watch:
             start = time.monotonic()
             self._schedule(0.0)
             self.ranks.open_gate()
-            self.progress("workload runs")
+            self.progress("8 workload runs")
             self._watch(start)
         except RunError as error:
             # What was measured until then is kept; the outcome column says what happened.
@@ -84,7 +84,9 @@ class Watch:
             self._take(self.ranks.read())
             self.ranks.check_alive()
             if len(self.ranks.running()) < len(self.ranks.members) and not self.ranks.all_ready():
-                raise RunError("a rank ended before it said ready (workload.barrier = false for programs that never do)")
+                raise RunError(
+                    "a rank ended before it said ready (workload.barrier = false for programs that never do)"
+                )
             if time.monotonic() > deadline:
                 missing = [r.number for r in self.ranks.members if not r.ready]
                 raise RunError(f"ranks {missing} did not say ready in time (workload.barrier = false if they never do)")
@@ -119,7 +121,9 @@ class Watch:
         if gone:
             raise RunError(f"links went away during the run: switch ports {', '.join(gone)}")
         if self.experiment.shaping.classes:
-            backlog = {link: {c.name: c.backlog_bytes for c in states} for link, states in self.network.classes().items()}
+            backlog = {
+                link: {c.name: c.backlog_bytes for c in states} for link, states in self.network.classes().items()
+            }
             self.store.append("queues.jsonl", {"elapsed_s": round(elapsed, 3), "backlog_bytes": backlog})
 
     def _take(self, records: list[dict[str, Any]]) -> None:
@@ -157,7 +161,9 @@ class Watch:
                 "elapsed_s": round(elapsed_s, 4),
                 "took_s": round(time.monotonic() - before, 4),
                 "step": self.seen.last_step,
-                "in_force": [entry.model_dump() for entry, on in zip(self.experiment.impair, active, strict=True) if on],
+                "in_force": [
+                    entry.model_dump() for entry, on in zip(self.experiment.impair, active, strict=True) if on
+                ],
                 "changed_hooks": [hook.name for hook in changing],
             },
         )

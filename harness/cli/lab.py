@@ -14,7 +14,9 @@ from rich.console import Console
 from harness import rootless
 from harness.errors import NotAbleError, UsageError
 
-app = typer.Typer(no_args_is_help=True, help="A standing lab: bring up a lossy network and run your own programs in it.")
+app = typer.Typer(
+    no_args_is_help=True, help="A standing lab: bring up a lossy network and run your own programs in it."
+)
 NET = typer.Option(None, "--net", help="Which lab, if several stand.")
 
 
@@ -85,7 +87,12 @@ def _show_lab(report: dict[str, Any]) -> None:
     for name in ("host", "data address", "control", "sent", "dropped", "running"):
         table.add_column(name, justify="right" if name in ("sent", "dropped", "running") else "left")
     for host in report["hosts"]:
-        row = (host["name"], host["addresses"][0], host["control"], *(str(host[k]) for k in ("seen", "dropped", "processes")))
+        row = (
+            host["name"],
+            host["addresses"][0],
+            host["control"],
+            *(str(host[k]) for k in ("seen", "dropped", "processes")),
+        )
         table.add_row(*row)
     console.print(table)
 
@@ -142,5 +149,3 @@ def _root_only() -> None:
 
 def _absolute(profile: str) -> str:
     return os.path.abspath(profile) if profile.endswith(".toml") else profile
-
-

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from typing import Any
 
@@ -19,7 +18,7 @@ profile_app = typer.Typer(no_args_is_help=True, help="Network conditions: list t
 
 
 def doctor(as_json: bool = typer.Option(False, "--json", help="One JSON object on standard output.")) -> None:
-    """What this machine can do, found by trying; which backend a run gets and why; what is missing and how to mend it."""
+    """What this machine can do, found by trying; which backend a run gets and why; what is missing, and the mend."""
     user_namespaces = _try_user_namespaces()
     entered = ""
     if rootless.needed():
@@ -61,19 +60,12 @@ def _report(user_namespaces: str | None, entered: str) -> dict[str, Any]:
         "offload_control": kernel.offloads,
         "user_namespaces": user_namespaces,
         "rootless": entered,
-        "capabilities": _capabilities(),
+        "capabilities": rootless.capabilities(),
         "gpus": machine.gpus(),
         "tools": machine.tools(),
         **machine.facts(),
         "advice": _advice(kernel, able, user_namespaces),
     }
-
-
-def _capabilities() -> dict[str, bool]:
-    numbers = {"net_admin": 12, "net_raw": 13, "sys_admin": 21, "bpf": 39}
-    with open("/proc/self/status", encoding="ascii") as file:
-        effective = next(int(line.split()[1], 16) for line in file if line.startswith("CapEff"))
-    return {name: bool(effective >> number & 1) for name, number in numbers.items()}
 
 
 def _advice(kernel: Any, able: dict[str, str | None], user_namespaces: str | None) -> list[str]:
@@ -91,16 +83,24 @@ def _advice(kernel: Any, able: dict[str, str | None], user_namespaces: str | Non
     return out
 
 
+def yes(names: dict[str, bool]) -> str:
+    return " ".join(f"[green]{n}[/]" if on else f"[dim]no {n}[/]" for n, on in names.items())
+
+
+def works(reason: str | None) -> str:
+    return "[green]works[/]" if reason is None else f"[yellow]{reason}[/]"
+
+
 def _show(report: dict[str, Any]) -> None:
     console = Console(highlight=False)
     table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    yes = lambda names: " ".join(f"[green]{n}[/]" if on else f"[dim]no {n}[/]" for n, on in names.items())  # noqa: E731
-    works = lambda reason: "[green]works[/]" if reason is None else f"[yellow]{reason}[/]"  # noqa: E731
     table.add_row("machine", f"{report['distribution']}, kernel {report['kernel']} {report['machine']}")
     table.add_row("", f"{report['cpus']} cores, {report['memory_gib']} GiB, {report['cpu']}")
-    table.add_row("network namespaces", works(report["namespaces"]) + (f" ({report['rootless']})" if report["rootless"] else ""))
+    table.add_row(
+        "network namespaces", works(report["namespaces"]) + (f" ({report['rootless']})" if report["rootless"] else "")
+    )
     table.add_row("user namespaces", works(report["user_namespaces"]))
     table.add_row("capabilities", yes(report["capabilities"]))
     table.add_row("qdiscs", yes(report["qdiscs"]))
@@ -125,7 +125,7 @@ def clean(every: bool = typer.Option(False, "--all", help="Also take down standi
     """Remove what crashed runs left behind: namespaces with their links and filters, processes, temporary files.
 
     Only what lossbench's own journal says it made; running experiments of others are left alone."""
-    if os.geteuid() != 0:
+    if rootless.needed():
         typer.echo("nothing to clean: without root everything ends with the run (use sudo for runs made with sudo)")
         return
     from harness import journal  # noqa: PLC0415
@@ -181,5 +181,7 @@ def show_profile(name: str = typer.Argument(help="A shipped profile's name, or a
     body["amounts_to"] = {"mean_loss_percent": 100 * p.mean_loss()}
     if chain is not None:
         body["amounts_to"]["burst_packets_mean"] = lossmodel.burst_mean(chain)
-    body["backends"] = {n: "can" if (why := k.refusal(p)) is None else f"can't: {why}" for n, k in registry.KINDS.items()}
+    body["backends"] = {
+        n: "can" if (why := k.refusal(p)) is None else f"can't: {why}" for n, k in registry.KINDS.items()
+    }
     typer.echo(json.dumps(body, indent=2))

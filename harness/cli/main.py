@@ -50,7 +50,7 @@ def main() -> None:
         sys.exit(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         sys.exit(ExitCode.FAILED)
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - typer's errors have no common base that is public
         sys.exit(_usage(error))
 
 

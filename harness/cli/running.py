@@ -34,7 +34,8 @@ def run(
     # Before anything starts a thread: an ordinary user needs a user namespace of their own.
     if rootless.needed():
         rootless.enter()
-    from harness import experiment, suite as suites  # noqa: PLC0415 - heavy, and must come after entering
+    from harness import experiment  # noqa: PLC0415 - heavy, and must come after entering
+    from harness import suite as suites
     from harness.cli import tables  # noqa: PLC0415
 
     if backend is not None:

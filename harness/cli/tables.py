@@ -39,12 +39,16 @@ class Progress:
             self._spinner.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._spinner is not None:
             self._spinner.stop()
 
     def show(self, number: int, total: int, what: str) -> None:
-        text = f"run {number + 1} of {total}: {what}"
+        text = (
+            f"run {number + 1} of {total}, step {what}" if what[0].isdigit() else f"run {number + 1} of {total}: {what}"
+        )
         if self._spinner is not None:
             self._spinner.update(text)
         elif not self.quiet and text != self._last and not what.startswith("step "):
@@ -55,34 +59,38 @@ class Progress:
 def show_suite(console: Console, result: SuiteResult) -> None:
     if len(result.results) == 1:
         show_proof(console, result)
-    table = Table(box=box.SIMPLE, pad_edge=False, title_justify="left")
-    columns = ("run", "asked", "kernel", "receiver", "fault", "timing", "outcome", "verdict")
-    for name in columns:
-        table.add_column(name, justify="right" if name in ("asked", "kernel", "receiver") else "left")
-    for number, (chosen, experiment, one) in enumerate(result.results):
-        row = summary(chosen, experiment, one)
-        asked = row["asked_loss"]
+    rows = [summary(*one) for one in result.results]
+    names = [_name(row, seeds=len({r["seed"] for r in rows})) for row in rows]
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for column in ("point", "asked", "kernel", "receiver", "fault", "timing", "outcome", "verdict"):
+        table.add_column(column, justify="right" if column in ("asked", "kernel", "receiver") else "left")
+    for name, row in zip(names, rows, strict=True):
         table.add_row(
-            _name(number, row),
-            percent(asked[0]) if len(asked) == 1 else f"{percent(asked[0])[:-2]}-{percent(asked[-1])}" if asked else "-",
+            name,
+            _asked(row["asked_loss"]),
             percent(row["kernel"]["loss"]),
             percent(row["receiver"]["loss"]),
-            *(coloured(row["columns"][name]) for name in ("fault", "timing", "outcome")),
+            *(coloured(row["columns"][column]) for column in ("fault", "timing", "outcome")),
             coloured(row["verdict"]),
         )
     console.print(table)
-    for number, (chosen, experiment, one) in enumerate(result.results):
-        row = summary(chosen, experiment, one)
+    for name, row in zip(names, rows, strict=True):
         for column, status in row["columns"].items():
             if status != "valid":
                 for reason in row["reasons"][column]:
-                    console.print(f"{_name(number, row)}, {column}: {reason}", markup=False)
+                    console.print(f"{name}, {column}: {reason}", markup=False)
     console.print(f"verdict: {coloured(result.status.word)}   results: {result.folder}", soft_wrap=True)
 
 
-def _name(number: int, row: dict[str, Any]) -> str:
-    point = " ".join(f"{key.split('.')[-1]}={value}" for key, value in row["point"].items())
-    return f"{point or f'{number}'} seed {row['seed']}"
+def _asked(losses: list[float]) -> str:
+    if not losses:
+        return "-"
+    return percent(losses[0]) if len(losses) == 1 else f"{percent(losses[0])[:-2]}-{percent(losses[-1])}"
+
+
+def _name(row: dict[str, Any], *, seeds: int) -> str:
+    point = " ".join(str(value) for value in row["point"].values()) or "run"
+    return f"{point} #{row['seed']}" if seeds > 1 else point
 
 
 def show_proof(console: Console, result: SuiteResult) -> None:

@@ -158,7 +158,7 @@ def distribution_table(name: str) -> bytes:
     shapes = {
         "normal": _normal,
         "pareto": _pareto,
-        "paretonormal": lambda share: 0.25 * _normal(share) + 0.75 * _pareto(share),
+        "paretonormal": _pareto_normal,
     }
     shape = shapes[name]
     values = [shape((i + 0.5) / DISTRIBUTION_ENTRIES) * DISTRIBUTION_SCALE for i in range(DISTRIBUTION_ENTRIES)]
@@ -167,6 +167,10 @@ def distribution_table(name: str) -> bytes:
 
 def _normal(share: float) -> float:
     return NormalDist().inv_cdf(share)
+
+
+def _pareto_normal(share: float) -> float:
+    return 0.25 * _normal(share) + 0.75 * _pareto(share)
 
 
 def _pareto(share: float) -> float:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
-
-from pyroute2 import NetNS
 
 from harness.experiment import Experiment
 from harness.net import kinds, namespaces, offloads, shaping
 from harness.net.impair import registry
 from harness.net.impair.base import TOTAL, UNMATCHED, Backend, Counters, RuleCounters
 from harness.net.probe.exchange import Exchange, Heard
-from harness.net.probe.flows import Flow, plan, taken_by
+from harness.net.probe.flows import plan, taken_by
 from harness.net.shaping import ClassState
 from harness.net.star import Star, remove_namespaces
 from harness.placement import Hook, Rule, Rules
 from harness.proof import Count, Counts, FlowSeen, Proof, prove
-from harness.topology import DATA_INTERFACE, SWITCH
+from harness.topology import DATA_INTERFACE
 
 HookCounters = dict[Hook, Counters]
 MIN_PROBES, MAX_PROBES = 200, 20_000  # packets per flow
@@ -40,8 +37,11 @@ class Network:
 
     def build(self, *, before_making: Callable[[str, str], None]) -> None:
         self.star.build(before_making=before_making)
-        self._shape()
         self.backend = registry.make(self.backend_name, self.star.switch)
+
+    def cut_to_mtu(self) -> None:
+        """Senders cut to the MTU before the loss point, receivers merge behind it."""
+        self.star.set_offloads()
 
     def attach(self, *, state: dict[str, Any], rules: Rules) -> None:
         """To a network that another process built."""
@@ -49,7 +49,8 @@ class Network:
         self.rules = rules
         self.backend = registry.make(self.backend_name, self.star.switch, state=state, rules=rules)
 
-    def _shape(self) -> None:
+    def shape(self) -> None:
+        """Rates and classes of every link."""
         topology, how = self.experiment.topology, self.experiment.shaping
         up, down = topology.uplink_mbit(), topology.downlink_mbit()
         for host in topology.all_hosts():
@@ -57,7 +58,7 @@ class Network:
                 steps = shaping.plan(how, rate_mbit=down, mtu=topology.mtu, at_host=False)
                 shaping.carry_out(self.star.switch, self.star.ports[host.rank], steps)
             if up is not None:
-                with NetNS(self.star.namespace(host.name)) as inside:
+                with namespaces.open_inside(self.star.namespace(host.name)) as inside:
                     index = inside.link_lookup(ifname=DATA_INTERFACE)[0]
                     # Without this TCP's super-packets would sit in the slow uplink's queue as one piece.
                     inside.link("set", index=index, gso_max_segs=1)
@@ -119,7 +120,7 @@ class Network:
             if topology.downlink_mbit() is not None:
                 out[f"{host.name} downlink"] = shaping.read(self.star.switch, self.star.ports[host.rank], how)
             if topology.uplink_mbit() is not None:
-                with NetNS(self.star.namespace(host.name)) as inside:
+                with namespaces.open_inside(self.star.namespace(host.name)) as inside:
                     index = inside.link_lookup(ifname=DATA_INTERFACE)[0]
                     out[f"{host.name} uplink"] = shaping.read(inside, index, how)
         return out
@@ -129,9 +130,7 @@ class Network:
 
     def ports_missing(self) -> list[str]:
         """Ports that were there and are gone or down."""
-        up = {
-            link.get_attr("IFLA_IFNAME"): link.get_attr("IFLA_OPERSTATE") for link in self.star.switch.get_links()
-        }
+        up = {link.get_attr("IFLA_IFNAME"): link.get_attr("IFLA_OPERSTATE") for link in self.star.switch.get_links()}
         return [h.port for h in self.experiment.topology.all_hosts() if up.get(h.port) != "UP"]
 
     # --- proof -------------------------------------------------------------------------------------------------
@@ -145,11 +144,11 @@ class Network:
         before, drops_before = self.current_counters(), self.queue_drops()
         each = min(MAX_PROBES, max(MIN_PROBES, packets // max(len(flows), 1)))
         delayed = self._longest_wait_s()
-        with Exchange(
-            flows, namespace_of=self.star.namespace, payload_bytes=payload_bytes, token=token
-        ) as exchange:
+        with Exchange(flows, namespace_of=self.star.namespace, payload_bytes=payload_bytes, token=token) as exchange:
             samples = exchange.delay(wait_s=delayed) if delayed else []
-            between, drops_between = (self.current_counters(), self.queue_drops()) if delayed else (before, drops_before)
+            between, drops_between = (
+                (self.current_counters(), self.queue_drops()) if delayed else (before, drops_before)
+            )
             heard = exchange.loss(
                 packets=each,
                 rate_mbit=self._slowest_mbit(),
@@ -207,7 +206,7 @@ class Network:
         up, down = flow.hooks()
 
         def rule_at(hook: Hook) -> Rule | None:
-            return taken_by(self.rules.get(hook, ()), flow, self.experiment.topology)
+            return taken_by(self.rules.get(hook, ()), flow)
 
         return FlowSeen(
             name=f"h{flow.source} to h{flow.destination}",
@@ -267,6 +266,3 @@ def _counts(rules: Rules, flows: list[FlowSeen], before: HookCounters, after: Ho
 
 def counters_as_json(counters: HookCounters) -> dict[str, Any]:
     return {hook.name: {label: asdict(c) for label, c in here.items()} for hook, here in counters.items()}
-
-
-

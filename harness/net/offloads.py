@@ -23,8 +23,8 @@ CHECKSUM = ("tx-checksum-ip-generic",)
 
 
 def switch(interface: str, wanted: dict[str, bool]) -> dict[str, bool]:
-    """Set features of an interface of the current namespace; returns what is really in force. Unknown names are left out
-    (older kernels have fewer variants)."""
+    """Set features of an interface of the current namespace; returns what is really in force. Names the kernel does not
+    know are left out: older ones have fewer variants."""
     device = IoctlEthtool(interface)
     try:
         features = device.get_features()

@@ -1,7 +1,7 @@
 """Rates and classes of links: HTB (or prio below an HTB rate) with byte-limited leaves.
 
-Downlinks are shaped at the switch's port, where a full queue really loses packets. Uplinks are shaped in the host, where
-a full queue is backpressure: its queue is larger than any socket's send buffer, so nothing is lost by the sender itself.
+Downlinks are shaped at the switch's port, where a full queue really loses packets. Uplinks are shaped in the host,
+where a full queue is backpressure: its queue is larger than any socket's send buffer, so the sender loses nothing.
 `plan` is pure; `carry_out` sends it; `read` reads it back.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from pyroute2 import NetNS
+from pyroute2 import IPRoute
 
 from harness.experiment import Shaping, TrafficClass
 from harness.net.kinds import TC_H_ROOT
@@ -90,9 +90,7 @@ def queue_bytes(c: TrafficClass, *, rate_bytes_s: float, at_host: bool) -> int:
     return round(max(MIN_HOST_QUEUE if at_host else MIN_SWITCH_QUEUE, rate_bytes_s * QUEUE_MS / 1000))
 
 
-def _htb_class(
-    handle: int, parent: int, rate: float, ceil: float, burst: int, mtu: int, *, priority: int = 0
-) -> Step:
+def _htb_class(handle: int, parent: int, rate: float, ceil: float, burst: int, mtu: int, *, priority: int = 0) -> Step:
     arguments = {
         "handle": handle, "parent": parent, "rate": max(round(rate), 1000), "ceil": round(ceil),
         "burst": burst, "cburst": burst, "prio": priority, "quantum": mtu + 14, "mtu": max(mtu + 14, 1600),
@@ -117,16 +115,16 @@ def _filters(c: TrafficClass, *, parent: int, target: int, first_prio: int) -> l
     ]  # fmt: skip
 
 
-def carry_out(handle: NetNS, interface_index: int, steps: list[Step]) -> None:
+def carry_out(handle: IPRoute, interface_index: int, steps: list[Step]) -> None:
     for step in steps:
         handle.tc(step.command, step.kind, interface_index, **step.arguments)
 
 
-def clear(handle: NetNS, interface_index: int) -> None:
+def clear(handle: IPRoute, interface_index: int) -> None:
     handle.tc("del", index=interface_index, parent=TC_H_ROOT)
 
 
-def read(handle: NetNS, interface_index: int, shaping: Shaping) -> list[ClassState]:
+def read(handle: IPRoute, interface_index: int, shaping: Shaping) -> list[ClassState]:
     """Counters and backlog of every leaf, and the link's rate as the kernel has it."""
     out = []
     names = {(0x100 + i) << 16: c.name for i, c in enumerate(classes_of(shaping))}

@@ -7,9 +7,8 @@ import struct
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from pyroute2 import NetNS
+from pyroute2 import IPRoute
 
-from harness.experiment import Direction
 from harness.net import namespaces, offloads
 from harness.net.impair.base import HookPoint
 from harness.placement import Hook
@@ -32,7 +31,7 @@ class Star:
     def __init__(self, *, network_id: str, topology: Topology) -> None:
         self.id = network_id
         self.topology = topology
-        self.switch: NetNS
+        self.switch: IPRoute
         self.ports: dict[int, int] = {}
         self._stack = ExitStack()
 
@@ -50,7 +49,7 @@ class Star:
 
     def open(self) -> None:
         """Attach to a star that stands already."""
-        self.switch = self._stack.enter_context(NetNS(self.namespace(SWITCH)))
+        self.switch = self._stack.enter_context(namespaces.open_inside(self.namespace(SWITCH)))
         by_name = {link.get_attr("IFLA_IFNAME"): link["index"] for link in self.switch.get_links()}
         self.ports = {h.rank: by_name[h.port] for h in self.topology.all_hosts() if h.port in by_name}
 
@@ -60,7 +59,7 @@ class Star:
             before_making("namespace", name)
             namespaces.create(name)
         self._quiet_stacks()
-        self.switch = self._stack.enter_context(NetNS(self.namespace(SWITCH)))
+        self.switch = self._stack.enter_context(namespaces.open_inside(self.namespace(SWITCH)))
         self._build_switch()
         for host in self.topology.all_hosts():
             self._build_host(host)
@@ -103,7 +102,7 @@ class Star:
         ):
             peer = {"ifname": interface, "net_ns_fd": place, "mtu": size, **mac}
             self.switch.link("add", ifname=port, kind="veth", mtu=size, peer=peer)
-        with NetNS(place) as inside:
+        with namespaces.open_inside(place) as inside:
             by_name = {link.get_attr("IFLA_IFNAME"): link["index"] for link in inside.get_links()}
             data, control = by_name[DATA_INTERFACE], by_name[CONTROL_INTERFACE]
             inside.link("set", index=by_name["lo"], state="up")
@@ -116,9 +115,14 @@ class Star:
             inside.addr("add", index=control, address=host.control_ipv4, prefixlen=24)
         with namespaces.inside(place):
             add_neighbours(data, self.topology)
-            offloads.switch(DATA_INTERFACE, offloads.HOST)
+
+    def set_offloads(self) -> None:
+        for host in self.topology.all_hosts():
+            with namespaces.inside(self.namespace(host.name)):
+                offloads.switch(DATA_INTERFACE, offloads.HOST)
         with namespaces.inside(self.namespace(SWITCH)):
-            offloads.switch(host.port, offloads.PORT)
+            for host in self.topology.all_hosts():
+                offloads.switch(host.port, offloads.PORT)
 
     def offloads_wrong(self) -> list[str]:
         """Read back: interfaces whose offloads are not as loss per MTU packet needs them."""
@@ -129,7 +133,9 @@ class Star:
                 (SWITCH, host.port, offloads.PORT),
             ):
                 with namespaces.inside(self.namespace(place)):
-                    out += [f"{host.name} {interface} {name}" for name in offloads.wrong(offloads.read(interface), wanted)]
+                    out += [
+                        f"{host.name} {interface} {name}" for name in offloads.wrong(offloads.read(interface), wanted)
+                    ]
         return out
 
     def close(self) -> None:
@@ -191,6 +197,3 @@ def _check_acknowledgements(channel: socket.socket, *, count: int) -> None:
                 raise OSError(-code, "the kernel refused a neighbour entry")
             at += -(-length // 4) * 4
             count -= 1
-
-
-DIRECTIONS: tuple[Direction, ...] = ("uplink", "downlink")

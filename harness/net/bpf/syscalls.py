@@ -100,7 +100,7 @@ def _id_of(fd: int) -> int:
 def load_lock_btf(words: int) -> tuple[int, int, int]:
     """Type information for `struct v { struct bpf_spin_lock lock; u32 state; u64 word[words]; }`.
 
-    The kernel lets a program lock a map value only if BTF says where the lock is. Returns (fd, key type, value type)."""
+    The kernel lets a program lock a map value only if BTF says where the lock is. Returns (fd, key and value type)."""
     strings = bytearray(b"\0")
 
     def text(name: str) -> int:

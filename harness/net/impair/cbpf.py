@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from pyroute2 import NetNS
+from pyroute2 import IPRoute
 
 from harness.lossmodel import ONE, threshold
 from harness.net.impair.base import TOTAL, Counters, HookPoint, RuleCounters
@@ -41,14 +41,13 @@ class CbpfBackend:
 
     name = "cbpf"
 
-    def __init__(self, switch: NetNS, *, state: dict[str, Any] | None = None, rules: Any = None) -> None:
+    def __init__(self, switch: IPRoute, *, state: dict[str, Any] | None = None, rules: Any = None) -> None:
         self._switch = switch
         self._oversize = OversizeCounter(switch)
         self._rules: dict[Hook, tuple[Rule, ...]] = dict(rules or {})
         self._start: dict[Hook, tuple[int, int]] = {}
         for hook, start in (state or {}).items():
-            rank, direction = hook.split(" ")
-            self._start[Hook(rank=int(rank[1:]), direction=direction)] = tuple(start)
+            self._start[Hook.named(hook)] = (start[0], start[1])
 
     def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> None:
         ensure_clsact(self._switch, point.port_index)
@@ -83,9 +82,7 @@ class CbpfBackend:
         rules = self._rules[point.hook]
         label = rules[0].label if len(rules) == 1 and rules[0].match.is_everything() else TOTAL
         over = self._oversize.count(point)
-        return {
-            label: RuleCounters(seen=seen - seen_before, dropped=dropped - dropped_before, super_packets=over)
-        }
+        return {label: RuleCounters(seen=seen - seen_before, dropped=dropped - dropped_before, super_packets=over)}
 
     def state(self) -> dict[str, Any]:
         return {hook.name: list(start) for hook, start in self._start.items()}

@@ -1,17 +1,17 @@
-"""The hook itself: clsact on a switch port. Ingress = what the host sends (uplink), egress = what it gets (downlink)."""
+"""The hook itself: clsact on a switch port. Ingress: what the host sends (uplink); egress: what it gets (downlink)."""
 
 from __future__ import annotations
 
 import errno
 from typing import Any
 
-from pyroute2 import NetNS
+from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 PARENT = {"uplink": 0xFFFFFFF2, "downlink": 0xFFFFFFF3}
 
 
-def ensure_clsact(switch: NetNS, port_index: int) -> None:
+def ensure_clsact(switch: IPRoute, port_index: int) -> None:
     try:
         switch.tc("add", "clsact", port_index)
     except NetlinkError as error:
@@ -19,17 +19,17 @@ def ensure_clsact(switch: NetNS, port_index: int) -> None:
             raise
 
 
-def filters_of(switch: NetNS, port_index: int, direction: str) -> list[dict[str, Any]]:
+def filters_of(switch: IPRoute, port_index: int, direction: str) -> list[dict[str, Any]]:
     """The options of every bpf filter at this hook, as the kernel dumps them."""
     out = []
     for message in switch.get_filters(index=port_index, parent=PARENT[direction]):
         options = message.get_attr("TCA_OPTIONS")
         if message.get_attr("TCA_KIND") == "bpf" and options is not None:
-            out.append({name: value for name, value in options["attrs"]})
+            out.append(dict(options["attrs"]))
     return out
 
 
-def totals(switch: NetNS, port_index: int, *, both_directions: bool) -> dict[str, tuple[int, int]]:
+def totals(switch: IPRoute, port_index: int, *, both_directions: bool) -> dict[str, tuple[int, int]]:
     """(seen, dropped) per direction. clsact counts only directions that have a filter, and both of them together; what
     entered and left the port tells them apart: everything received passed the ingress hook, everything that passed the
     egress hook was sent or queued."""

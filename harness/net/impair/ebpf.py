@@ -1,4 +1,4 @@
-"""Backend ebpf: a program at the clsact hook of the switch's port. Seeded, countable packet by packet, changed in place."""
+"""Backend ebpf: a program at the hook of the switch's port. Seeded, counted packet by packet, changed in place."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import struct
 from typing import Any
 
-from pyroute2 import NetNS
+from pyroute2 import IPRoute
 
 from harness.net.bpf import syscalls
 from harness.net.bpf.syscalls import ArrayMap
@@ -52,14 +52,12 @@ class EbpfBackend:
 
     name = "ebpf"
 
-    def __init__(self, switch: NetNS, *, state: dict[str, Any] | None = None, rules: Any = None) -> None:
+    def __init__(self, switch: IPRoute, *, state: dict[str, Any] | None = None, rules: Any = None) -> None:
         self._switch = switch
         self._placed: dict[Hook, _Placed] = {}
         self._btf: tuple[int, int, int] | None = None
         for hook, ids in (state or {}).items():
-            rank, direction = hook.split(" ")
-            key = Hook(rank=int(rank[1:]), direction=direction)
-            self._placed[key] = _reopen(rules[key], ids)
+            self._placed[Hook.named(hook)] = _reopen(rules[Hook.named(hook)], ids)
 
     def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> None:
         maps: dict[str, ArrayMap] = {}
@@ -119,7 +117,9 @@ class EbpfBackend:
                 }
             )
         if not placed.rules:
-            out.append({"rule": UNMATCHED, "attached": placed.ids["program"] in attached, "equal": True, "mean_loss": 0})
+            out.append(
+                {"rule": UNMATCHED, "attached": placed.ids["program"] in attached, "equal": True, "mean_loss": 0}
+            )
         return out
 
     def counters(self, point: HookPoint) -> Counters:

@@ -6,7 +6,18 @@ import ipaddress
 
 from harness import contract
 from harness.net.bpf.assembler import (
-    FP, R0, R1, R2, R3, R4, R5, R6, R7, SKB_LOAD_BYTES_RELATIVE, Assembler, Reg,
+    FP,
+    R0,
+    R1,
+    R2,
+    R3,
+    R4,
+    R5,
+    R6,
+    R7,
+    SKB_LOAD_BYTES_RELATIVE,
+    Assembler,
+    Reg,
 )  # fmt: skip
 from harness.placement import Rule
 from harness.profile import BlockLoss, DatagramMatch, Match

@@ -9,7 +9,14 @@ from __future__ import annotations
 import struct
 
 from harness.lossmodel import (
-    MAX_OUTCOMES, MAX_STATES, ONE, Chain, Outcome, cumulative, mean_loss, threshold,
+    MAX_OUTCOMES,
+    MAX_STATES,
+    ONE,
+    Chain,
+    Outcome,
+    cumulative,
+    mean_loss,
+    threshold,
 )  # fmt: skip
 from harness.placement import Rule
 from harness.profile import BlockLoss, TraceLoss
@@ -45,10 +52,14 @@ def rule_memory(rule: Rule | None) -> bytes:
     if chain is not None:
         table = chain_table(chain)
     elif isinstance(profile.loss, BlockLoss):
-        table = struct.pack("<QQQ", ONE, 0, threshold(profile.loss.percent / 100)).ljust(MAX_STATES * STATE_BYTES, b"\0")
+        table = struct.pack("<QQQ", ONE, 0, threshold(profile.loss.percent / 100)).ljust(
+            MAX_STATES * STATE_BYTES, b"\0"
+        )
     else:
         table = bytes(MAX_STATES * STATE_BYTES)
-    thresholds = struct.pack("<QQ", threshold(profile.duplicate_percent / 100), threshold(profile.corrupt_percent / 100))
+    thresholds = struct.pack(
+        "<QQ", threshold(profile.duplicate_percent / 100), threshold(profile.corrupt_percent / 100)
+    )
     return bytes(DUPLICATE) + thresholds + table
 
 

@@ -7,8 +7,25 @@ from dataclasses import dataclass, field
 from harness import contract
 from harness.lossmodel import GAMMA, MAX_OUTCOMES, MAX_STATES, MIX_ROUNDS
 from harness.net.bpf.assembler import (
-    CLONE_REDIRECT, FP, PRANDOM_U32, R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, SKB_LOAD_BYTES, SKB_STORE_BYTES,
-    SPIN_LOCK, SPIN_UNLOCK, Assembler, Reg,
+    CLONE_REDIRECT,
+    FP,
+    PRANDOM_U32,
+    R0,
+    R1,
+    R2,
+    R3,
+    R4,
+    R5,
+    R6,
+    R7,
+    R8,
+    R9,
+    SKB_LOAD_BYTES,
+    SKB_STORE_BYTES,
+    SPIN_LOCK,
+    SPIN_UNLOCK,
+    Assembler,
+    Reg,
 )  # fmt: skip
 from harness.net.impair.ebpf_match import HEADER, SAVED, SCRATCH, emit_match, emit_parse
 from harness.net.impair.ebpf_memory import AT, CORRUPT, DUPLICATE, OUTCOME_BYTES, RULE_BYTES, STATE_BYTES, TABLE

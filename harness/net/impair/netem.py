@@ -1,7 +1,7 @@
 """Backend netem: behind the same hook as the others, an IFB with a netem qdisc per rule.
 
-At the switch port's clsact a classic BPF filter redirects a rule's packets to the IFB; there they are already cut to the
-MTU, and nothing is reported back to the sender. The kernel feeds them back where they came from.
+At the switch port's clsact a classic BPF filter redirects a rule's packets to the IFB; there they are already cut to
+the MTU, and nothing is reported back to the sender. The kernel feeds them back where they came from.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pyroute2 import NetNS
+from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from harness.net import kinds
@@ -98,7 +98,11 @@ def _loss_options(profile: Profile, correlations: dict[str, int]) -> dict[str, A
             }
         }  # fmt: skip
     if isinstance(loss, State4Loss):
-        return {"state4": {name: u32(getattr(loss, f"{name}_percent") / 100) for name in ("p13", "p31", "p32", "p14", "p23")}}
+        return {
+            "state4": {
+                name: u32(getattr(loss, f"{name}_percent") / 100) for name in ("p13", "p31", "p32", "p14", "p23")
+            }
+        }
     return {}
 
 
@@ -107,14 +111,13 @@ class NetemBackend:
 
     name = "netem"
 
-    def __init__(self, switch: NetNS, *, state: dict[str, Any] | None = None, rules: Any = None) -> None:
+    def __init__(self, switch: IPRoute, *, state: dict[str, Any] | None = None, rules: Any = None) -> None:
         self._switch = switch
         self._oversize = OversizeCounter(switch)
         self._rules: dict[Hook, tuple[Rule, ...]] = dict(rules or {})
         self._start: dict[Hook, dict[str, list[int]]] = {}
         for hook, start in (state or {}).items():
-            rank, direction = hook.split(" ")
-            self._start[Hook(rank=int(rank[1:]), direction=direction)] = start
+            self._start[Hook.named(hook)] = start
 
     def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> None:
         ensure_clsact(self._switch, point.port_index)
@@ -135,9 +138,7 @@ class NetemBackend:
                 prio=FIRST_PRIO + number,
             )  # fmt: skip
         self._rules[point.hook] = rules
-        self._start[point.hook] = {
-            rule.label: list(self._raw(point, number)) for number, rule in enumerate(rules)
-        }
+        self._start[point.hook] = {rule.label: list(self._raw(point, number)) for number, rule in enumerate(rules)}
 
     def _device(self, point: HookPoint, number: int) -> int:
         """The IFB of this rule's place; made once, kept."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 
-from pyroute2 import NetNS
+from pyroute2 import IPRoute
 
 from harness.net.impair.base import HookPoint
 from harness.net.impair.clsact import PARENT, ensure_clsact
@@ -24,7 +24,7 @@ def longer_than(limit: int) -> bytes:
 class OversizeCounter:
     """One filter of priority 1 per hook."""
 
-    def __init__(self, switch: NetNS) -> None:
+    def __init__(self, switch: IPRoute) -> None:
         self._switch = switch
 
     def _dead_end(self) -> int:
@@ -47,7 +47,7 @@ class OversizeCounter:
         return action_packets(self._switch, point, prio=1)
 
 
-def action_packets(switch: NetNS, point: HookPoint, *, prio: int) -> int:
+def action_packets(switch: IPRoute, point: HookPoint, *, prio: int) -> int:
     """Packets that met the action of the filter with this priority."""
     total = 0
     for message in switch.get_filters(index=point.port_index, parent=PARENT[point.hook.direction]):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pyroute2 import NetNS
+from pyroute2 import IPRoute
 
 from harness.errors import NotAbleError
 from harness.net.impair import cbpf, ebpf, netem
@@ -49,7 +49,9 @@ def choose(asked: str, *, profiles: list[Profile], able: dict[str, str | None]) 
             before = [s for s in skipped if s.split(":")[0] in list(KINDS)[: list(KINDS).index(name)]]
             return name, "first choice" if not before else "; ".join(before)
     reasons = "; ".join(f"{name}: {able[name] or 'can not do ' + str(refusals[name])}" for name in KINDS)
-    raise NotAbleError(f"no backend of this machine can do what was asked ({reasons})", next_step=_who_can(refusals, able))
+    raise NotAbleError(
+        f"no backend of this machine can do what was asked ({reasons})", next_step=_who_can(refusals, able)
+    )
 
 
 def _first_refusal(kind: Kind, profiles: list[Profile]) -> str | None:
@@ -70,5 +72,5 @@ def _who_can(refusals: dict[str, str | None], able: dict[str, str | None]) -> st
     return "no backend can do all of this at once: split the profile"
 
 
-def make(name: str, switch: NetNS, *, state: dict[str, Any] | None = None, rules: Rules | None = None) -> Backend:
+def make(name: str, switch: IPRoute, *, state: dict[str, Any] | None = None, rules: Rules | None = None) -> Backend:
     return KINDS[name].make(switch, state=state, rules=rules)

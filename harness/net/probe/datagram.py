@@ -1,6 +1,6 @@
 """scapy's only home: our datagram as a layer, probe packets crafted, packets off the wire dissected.
 
-    >>> from harness.net.probe.datagram import LossbenchDatagram     # then rdpcap() shows our header field by field
+>>> from harness.net.probe.datagram import LossbenchDatagram     # then rdpcap() shows our header field by field
 """
 
 from __future__ import annotations
@@ -8,7 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scapy.fields import (
-    ByteEnumField, ByteField, LEIntField, LELongField, LEShortField, XLEShortField,
+    ByteEnumField,
+    ByteField,
+    LEIntField,
+    LELongField,
+    LEShortField,
+    XLEShortField,
 )  # fmt: skip
 from scapy.layers.inet import IP, TCP, UDP
 from scapy.layers.inet6 import IPv6

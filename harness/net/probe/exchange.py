@@ -1,4 +1,4 @@
-"""The fast path: probe packets by the thousand through real sockets of the hosts, 64 to a system call, numpy reads them.
+"""The fast path: probe packets by the thousand through real sockets of the hosts, 64 to a system call.
 
 Sending with UDP_SEGMENT is deliberate: if offloads were not in order, the probe itself would show it in its bursts.
 """
@@ -64,7 +64,9 @@ class Heard:
 class Exchange:
     """Sockets in every host that takes part; closed together."""
 
-    def __init__(self, flows: list[Flow], *, namespace_of: Callable[[str], str], payload_bytes: int, token: int) -> None:
+    def __init__(
+        self, flows: list[Flow], *, namespace_of: Callable[[str], str], payload_bytes: int, token: int
+    ) -> None:
         self.flows = flows
         self.size = payload_bytes
         self.token = token & ~0xFFFF  # the low bits number the flows
@@ -144,11 +146,15 @@ class Exchange:
 
     # --- sending -----------------------------------------------------------------------------------------------
 
-    def loss(self, *, packets: int, rate_mbit: float | None, settled: Callable[[int], bool], wait_s: float) -> list[Heard]:
+    def loss(
+        self, *, packets: int, rate_mbit: float | None, settled: Callable[[int], bool], wait_s: float
+    ) -> list[Heard]:
         """`packets` per flow, all flows in turn, never faster than half the links' rate. `settled(received)` says from
         the kernel's counters that nothing is under way any more."""
         heard = [Heard(flow=flow, sent=packets) for flow in self.flows]
-        batch = BATCH if rate_mbit is None else max(1, min(BATCH, round(rate_mbit * 1e6 / 8 * 0.002 / (self.size + 66))))
+        batch = (
+            BATCH if rate_mbit is None else max(1, min(BATCH, round(rate_mbit * 1e6 / 8 * 0.002 / (self.size + 66))))
+        )
         round_s = 0.0 if rate_mbit is None else batch * (self.size + 66) * 8 / (rate_mbit * 1e6 * 0.5)
         frames = [self._frames(n, batch) for n in range(len(self.flows))]
         clock = time.monotonic()

@@ -44,7 +44,7 @@ def plan(rules: Rules, topology: Topology) -> tuple[list[Flow], list[str]]:
     for hook, here in rules.items():
         for rule in here:
             flow = _flow_for(hook, rule, topology, number=len(flows))
-            if flow is None or taken_by(here, flow, topology) != rule:
+            if flow is None or taken_by(here, flow) != rule:
                 remarks.append(f"{hook.name}: rule {rule.label} is shadowed or matches no pair of hosts: not probed")
             elif not any(_same_way(flow, other) for other in flows):
                 flows.append(flow)
@@ -96,9 +96,7 @@ def _ends(hook: Hook, rule: Rule | None, topology: Topology) -> tuple[Host, Host
             source, destination = Host(rank=hook.rank), Host(rank=(hook.rank + distance) % count)
         else:
             source, destination = Host(rank=(hook.rank - distance) % count), Host(rank=hook.rank)
-        for one, other in zip(
-            source.addresses(topology.family), destination.addresses(topology.family), strict=True
-        ):
+        for one, other in zip(source.addresses(topology.family), destination.addresses(topology.family), strict=True):
             if rule is None or matches_addresses(rule.match, source=one, destination=other):
                 return source, destination, ipaddress.ip_address(one).version
     return None
@@ -109,7 +107,7 @@ def addresses(flow: Flow) -> tuple[str, str]:
     return (source.ipv4, destination.ipv4) if flow.family == 4 else (source.ipv6, destination.ipv6)
 
 
-def taken_by(rules: tuple[Rule, ...], flow: Flow, topology: Topology) -> Rule | None:
+def taken_by(rules: tuple[Rule, ...], flow: Flow) -> Rule | None:
     """The first rule that matches this flow's packets, as the backends decide it."""
     return next((rule for rule in rules if _matches(rule, flow)), None)
 

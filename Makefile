@@ -1,0 +1,40 @@
+# Two commands are enough: `make demo` shows lossbench, `make test` tests it. Both set up by themselves.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+OUT    ?= results/runs
+
+.PHONY: demo test setup check clean bars
+
+demo: $(VENV)/.ready
+	$(BIN)/lossbench run quickstart --out $(OUT)
+
+test: $(VENV)/.dev check
+	$(BIN)/python -m pytest
+
+setup: $(VENV)/.dev
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/pure/test_architecture.py
+
+# The figures behind the promises of README and docs; minutes, not part of the tests.
+bars: $(VENV)/.dev
+	$(BIN)/python tests/bars.py
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "lossbench needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
+	$(PYTHON) -m venv $(VENV) || { echo "no venv module: apt-get install python3-venv"; exit 1; }
+
+$(VENV)/.ready: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -not -path './$(VENV)/*' -prune -exec rm -rf {} +
