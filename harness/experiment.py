@@ -220,8 +220,10 @@ def _assign(data: Any, dotted: str, value: Any, *, origin: str) -> None:
         data = _step_into(data, part, origin=origin)
     if isinstance(data, list):
         data[_index(data, last, origin=origin)] = value
-    else:
+    elif isinstance(data, dict):
         data[last] = value
+    else:
+        raise UsageError(f"{origin}: '{last}' has nothing above it to belong to")
 
 
 def _step_into(data: Any, part: str, *, origin: str) -> Any:

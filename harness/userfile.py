@@ -39,18 +39,18 @@ def check(model: type[Model], data: dict[str, Any], *, origin: str) -> Model:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        more = error.error_count() - 1
+        # An unknown key often causes a missing one: name the typo, not its shadow.
+        errors = sorted(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
+        more = len(errors) - 1
         tail = f" (and {more} more)" if more else ""
-        raise UsageError(f"{origin}: {_explain(model, first)}{tail}") from None
+        raise UsageError(f"{origin}: {_explain(model, errors[0])}{tail}") from None
 
 
 def _explain(model: type[BaseModel], error: Any) -> str:
-    location = error["loc"]
-    key = ".".join(str(part) for part in location) or "(file)"
+    parts, holder = _walk(model, error["loc"])
+    key = ".".join(parts) or "(file)"
     if error["type"] == "extra_forbidden":
-        allowed = ", ".join(sorted(_model_at(model, location[:-1]).model_fields))
-        return f"unknown key '{key}'; allowed: {allowed}"
+        return f"unknown key '{key}'; allowed: {', '.join(sorted(holder.model_fields))}"
     if error["type"] == "missing":
         return f"key '{key}' is missing"
     message = str(error["msg"]).removeprefix("Value error, ")
@@ -58,25 +58,29 @@ def _explain(model: type[BaseModel], error: Any) -> str:
     return f"{key}: {message[:1].lower()}{message[1:]}{shown}"
 
 
-def _model_at(model: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
-    """Follow an error's location down to the model whose key was unknown."""
+def _walk(model: type[BaseModel], location: tuple[int | str, ...]) -> tuple[list[str], type[BaseModel]]:
+    """(the key as a user writes it, the model that holds its last part). pydantic puts the tag of a union's member into
+    the location; that is not something the user wrote."""
+    parts: list[str] = []
+    holder, members = model, [model]
     for part in location:
-        candidates = [model]
-        field = model.model_fields.get(str(part))
-        if field is not None:
-            candidates = _models_in(field.annotation)
-        else:  # a discriminated union puts its tag into the location
+        chosen = [m for m in members if _tag_of(m) == part]
+        if chosen:
+            members = chosen
             continue
-        tags = [str(p) for p in location]
-        chosen = [m for m in candidates if _tag_of(m) in tags]
-        if chosen or candidates:
-            model = (chosen or candidates)[0]
-    return model
+        parts.append(str(part))
+        if isinstance(part, int):
+            continue
+        holder = next((m for m in members if part in m.model_fields), members[0])
+        field = holder.model_fields.get(part)
+        members = (_models_in(field.annotation) if field is not None else []) or members
+    return parts, holder
 
 
 def _tag_of(model: type[BaseModel]) -> str:
-    tag = model.model_fields.get("model")
-    return str(tag.default if tag is not None and tag.default else typing.get_args(tag.annotation)[0]) if tag else ""
+    field = model.model_fields.get("model")
+    values = typing.get_args(field.annotation) if field is not None else ()
+    return str(values[0]) if values else ""
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:

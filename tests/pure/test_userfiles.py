@@ -1,0 +1,201 @@
+"""Profiles and experiments: what users write, and what they are told when it is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import experiment, placement, profile
+from harness.errors import ExitCode, UsageError
+from harness.experiment import Experiment
+from harness.placement import Hook
+from harness.userfile import check
+
+SHIPPED = [
+    "clean", "loss_0p1", "loss_1", "loss_5", "loss_10", "bursty_1", "bursty_5", "dc_tail", "wan_40ms",
+    "wan_40ms_loss_1", "wifi_like", "brownout", "gray_link",
+]  # fmt: skip
+
+
+def write(tmp_path: Path, text: str, name: str = "p.toml") -> str:
+    path = tmp_path / name
+    path.write_text(text)
+    return str(path)
+
+
+def make(**keys: Any) -> Experiment:
+    return check(Experiment, {"name": "test", **keys}, origin="test")
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_every_shipped_profile_loads_and_says_why(name: str) -> None:
+    p = profile.load(name)
+    assert p.name == name and len(p.why) > 20
+    assert name in profile.names()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('why="x"\nlos="y"', "unknown key 'los'; allowed: corrupt_percent, delay"),
+        ('why="x"\n[loss]\nmodel="iid"\npercent=101', "loss.percent: input should be less than or equal to 100"),
+        (
+            'why="x"\n[loss]\nmodel="iid"\npercnt=1',
+            "unknown key 'loss.percnt'; allowed: correlation_percent, model, percent",
+        ),
+        ('why="x"\n[delay]\nmean_ms=-1', "delay.mean_ms: input should be greater than or equal to 0, not -1"),
+        ('why="x"\n[loss]\nmodel="gilbert_elliott"\nmean_percent=5', "give either mean_percent and burst_packets_mean"),
+        (
+            'why="x"\n[loss]\nmodel="gilbert_elliott"\nmean_percent=90\nburst_packets_mean=2',
+            "can't give a mean loss of 90.0%",
+        ),
+        ('why="x"\n[loss]\nmodel="nope"', "iid"),
+        ('why="x"\n[loss]\nmodel="trace"\nbits="01x"', "bits may hold only 0 and 1"),
+        ('why="x"\n[loss]\nmodel="trace"\nfile="missing.bits"', "the trace can't be read"),
+        ('why="x"\n[match]\ndestinations=["nowhere!"]', "neither a host name such as h3 nor an address"),
+        ('why="x"\n[match.datagram]\nhalves=["third"]', "'third' is none of reduce_scatter, all_gather"),
+        ('why="x"\n[reorder]\npercent=5', "reorder needs a delay"),
+        ("loss = = 5", "not TOML"),
+        ("", "key 'why' is missing"),
+    ],
+)
+def test_a_wrong_profile_is_one_line_that_names_file_and_key(tmp_path: Path, text: str, message: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(UsageError) as caught:
+        profile.load(path)
+    assert message in str(caught.value)
+    assert path in str(caught.value) or "missing.bits" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == ExitCode.USAGE
+
+
+def test_an_unknown_profile_lists_the_known_ones() -> None:
+    with pytest.raises(UsageError, match=r"no profile 'los_5'.*bursty_1.*loss_5"):
+        profile.load("los_5")
+
+
+def test_a_trace_file_lies_beside_its_profile(tmp_path: Path) -> None:
+    (tmp_path / "t.bits").write_text("0001\n1000\n")
+    path = write(tmp_path, 'why="x"\n[loss]\nmodel="trace"\nfile="t.bits"')
+    assert profile.load(path).mean_loss() == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"topology": {"hosts": 1}}, "topology.hosts"),
+        ({"topology": {"host": 4}}, "unknown key 'topology.host'; allowed: downlink_rate_mbit, family, hosts"),
+        ({"impair": [{"profile": "loss_5", "hosts": ["h9"]}]}, "no such host 'h9'; hosts are h0 to h3"),
+        ({"impair": [{"profile": "loss_5", "pairs": [["h0", "x"]]}]}, "no such host 'x'"),
+        ({"impair": [{"profile": "loss_5", "from_s": 20, "to_s": 10}]}, "the window from 20.0 to 10.0 is empty"),
+        ({"backend": "xdp"}, "backend"),
+        ({"shaping": {"classes": [{"name": "web", "dscp": 8}]}}, "classes need a rate"),
+        (
+            {"topology": {"rate_mbit": 10}, "shaping": {"classes": [{"name": "web"}]}},
+            "class 'web' needs a dscp or ports",
+        ),
+        ({"essential": ["luck"]}, "essential"),
+    ],
+)
+def test_a_wrong_experiment_is_one_line(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        make(**keys)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_set_and_sweep_change_dotted_keys(tmp_path: Path) -> None:
+    path = Path(
+        write(
+            tmp_path,
+            '[[impair]]\nprofile="loss_5"\n[sweep]\n"impair.0.profile"=["clean","loss_1"]\n"topology.hosts"=[2,4]',
+            "mine.toml",
+        )
+    )
+    points = experiment.points(path, settings=["workload.options.steps=7", "topology.mtu=9000"])
+    assert [(p.impair[0].profile, p.topology.hosts) for _, p in points] == [
+        ("clean", 2),
+        ("clean", 4),
+        ("loss_1", 2),
+        ("loss_1", 4),
+    ]
+    assert all(p.workload.options == {"steps": 7} and p.topology.mtu == 9000 for _, p in points)
+    assert points[0][1].name == "mine"
+
+
+@pytest.mark.parametrize("setting", ["nonsense", "impair.5.profile=clean", "impair.x=1", "name.x=1"])
+def test_a_wrong_setting_is_refused(tmp_path: Path, setting: str) -> None:
+    path = Path(write(tmp_path, 'name="a"\n[[impair]]\nprofile="loss_5"', "e.toml"))
+    with pytest.raises(UsageError):
+        experiment.points(path, settings=[setting])
+
+
+def test_a_profile_file_is_found_beside_the_experiment(tmp_path: Path) -> None:
+    write(tmp_path, 'why="mine"\n[loss]\nmodel="iid"\npercent=3', "mine.toml")
+    path = Path(write(tmp_path, '[[impair]]\nprofile="mine.toml"', "e.toml"))
+    ((_, e),) = experiment.points(path, settings=[])
+    assert profile.load(e.impair[0].profile).mean_loss() == pytest.approx(0.03)
+
+
+def test_by_default_a_packet_meets_one_loss_point() -> None:
+    e = make(impair=[{"profile": "loss_10"}])
+    rules = placement.rules_in_force(e, seed=0)
+    assert {hook.direction for hook in rules} == {"uplink"}
+    assert placement.path_loss(
+        rules, source=e.topology.host("h0"), destination=e.topology.host("h1"), family="both"
+    ) == pytest.approx(0.1)
+
+
+def test_loss_in_both_directions_adds_up_on_the_path() -> None:
+    e = make(impair=[{"profile": "loss_10", "direction": "both"}])
+    rules = placement.rules_in_force(e, seed=0)
+    assert placement.path_loss(
+        rules, source=e.topology.host("h0"), destination=e.topology.host("h1"), family="both"
+    ) == pytest.approx(0.19)
+
+
+def test_the_last_entry_that_matches_wins() -> None:
+    e = make(
+        impair=[
+            {"profile": "loss_1"},
+            {"profile": "loss_10", "hosts": ["h2"]},
+            {"profile": "brownout", "pairs": [["h0", "h3"]]},
+        ]
+    )
+    rules = placement.rules_in_force(e, seed=0)
+
+    def loss(a: str, b: str) -> float:
+        return placement.path_loss(rules, source=e.topology.host(a), destination=e.topology.host(b), family="both")
+
+    assert (loss("h1", "h0"), loss("h2", "h0"), loss("h0", "h1"), loss("h0", "h3")) == pytest.approx(
+        (0.01, 0.1, 0.01, 0.4)
+    )
+
+
+def test_windows_of_time_and_step_open_and_close() -> None:
+    e = make(
+        impair=[{"profile": "brownout", "from_s": 10, "to_s": 20}, {"profile": "loss_1", "from_step": 5, "to_step": 6}]
+    )
+    hook = Hook(rank=0, direction="uplink")
+
+    def labels(**now: Any) -> list[str]:
+        return [rule.profile.name for rule in placement.rules_in_force(e, seed=0, **now)[hook]]
+
+    assert labels(elapsed_s=9.9) == []
+    assert labels(elapsed_s=10) == ["brownout"]
+    assert labels(elapsed_s=20, step=5) == ["loss_1"]
+    assert labels(elapsed_s=15, step=5) == ["loss_1", "brownout"]
+    assert labels(elapsed_s=20, step=6) == []
+
+
+def test_a_profiles_own_seed_pins_its_pattern_whatever_the_runs_seed(tmp_path: Path) -> None:
+    path = write(tmp_path, 'why="x"\nseed=42\n[loss]\nmodel="iid"\npercent=3')
+    e = make(impair=[{"profile": path}, {"profile": "loss_1"}])
+    one, other = (placement.rules_in_force(e, seed=s)[Hook(rank=0, direction="uplink")] for s in (1, 2))
+    assert one[1].seed == other[1].seed and one[0].seed != other[0].seed
+
+
+def test_every_shipped_suite_is_valid() -> None:
+    for name in experiment.suite_names():
+        assert experiment.points(experiment.find(name), settings=[])
