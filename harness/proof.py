@@ -101,6 +101,10 @@ def prove(*, rules: Rules, flows: list[FlowSeen], counts: Counts, read_back: dic
         if count is not None and count.super_packets:
             text = f"{hook.name}: {count.super_packets} super-packets passed the loss point"
             findings.append(Finding(status=Status.UNKNOWN, text=text))
+        sent = sum(flow.sent for flow in mine)
+        if count is not None and hook.direction == "uplink" and count.seen < sent:
+            text = f"{hook.name}: {label} saw {count.seen} of {sent} probe packets that it should act on"
+            findings.append(Finding(status=Status.FAILED, text=text))
         if exact is False:
             text = f"{hook.name}: losses differ from the seeded pattern of {label}"
             findings.append(Finding(status=Status.UNKNOWN if bystanders else Status.FAILED, text=text))

@@ -23,7 +23,7 @@ _ALU = {
 _JUMP = {"eq": 0x10, "gt": 0x20, "ge": 0x30, "set": 0x40, "ne": 0x50, "lt": 0xA0, "le": 0xB0}
 
 # Helper functions of the kernel, by number.
-PRANDOM_U32, SKB_STORE_BYTES, CLONE_REDIRECT, SKB_LOAD_BYTES, SKB_LOAD_BYTES_RELATIVE = 7, 9, 13, 26, 68
+PRANDOM_U32, SKB_STORE_BYTES, CLONE_REDIRECT, SKB_LOAD_BYTES = 7, 9, 13, 26
 SPIN_LOCK, SPIN_UNLOCK = 93, 94
 
 

@@ -12,10 +12,9 @@ from harness.net.bpf.assembler import (
     R2,
     R3,
     R4,
-    R5,
     R6,
     R7,
-    SKB_LOAD_BYTES_RELATIVE,
+    SKB_LOAD_BYTES,
     Assembler,
     Reg,
 )  # fmt: skip
@@ -31,6 +30,7 @@ HEADER = -136  # the 32 bytes of our datagram header
 SAVED = -144
 
 _SKB_PROTOCOL = 16
+_ETHERNET_HEADER = 14
 _ETH_P_IP, _ETH_P_IPV6 = 0x0008, 0xDD86  # as they stand in skb->protocol on a little-endian machine
 _IPPROTO = {"tcp": 6, "udp": 17}
 
@@ -118,14 +118,15 @@ def _emit_parse_transport(a: Assembler) -> None:
 
 
 def _emit_load(a: Assembler, *, offset: int | Reg, count: int, into: int) -> None:
-    """Copy bytes counted from the network header; a packet that is too short ends parsing."""
+    """Copy bytes counted from the network header; a packet that is too short ends parsing. Of a packet cut from a
+    super-packet only the headers lie in one piece: this helper also reads the rest, the relative one does not."""
     a.mov(R1, R6)
     a.mov(R2, offset)
+    a.alu("add", R2, _ETHERNET_HEADER)
     a.mov(R3, FP)
     a.alu("add", R3, into)
     a.mov(R4, count)
-    a.mov(R5, 1)
-    a.call(SKB_LOAD_BYTES_RELATIVE)
+    a.call(SKB_LOAD_BYTES)
     a.jump_if("ne", R0, 0, "parsed")
 
 

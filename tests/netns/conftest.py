@@ -1,0 +1,74 @@
+"""A real network in a test, taken down whatever happens."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.experiment import Experiment
+from harness.journal import Journal
+from harness.net import namespaces
+from harness.net.network import Network
+from harness.placement import rules_in_force
+from harness.userfile import check
+
+Build = Callable[..., Network]
+
+
+@pytest.fixture
+def build() -> Iterator[Build]:
+    """build(backend="ebpf", seed=1, topology={...}, impair=[...]) -> a network with its rules in force."""
+    with ExitStack() as undo:
+
+        def make(*, backend: str = "ebpf", seed: int = 1, **keys: Any) -> Network:
+            experiment = check(Experiment, {"name": "test", **keys}, origin="test")
+            journal = Journal.claim(kind="run")
+            undo.callback(journal.close)
+            network = Network(network_id=journal.id, experiment=experiment, backend=backend)
+            undo.callback(network.remove)
+            network.build(before_making=journal.before_making)
+            network.cut_to_mtu()
+            network.shape()
+            network.put(rules_in_force(experiment, seed=seed))
+            return network
+
+        yield make
+
+
+@pytest.fixture
+def profile_file(tmp_path: Path) -> Callable[[str], str]:
+    """A profile written for this test; returns its path."""
+
+    def write(text: str) -> str:
+        path = tmp_path / f"{secrets.token_hex(4)}.toml"
+        path.write_text(f'why = "test"\n{text}')
+        return str(path)
+
+    return write
+
+
+def prove(network: Network, packets: int = 40_000) -> Any:
+    return network.prove(packets=packets, payload_bytes=64, token=secrets.randbits(63))
+
+
+def open_socket(
+    network: Network, host: str, family: int = socket.AF_INET, kind: int = socket.SOCK_DGRAM
+) -> socket.socket:
+    with namespaces.inside(network.star.namespace(host)):
+        return socket.socket(family, kind)
+
+
+def receive_all(receiver: socket.socket, *, quiet_s: float = 0.3) -> list[bytes]:
+    receiver.settimeout(quiet_s)
+    out = []
+    try:
+        while True:
+            out.append(receiver.recv(65536))
+    except TimeoutError:
+        return out
