@@ -15,7 +15,7 @@ from harness.experiment import Experiment
 from harness.journal import Journal, Removed
 from harness.net import namespaces
 from harness.net.network import Network, counters_as_json
-from harness.placement import rules_in_force
+from harness.placement import Hook, Rules, rules_in_force
 from harness.proof import Proof
 from harness.ranks import environment
 from harness.run import choose_backend, plain_errors, undoing
@@ -36,8 +36,11 @@ class Lab:
     def network(self) -> Network:
         """Attached to what stands."""
         network = Network(network_id=self.id, experiment=self.experiment, backend=self.backend)
+        # A hook that an earlier profile used stands on, with no rule.
+        rules: Rules = {Hook.named(name): () for name in self.state}
+        rules |= rules_in_force(self.experiment, seed=self.seed)
         with plain_errors():
-            network.attach(state=self.state, rules=rules_in_force(self.experiment, seed=self.seed))
+            network.attach(state=self.state, rules=rules)
         return network
 
 
@@ -107,9 +110,8 @@ def change(lab: Lab, impair: list[dict[str, Any]]) -> int:
     backend, _ = choose_backend(experiment.model_copy(update={"backend": lab.backend}), machine.look())
     assert backend == lab.backend
     with closing(lab.network()) as network, plain_errors():
-        rules = rules_in_force(experiment, seed=lab.seed)
-        wanted = dict.fromkeys(network.rules, ()) | rules
-        changed = network.put(wanted)
+        nothing: Rules = {hook: () for hook in network.rules}
+        changed = network.put(nothing | rules_in_force(experiment, seed=lab.seed))
         state = network.state()
     _save(Lab(id=lab.id, experiment=experiment, backend=lab.backend, seed=lab.seed, state=state))
     return len(changed)

@@ -40,7 +40,7 @@ def main() -> None:
     """Entry point. SIGTERM undoes everything, as Ctrl-C does."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="lossbench", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except LossbenchError as error:
         _say(str(error))

@@ -49,6 +49,17 @@ def test_one_packet_off_the_pattern_is_no_proof() -> None:
     assert proof(missing).judgement.status == Status.FAILED
 
 
+def test_a_rule_that_saw_no_probe_is_not_proven() -> None:
+    nothing = np.zeros(5000, dtype=bool)
+    count = Count(seen=0, dropped=0, generator=77)
+    flow = FlowSeen(name="h0 to h1", uplink=(UP, RULE), downlink=(DOWN, None), missing=nothing)
+    result = prove(
+        rules={UP: (RULE,)}, flows=[flow], counts={(UP, RULE.label): count}, read_back={}, overflow=0, queue_drops=0,
+        bystanders=False, remarks=[],
+    )  # fmt: skip
+    assert result.judgement.status == Status.FAILED
+
+
 def test_an_unseeded_network_is_judged_by_its_rate() -> None:
     honest = lossmodel.predict(CHAIN, seed=5, count=20_000)
     assert proof(honest, generator=None).judgement.status == Status.VALID

@@ -68,7 +68,7 @@ def _who_can(refusals: dict[str, str | None], able: dict[str, str | None]) -> st
     if here:
         return f"backend {here[0]} can, here"
     if could:
-        return f"backend {could[0]} could: {ADVICE[could[0]]}"
+        return " or ".join(f"backend {name} could: {ADVICE[name]}" for name in could)
     return "no backend can do all of this at once: split the profile"
 
 

@@ -1,0 +1,219 @@
+"""The command as a user meets it: what it prints, its exit codes, what it stores."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.netns
+LOSSBENCH = [sys.executable, "-m", "harness.cli.main"]
+
+
+def lossbench(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*LOSSBENCH, *arguments], capture_output=True, text=True, timeout=120, cwd=cwd)
+
+
+def run_json(out: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
+    done = lossbench("run", *arguments, "--out", str(out), "--json")
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_quickstart_is_valid_and_stored_from_manifest_to_verdict(tmp_path: Path) -> None:
+    code, result = run_json(tmp_path, "quickstart")
+    assert (code, result["verdict"]) == (0, "valid")
+    assert set(result) == {"run_id", "verdict", "dir", "summary"}
+    (row,) = result["summary"]
+    assert row["columns"]["fault"] == row["columns"]["outcome"] == "valid"
+    folder = Path(row["dir"])
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["path_loss"] == pytest.approx(0.05)
+    assert manifest["experiment"]["topology"]["hosts"] == 4
+    assert manifest["machine"]["kernel"] and manifest["profiles"]["loss_5"]["loss"]["percent"] == 5
+    for name in (
+        "proof.json",
+        "read_back.json",
+        "timeline.jsonl",
+        "counters.json",
+        "verdict.json",
+        "records/rank-3.jsonl",
+    ):
+        assert (folder / name).exists(), name
+
+
+def test_people_get_a_table_that_fits_80_columns(tmp_path: Path) -> None:
+    done = lossbench("run", "quickstart", "--out", str(tmp_path))
+    assert done.returncode == 0 and done.stdout == ""
+    assert "kernel" in done.stderr and "verdict: valid" in done.stderr
+    assert max(len(line) for line in done.stderr.splitlines() if "results:" not in line) <= 80
+
+
+def write(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "experiment.toml"
+    path.write_text(text)
+    return str(path)
+
+
+CHATTER = """
+[topology]
+hosts = 3
+[workload]
+name = "chatter"
+time_limit_s = 60
+options = { steps = 12, spacing_ms = 40 }
+"""
+
+
+def test_the_runs_own_packets_are_proven_lost(tmp_path: Path) -> None:
+    """What ranks miss equals what kernel counters say, during the run and not only in the probe."""
+    code, result = run_json(tmp_path, write(tmp_path, CHATTER + '[[impair]]\nprofile = "bursty_5"'))
+    assert code == 0
+    reasons = " ".join(result["summary"][0]["reasons"]["fault"])
+    assert "the workload misses" in reasons and "during the run" in reasons
+    numbers = result["summary"][0]["workload"]
+    assert numbers["received"] < numbers["sent"]
+
+
+def received_by_step(folder: Path) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for path in (folder / "records").glob("*.jsonl"):
+        for line in path.read_text().splitlines():
+            for key, count in json.loads(line).get("by_step_and_half", {}).items():
+                total[key] = total.get(key, 0) + count
+    return total
+
+
+def test_loss_in_chosen_steps_of_one_half_touches_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "half.toml").write_text(
+        'why = "x"\n[loss]\nmodel = "iid"\npercent = 50\n[match.datagram]\nhalves = ["all_gather"]\nsteps = [3, 6]'
+    )
+    code, result = run_json(tmp_path, write(tmp_path, CHATTER + '[[impair]]\nprofile = "half.toml"'))
+    assert code == 0
+    counts = received_by_step(Path(result["summary"][0]["dir"]))
+    everything = 3 * 2 * 4 * 8
+    for key, count in counts.items():
+        step, half = (int(part) for part in key.split("/"))
+        if half == 1 and 3 <= step < 6:
+            assert 0.2 * everything < count < 0.8 * everything
+        else:
+            assert count == everything, key
+
+
+@pytest.mark.parametrize("window", ["from_step = 4\nto_step = 8", "from_s = 0.15\nto_s = 0.35"])
+def test_a_schedule_opens_and_closes_and_the_timeline_says_when(tmp_path: Path, window: str) -> None:
+    code, result = run_json(tmp_path, write(tmp_path, f'{CHATTER}[[impair]]\nprofile = "brownout"\n{window}'))
+    assert code == 0, result["summary"][0]["reasons"]
+    folder = Path(result["summary"][0]["dir"])
+    timeline = [json.loads(line) for line in (folder / "timeline.jsonl").read_text().splitlines()]
+    assert [len(entry["in_force"]) for entry in timeline] == [0, 1, 0]
+    if "step" in window:
+        assert [entry["step"] for entry in timeline][1:] == pytest.approx([4, 8], abs=1)
+    else:
+        assert [entry["elapsed_s"] for entry in timeline][1:] == pytest.approx([0.15, 0.35], abs=0.15)
+    lost = 1 - sum(received_by_step(folder).values()) / (12 * 2 * 3 * 2 * 4 * 8)
+    assert 0.02 < lost < 0.35
+
+
+def test_an_expectation_that_fails_is_exit_code_1(tmp_path: Path) -> None:
+    expect = '[[expect]]\nfield = "received"\nmin = 1e9'
+    code, result = run_json(tmp_path, write(tmp_path, CHATTER + expect))
+    assert (code, result["verdict"]) == (1, "failed")
+
+
+def test_a_fault_that_was_not_probed_is_unknown_and_exit_code_3(tmp_path: Path) -> None:
+    code, result = run_json(tmp_path, "quickstart", "--set", "probe.packets=0")
+    assert (code, result["verdict"]) == (3, "unknown")
+
+
+def test_a_rank_that_dies_ends_the_run_with_its_last_words(tmp_path: Path) -> None:
+    program = (
+        'import os,sys,time\nif os.environ["RANK"]=="1": print("cannot find my socks"); sys.exit(7)\ntime.sleep(60)'
+    )
+    command = json.dumps(["python", "-c", program])
+    done = lossbench(
+        "run", write(tmp_path, f"[workload]\ncommand = {command}\nbarrier = false"), "--out", str(tmp_path)
+    )
+    assert done.returncode == 1
+    assert "rank 1 ended with status 7" in done.stderr and "cannot find my socks" in done.stderr
+
+
+def test_a_workload_that_hangs_is_ended_at_its_limit(tmp_path: Path) -> None:
+    text = '[workload]\ncommand = ["sleep", "600"]\nbarrier = false\ntime_limit_s = 1'
+    code, result = run_json(tmp_path, write(tmp_path, text))
+    assert code == 1 and "ran past its limit of 1 s" in str(result["summary"][0]["reasons"]["outcome"])
+
+
+def test_seeds_and_sweeps_make_points(tmp_path: Path) -> None:
+    sweep = '[[impair]]\nprofile = "clean"\n[sweep]\n"impair.0.profile" = ["clean", "loss_10"]'
+    code, result = run_json(tmp_path, write(tmp_path, sweep), "--seeds", "2", "--set", "topology.hosts=2")
+    assert code == 0
+    assert [(row["point"]["impair.0.profile"], row["seed"]) for row in result["summary"]] == [
+        ("clean", 0), ("clean", 1), ("loss_10", 0), ("loss_10", 1),
+    ]  # fmt: skip
+
+
+def test_two_at_the_same_time_both_work(tmp_path: Path) -> None:
+    results: list[int] = []
+
+    def one(number: int) -> None:
+        results.append(run_json(tmp_path / str(number), "quickstart")[0])
+
+    threads = [threading.Thread(target=one, args=(n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == [0, 0, 0]
+
+
+BAD = {
+    "no such suite": (["run", "quickstrat"], 2, "no suite 'quickstrat'; known: chatter, quickstart"),
+    "no such file": (["run", "missing.toml"], 2, "missing.toml: no such file"),
+    "unknown key": (["run", "quickstart", "--set", "topology.host=3"], 2, "unknown key 'topology.host'; allowed:"),
+    "unknown backend": (["run", "quickstart", "--backend", "xdp"], 2, "'netem', 'ebpf' or 'cbpf'"),
+    "a backend this kernel lacks": (["run", "quickstart", "--backend", "netem"], 4, "this kernel has no sch_netem"),
+    "delay without netem": (["run", "quickstart", "--set", "impair.0.profile=wan_40ms"], 4, "backend netem could"),
+    "no such workload": (["run", "quickstart", "--set", "workload.name=nop"], 2, "no workload 'nop'; known: chatter,"),
+    "no such program": (
+        ["run", "quickstart", "--set", 'workload.command=["nosuchprogram"]'], 2, "no such program: nosuchprogram",
+    ),
+    "no such host": (["run", "quickstart", "--set", 'impair.0.hosts=["h9"]'], 2, "no such host 'h9'"),
+    "no such option": (["run", "quickstart", "--sed", "3"], 2, "see lossbench run --help"),
+    "no lab": (["net", "show"], 2, "no lab is up; lossbench net up"),
+    "too many hosts": (["net", "up", "--hosts", "1000"], 2, "topology.hosts"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), BAD.values(), ids=BAD.keys())
+def test_a_mistake_is_one_clear_line_with_the_right_exit_code(
+    tmp_path: Path, arguments: list[str], code: int, words: str
+) -> None:
+    from harness import machine
+
+    if "netem" in words and machine.look().able()["netem"] is None:
+        pytest.skip("this kernel has netem")
+    done = lossbench(*arguments, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("lossbench: ")]
+    assert len(lines) == 1 and words in lines[0]
+    assert "Traceback" not in done.stderr
+
+
+def test_doctor_says_what_works_in_words_and_in_json() -> None:
+    report = json.loads(lossbench("doctor", "--json").stdout)
+    assert report["backend"]["name"] in ("netem", "ebpf", "cbpf")
+    assert report["qdiscs"]["htb"] is True and report["classifiers"]["bpf"] is True
+    text = lossbench("doctor").stdout
+    assert "a run gets" in text and max(len(line) for line in text.splitlines()) <= 80
+
+
+def test_profiles_are_listed_and_shown() -> None:
+    assert "bursty_5" in lossbench("profile", "list").stdout
+    shown = json.loads(lossbench("profile", "show", "bursty_5").stdout)
+    assert shown["amounts_to"]["burst_packets_mean"] == pytest.approx(8)

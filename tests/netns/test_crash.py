@@ -1,0 +1,169 @@
+"""Killed at any moment, lossbench leaves nothing that `lossbench clean` does not find, and touches nothing foreign."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import journal
+from harness.net import namespaces
+from harness.net.kinds import install
+
+from .test_command import LOSSBENCH, lossbench
+
+pytestmark = pytest.mark.netns
+
+DRIVER = """
+import os, sys
+from pathlib import Path
+from harness import experiment, machine, run, journal
+where, number, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+count = 0
+def die(*_):
+    os.kill(os.getpid(), 9)
+def progress(what):
+    if where == "step" and what.startswith(str(number)): die()
+before = journal.Journal.before_making
+def making(self, kind, name):
+    global count
+    before(self, kind, name)
+    count += 1
+    if where == "making" and count == number: die()
+journal.Journal.before_making = making
+((chosen, e),) = experiment.points(experiment.find("quickstart"), settings=["workload.options.seconds=0.2"])
+run.execute(e, seed=0, chosen={}, folder=folder, kernel=machine.look(), progress=progress)
+"""
+
+
+def ours() -> list[str]:
+    return [n for n in os.listdir("/run/netns") if n.startswith("lb-")] if Path("/run/netns").is_dir() else []
+
+
+@pytest.fixture
+def foreign() -> Iterator[str]:
+    """A namespace and a qdisc of somebody else, named to look a little like ours."""
+    install()
+    name = f"lb-foreign-{os.getpid()}"
+    namespaces.create(name)
+    with namespaces.open_inside(name) as inside:
+        inside.link("add", ifname="f0", kind="veth", peer={"ifname": "f1"})
+        index = inside.link_lookup(ifname="f0")[0]
+        inside.tc("add", "bfifo", index, 0x10000, parent=0xFFFFFFFF, limit=77_000)
+    yield name
+    with namespaces.open_inside(name) as inside:
+        (qdisc,) = [q for q in inside.get_qdiscs(index) if q.get_attr("TCA_KIND") == "bfifo"]
+        assert qdisc.get_attr("TCA_OPTIONS")["limit"] == 77_000
+    namespaces.remove(name)
+
+
+POINTS = [("step", n) for n in range(1, 10)] + [("making", n) for n in (1, 3, 5)]
+
+
+@pytest.mark.parametrize(("where", "number"), POINTS)
+def test_killed_at_any_step_clean_removes_all_of_ours_and_nothing_else(
+    tmp_path: Path, foreign: str, where: str, number: int
+) -> None:
+    command = [sys.executable, "-c", DRIVER, where, str(number), str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == -9, done.stderr
+    left = [n for n in ours() if n != foreign]
+    if number >= 5 and where == "step":
+        assert left, "the test must leave something, or it shows nothing"
+    cleaned = lossbench("clean")
+    assert cleaned.returncode == 0
+    assert [n for n in ours() if n != foreign] == []
+    assert all(name in cleaned.stdout for name in left)
+    assert not [j for j in journal.networks() if not j.owner_alive() and j.standing() is None]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("delay_s", [0.8, 1.5, 2.5])
+def test_interrupted_it_undoes_everything_by_itself(tmp_path: Path, number: signal.Signals, delay_s: float) -> None:
+    process = subprocess.Popen(
+        [*LOSSBENCH, "run", "quickstart", "--out", str(tmp_path), "--set", "workload.options.seconds=20"],
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    time.sleep(delay_s)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode in (130, -number), errors
+    assert "Traceback" not in errors
+    assert ours() == []
+
+
+def test_ranks_die_with_the_harness(tmp_path: Path) -> None:
+    marker = f"600.{os.getpid()}"
+    process = subprocess.Popen(
+        [*LOSSBENCH, "run", "quickstart", "--out", str(tmp_path), "--set", f'workload.command=["sleep","{marker}"]',
+         "--set", "workload.barrier=false"],
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    deadline = time.monotonic() + 20
+    while _sleepers(marker) < 4 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert _sleepers(marker) == 4
+    process.kill()
+    process.wait()
+    time.sleep(0.3)
+    assert _sleepers(marker) == 0
+    lossbench("clean")
+    assert ours() == []
+
+
+def _sleepers(marker: str) -> int:
+    count = 0
+    for entry in Path("/proc").iterdir():
+        try:
+            count += entry.name.isdigit() and marker.encode() in (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+    return count
+
+
+def test_clean_leaves_a_running_experiment_alone(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*LOSSBENCH, "run", "quickstart", "--out", str(tmp_path), "--set", "workload.options.seconds=3", "--json"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    while not ours():
+        time.sleep(0.02)
+    assert "in use by a running lossbench" in lossbench("clean").stdout
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_a_full_disk_is_one_line_and_nothing_stays(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)], check=True)
+    try:
+        done = lossbench("run", "quickstart", "--out", str(disk))
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+    assert done.returncode == 4, done.stderr
+    assert "can't be written" in done.stderr and "No space left" in done.stderr and "Traceback" not in done.stderr
+    assert ours() == []
+
+
+def test_a_link_that_goes_away_during_a_run_is_named(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*LOSSBENCH, "run", "quickstart", "--out", str(tmp_path), "--set", "workload.options.seconds=20"],
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 20
+    while not list(tmp_path.rglob("timeline.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    (switch,) = [n for n in ours() if n.endswith("-sw")]
+    with namespaces.open_inside(switch) as inside:
+        inside.link("del", index=inside.link_lookup(ifname="p1")[0])
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1, errors
+    assert "links went away during the run: switch ports p1" in errors and "Traceback" not in errors
+    assert ours() == []

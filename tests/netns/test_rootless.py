@@ -1,0 +1,98 @@
+"""An ordinary user: the whole quickstart in a user namespace of their own, with cbpf."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import machine
+
+pytestmark = pytest.mark.netns
+ROOT = Path(__file__).resolve().parents[2]
+NOBODY = 65534
+
+
+def first_closed_folder(path: Path) -> Path | None:
+    """The first folder on the way to a path that an ordinary user may not enter."""
+    for folder in [*reversed(path.parents), path]:
+        if folder.is_dir() and not folder.stat().st_mode & 0o001:
+            return folder
+    return None
+
+
+def as_nobody(script: str, *, readable: list[Path]) -> subprocess.CompletedProcess[str]:
+    """Run a shell script as an ordinary user. An interpreter below a closed folder (/root) is shown through a private
+    mount, so that nothing on the machine changes its rights."""
+    prepare = []
+    for path in readable:
+        closed = first_closed_folder(path)
+        if closed is not None:
+            inside = path.relative_to(closed)
+            prepare += [
+                'aside=$(mktemp -d)', f'mount --bind "{path}" "$aside"', f'mount -t tmpfs -o mode=755 tmpfs "{closed}"',
+                f'mkdir -p "{closed / inside}"', f'mount --move "$aside" "{path}"', 'rmdir "$aside"',
+            ]  # fmt: skip
+    drop = f"exec setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups sh -c '{script}'"
+    command = ["unshare", "--mount", "sh", "-ec", "\n".join([*prepare, drop])]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that an ordinary user can reach and write to."""
+    folder = Path(
+        subprocess.run(
+            ["mktemp", "-d", "/tmp/lossbench-rootless.XXXXXX"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+    )
+    shutil.chown(folder, NOBODY, NOBODY)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(autouse=True)
+def user_namespaces_work() -> None:
+    reason = machine.user_namespaces()
+    if reason is not None:
+        pytest.skip(f"user namespaces: {reason}")
+    if any(
+        first_closed_folder(p) not in (None, Path("/root")) for p in (ROOT, Path(sys.prefix), Path(sys.base_prefix))
+    ):
+        pytest.skip("the checkout lies where an ordinary user can't read it")
+
+
+def lossbench(home: Path, arguments: str) -> subprocess.CompletedProcess[str]:
+    readable = list(dict.fromkeys([Path(sys.base_prefix), Path(sys.prefix), ROOT]))
+    closed = [p for p in readable if first_closed_folder(p)]
+    variables = f"HOME={home} PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={ROOT}"
+    script = f"cd {home} && {variables} {sys.executable} -m harness.cli.main {arguments}"
+    return as_nobody(script, readable=closed)
+
+
+def test_an_ordinary_user_runs_quickstart_with_cbpf_and_leaves_nothing(home: Path) -> None:
+    done = lossbench(home, f"run quickstart --json --out {home}/runs")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["summary"]
+    assert row["backend"] in ("cbpf", "netem") and row["columns"]["fault"] == "valid"
+    assert Path(row["dir"]).stat().st_uid == NOBODY, "results belong to the user"
+    assert not [n for n in os.listdir("/run/netns") if n.startswith("lb-")]
+
+
+def test_what_needs_root_says_so_in_one_line(home: Path) -> None:
+    if machine.look().able()["netem"] is not None:
+        bursty = lossbench(home, "run quickstart --set impair.0.profile=bursty_5")
+        assert bursty.returncode == 4 and "run as root" in bursty.stderr and "Traceback" not in bursty.stderr
+    lab = lossbench(home, "net up")
+    assert lab.returncode == 4 and "a standing lab needs root" in lab.stderr
+    assert lossbench(home, "clean").returncode == 0
+
+
+def test_doctor_works_without_rights(home: Path) -> None:
+    report = json.loads(lossbench(home, "doctor --json").stdout)
+    assert report["backend"]["name"] in ("cbpf", "netem") and report["backend"]["able"]["ebpf"]

@@ -1,0 +1,100 @@
+"""Rates and priorities: who waits, who loses, and that every lost packet is counted in its class."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+import pytest
+
+from harness.net.network import Network
+
+from .conftest import Build, open_socket, prove, receive_all
+
+pytestmark = pytest.mark.netns
+LINK_MBIT = 20
+SIZE = 1000
+CLASSES = [
+    {"name": "web", "dscp": 10, "share_percent": 90, "priority": 0, "queue_kb": 150},
+    {"name": "training", "ports": [29400], "share_percent": 5, "priority": 7, "queue_kb": 30},
+]
+SCHEDULERS = ["htb", pytest.param("prio", marks=pytest.mark.guest)]
+
+
+def shaped(build: Build, scheduler: str, **more: Any) -> Network:
+    topology = {"hosts": 3, "downlink_rate_mbit": LINK_MBIT}
+    return build(topology=topology, shaping={"scheduler": scheduler, "classes": CLASSES}, impair=[], **more)
+
+
+def blast(network: Network, *, web_mbit: float, training_mbit: float, seconds: float) -> dict[str, tuple[int, int]]:
+    """h0 sends web, h1 sends training, both to h2; returns (sent, received) packets of each."""
+    flows = {}
+    for name, host, port, dscp, rate in (
+        ("web", "h0", 8080, 10, web_mbit),
+        ("training", "h1", 29400, 0, training_mbit),
+    ):
+        receiver, sender = open_socket(network, "h2"), open_socket(network, host)
+        receiver.setsockopt(socket.SOL_SOCKET, 33, 32 << 20)
+        receiver.bind(("10.77.0.3", port))
+        sender.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp << 2)
+        sender.connect(("10.77.0.3", port))
+        flows[name] = [receiver, sender, rate * 1e6 / 8 / (SIZE + 42), 0]
+    start = time.monotonic()
+    while (elapsed := time.monotonic() - start) < seconds:
+        for flow in flows.values():
+            while flow[3] < flow[2] * elapsed:
+                flow[1].send(bytes(SIZE))
+                flow[3] += 1
+        time.sleep(0.001)
+    out = {}
+    for name, (receiver, sender, _, sent) in flows.items():
+        out[name] = (sent, len(receive_all(receiver, quiet_s=0.5)))
+        receiver.close()
+        sender.close()
+    return out
+
+
+def classes(network: Network) -> dict[str, Any]:
+    return {c.name: c for c in network.classes()["h2 downlink"]}
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_the_link_has_its_rate_and_the_queue_drops_what_is_too_much(build: Build, scheduler: str) -> None:
+    network = shaped(build, scheduler)
+    sent, received = blast(network, web_mbit=0, training_mbit=3 * LINK_MBIT, seconds=2)["training"]
+    assert classes(network)["training"].dropped == sent - received, "kernel drops equal what the receiver misses"
+    assert received * (SIZE + 42) * 8 / 2 / 1e6 == pytest.approx(LINK_MBIT, rel=0.15)
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_web_is_served_first_and_training_loses(build: Build, scheduler: str) -> None:
+    network = shaped(build, scheduler)
+    result = blast(network, web_mbit=0.8 * LINK_MBIT, training_mbit=1.5 * LINK_MBIT, seconds=2)
+    state = classes(network)
+    assert result["web"][0] == result["web"][1] and state["web"].dropped == 0
+    sent, received = result["training"]
+    assert state["training"].dropped == sent - received
+    assert (sent - received) / sent > 0.7
+
+
+def test_a_rate_on_the_uplink_is_backpressure_not_loss(build: Build) -> None:
+    network = build(topology={"hosts": 2, "uplink_rate_mbit": 50}, impair=[])
+    with open_socket(network, "h1") as receiver, open_socket(network, "h0") as sender:
+        receiver.setsockopt(socket.SOL_SOCKET, 33, 32 << 20)
+        receiver.bind(("10.77.0.2", 5000))
+        start = time.monotonic()
+        for _ in range(5000):
+            sender.sendto(bytes(SIZE), ("10.77.0.2", 5000))
+        took = time.monotonic() - start
+        assert len(receive_all(receiver, quiet_s=0.5)) == 5000
+    assert took > 0.5 * 5000 * (SIZE + 42) * 8 / 50e6, "the sender was held back"
+    assert sum(c.dropped for c in network.classes()["h0 uplink"]) == 0
+
+
+def test_loss_and_rate_together_add_up(build: Build) -> None:
+    network = build(topology={"hosts": 4, "rate_mbit": 100}, impair=[{"profile": "loss_5"}])
+    proof = prove(network, packets=20_000)
+    assert proof.judgement.status == 0, proof.judgement.reasons()
+    assert all(row.exact for row in proof.rows)
+    assert {c.rate_mbit for link in network.classes().values() for c in link} == {100.0}
