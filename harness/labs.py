@@ -110,7 +110,7 @@ def change(lab: Lab, impair: list[dict[str, Any]]) -> int:
     backend, _ = choose_backend(experiment.model_copy(update={"backend": lab.backend}), machine.look())
     assert backend == lab.backend
     with closing(lab.network()) as network, plain_errors():
-        nothing: Rules = {hook: () for hook in network.rules}
+        nothing: Rules = dict.fromkeys(network.rules, ())
         changed = network.put(nothing | rules_in_force(experiment, seed=lab.seed))
         state = network.state()
     _save(Lab(id=lab.id, experiment=experiment, backend=lab.backend, seed=lab.seed, state=state))
@@ -156,7 +156,7 @@ def describe(lab: Lab) -> dict[str, Any]:
 def verify(lab: Lab, *, packets: int) -> Proof:
     with closing(lab.network()) as network, plain_errors():
         busy = bool(namespaces.pids_inside(network.star.names()))
-        return network.prove(packets=packets, payload_bytes=64, token=secrets.randbits(64), bystanders=busy)
+        return network.prove(packets=packets, payload_bytes=64, token=secrets.randbits(64), bystanders=busy, limit_s=60)
 
 
 def become(lab: Lab, host_name: str, command: list[str]) -> None:

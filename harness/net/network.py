@@ -19,7 +19,9 @@ from harness.proof import Count, Counts, FlowSeen, Proof, prove
 from harness.topology import DATA_INTERFACE
 
 HookCounters = dict[Hook, Counters]
-MIN_PROBES, MAX_PROBES = 200, 20_000  # packets per flow
+MIN_PROBES = 200  # packets per flow
+PROBE_S = 1.5  # a run's probe is cut to this on slow links
+PROBE_HEADERS = 66  # Ethernet, IPv6 and UDP
 LONGEST_DELAY_FACTOR = 5  # jitter is waited for this many deviations
 
 
@@ -135,14 +137,20 @@ class Network:
 
     # --- proof -------------------------------------------------------------------------------------------------
 
-    def prove(self, *, packets: int, payload_bytes: int, token: int, bystanders: bool = False) -> Proof:
+    def prove(
+        self, *, packets: int, payload_bytes: int, token: int, bystanders: bool = False, limit_s: float = PROBE_S
+    ) -> Proof:
         """Probe every rule; `packets` over all flows. `bystanders`: others may be sending."""
         flows, remarks = plan(self.rules, self.experiment.topology)
         wrong = self.star.offloads_wrong()
         remarks += [f"offloads are not as they must be: {', '.join(wrong[:4])}"] if wrong else []
         remarks += self._not_in_force()
         before, drops_before = self.current_counters(), self.queue_drops()
-        each = min(MAX_PROBES, max(MIN_PROBES, packets // max(len(flows), 1)))
+        each = max(MIN_PROBES, packets // max(len(flows), 1))
+        rate_mbit = self._slowest_mbit()
+        if rate_mbit is not None:  # probes take half of the link
+            bits = (payload_bytes + PROBE_HEADERS) * 8
+            each = max(MIN_PROBES, min(each, int(limit_s * rate_mbit * 1e6 / 2 / bits)))
         delayed = self._longest_wait_s()
         with Exchange(flows, namespace_of=self.star.namespace, payload_bytes=payload_bytes, token=token) as exchange:
             samples = exchange.delay(wait_s=delayed) if delayed else []
@@ -151,7 +159,7 @@ class Network:
             )
             heard = exchange.loss(
                 packets=each,
-                rate_mbit=self._slowest_mbit(),
+                rate_mbit=rate_mbit,
                 settled=lambda received: self._settled(received, each * len(flows), between),
                 wait_s=delayed,
             )

@@ -1,0 +1,152 @@
+"""The figures behind lossbench's promises about the network, measured on this machine. Minutes, as root.
+
+make bars            or            python tests/bars.py [part ...]      parts: up loss bursts honest
+"""
+
+from __future__ import annotations
+
+import secrets
+import statistics as stats
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.stats import chisquare
+
+from harness import experiment, lossmodel, machine, run
+from harness import statistics as own
+from harness.experiment import Experiment
+from harness.journal import Journal
+from harness.net.network import Network
+from harness.net.probe.exchange import Exchange
+from harness.net.probe.flows import plan
+from harness.placement import rules_in_force
+from harness.profile import load
+from harness.userfile import check
+
+MILLION = 1_000_000
+
+
+@contextmanager
+def network(*, backend: str, seed: int = 1, **keys: Any) -> Iterator[tuple[Network, float]]:
+    e = check(Experiment, {"name": "bars", **keys}, origin="bars")
+    journal = Journal.claim(kind="run")
+    net = Network(network_id=journal.id, experiment=e, backend=backend)
+    start = time.monotonic()
+    try:
+        net.build(before_making=journal.before_making)
+        net.cut_to_mtu()
+        net.shape()
+        net.put(rules_in_force(e, seed=seed))
+        yield net, time.monotonic() - start
+    finally:
+        net.remove()
+        journal.close()
+
+
+def up() -> None:
+    print("\n== up and down, with loss and rate in force (seconds, median of 5)")
+    for hosts in (4, 16, 64):
+        ups, downs = [], []
+        for _ in range(5):
+            with network(
+                backend="ebpf", topology={"hosts": hosts, "rate_mbit": 1000}, impair=[{"profile": "bursty_1"}]
+            ) as (_, took):
+                ups.append(took)
+                start = time.monotonic()
+            downs.append(time.monotonic() - start)
+        print(f"{hosts:3d} hosts: up {stats.median(ups):.2f} (max {max(ups):.2f})  down {stats.median(downs):.2f}")
+
+
+def blast(net: Network, packets: int) -> tuple[Any, Any, Any]:
+    """One flow, `packets` probes: (missing, counters before, counters after) of the first hook's rule."""
+    flows, _ = plan(net.rules, net.experiment.topology)
+    flow = flows[0]
+    hook = flow.hooks()[0]
+    label = net.rules[hook][0].label
+    before = net.current_counters()[hook][label]
+    with Exchange([flow], namespace_of=net.star.namespace, payload_bytes=64, token=secrets.randbits(62)) as exchange:
+        (heard,) = exchange.loss(packets=packets, rate_mbit=None, settled=lambda _: False, wait_s=0.2)
+        assert exchange.overflow == 0
+    return heard.missing(), before, net.current_counters()[hook][label]
+
+
+def loss() -> None:
+    print("\n== iid loss, one million packets a row; |z| < 3.9, kernel == receiver, burst within 3 % of 1/(1-p)")
+    for backend in ("ebpf", "cbpf"):
+        for name in ("loss_0p1", "loss_1", "loss_5", "loss_10"):
+            with network(backend=backend, topology={"hosts": 2}, impair=[{"profile": name}]) as (net, _):
+                missing, before, after = blast(net, MILLION)
+            chain = load(name).chain()
+            assert chain is not None
+            dropped, seen = after.dropped - before.dropped, after.seen - before.seen
+            burst, asked = own.bursts(missing).mean(), lossmodel.burst_mean(chain)
+            exact = "-"
+            if before.position is not None:
+                pattern = lossmodel.predict(chain, seed=before.position.generator, count=MILLION)
+                exact = str(bool(np.array_equal(pattern, missing)))
+            print(
+                f"{backend} {name:9s} lost {dropped / seen:.4%}  z {own.z_score(dropped, seen, chain):+.2f}  "
+                f"kernel {dropped} receiver {int(missing.sum())} equal {dropped == int(missing.sum())}  "
+                f"burst {burst:.4f} (asked {asked:.4f}, {burst / asked - 1:+.2%})  equals prediction: {exact}"
+            )
+
+
+def bursts() -> None:
+    print(
+        "\n== bursty models on ebpf, one million packets: burst within 5 %, chi-square p > 0.001, the same twice"
+    )
+    for name in ("bursty_1", "bursty_5", "dc_tail", "wifi_like"):
+        patterns = []
+        for _ in range(2):
+            with network(backend="ebpf", topology={"hosts": 2}, impair=[{"profile": name}]) as (net, _):
+                missing, before, after = blast(net, MILLION)
+            patterns.append(missing)
+        chain = load(name).chain()
+        assert chain is not None and before.position is not None
+        runs, asked = own.bursts(missing), lossmodel.burst_mean(chain)
+        prediction = lossmodel.predict(chain, seed=before.position.generator, count=MILLION)
+        print(
+            f"{name:9s} lost {missing.mean():.4%} (asked {lossmodel.mean_loss(chain):.4%})  burst {runs.mean():.3f} "
+            f"(asked {asked:.3f}, {runs.mean() / asked - 1:+.2%})  chi-square p {_chi_square(runs, chain):.3f}  "
+            f"twice the same: {np.array_equal(*patterns)}  equals prediction: {np.array_equal(prediction, missing)}"
+        )
+
+
+def _chi_square(runs: Any, chain: Any) -> float:
+    """Burst lengths against the model; lengths with fewer than 10 expected are put together."""
+    shares = lossmodel.burst_lengths(chain, up_to=200)
+    bins = int(np.sum(shares * len(runs) >= 10))
+    expected = np.append(shares[:bins], 1 - shares[:bins].sum()) * len(runs)
+    observed = np.append([np.sum(runs == n + 1) for n in range(bins)], np.sum(runs > bins))
+    return float(chisquare(observed, expected).pvalue)
+
+
+def honest() -> None:
+    print("\n== 100 honest quickstart networks in a row: how many are not proven?")
+    kernel = machine.look()
+    for backend in ("ebpf", "cbpf"):
+        ((_, e),) = experiment.points(
+            experiment.find("quickstart"), settings=[f"backend={backend}", "workload.options.seconds=0.01"]
+        )
+        wrong, start = [], time.monotonic()
+        for seed in range(100):
+            with tempfile.TemporaryDirectory() as folder:
+                result = run.execute(
+                    e, seed=seed, chosen={}, folder=Path(folder), kernel=kernel, progress=lambda _: None
+                )
+            if result.verdict.columns["fault"].status:
+                wrong.append(result.verdict.columns["fault"].reasons())
+        print(f"{backend}: {len(wrong)} of 100 not proven, {(time.monotonic() - start) / 100:.2f} s a run {wrong[:3]}")
+
+
+PARTS = {"up": up, "loss": loss, "bursts": bursts, "honest": honest}
+
+if __name__ == "__main__":
+    for part in sys.argv[1:] or PARTS:
+        PARTS[part]()
