@@ -4,13 +4,25 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 OUT    ?= results/runs
 
-.PHONY: demo test setup check clean bars
+.PHONY: demo test test-guest test-guest-full setup check clean bars
 
 demo: $(VENV)/.ready
 	$(BIN)/lossbench run quickstart --out $(OUT)
 
 test: $(VENV)/.dev check
 	$(BIN)/python -m pytest
+
+# netem and prio on a stock kernel under QEMU: one boot for loss and priorities, one with a clock that counts
+# instructions for delays. The full form takes an hour without KVM.
+GUEST = $(BIN)/lossbench vm run --writable results --timeout-s
+PYTEST_GUEST = -- $(BIN)/python -m pytest -p no:cacheprovider -q
+test-guest: $(VENV)/.dev
+	$(GUEST) 900 $(PYTEST_GUEST) -m tier tests/netns tests/guest
+	$(GUEST) 600 --instruction-clock $(PYTEST_GUEST) -m clock tests/guest
+
+test-guest-full: $(VENV)/.dev
+	$(GUEST) 14400 $(PYTEST_GUEST) -m "netns and not clock" --timeout 3000 tests
+	$(GUEST) 3600 --instruction-clock $(PYTEST_GUEST) -m clock --timeout 3000 tests/guest
 
 setup: $(VENV)/.dev
 

@@ -70,7 +70,7 @@ class TrafficClass(Frozen):
 class Shaping(Frozen):
     """How links with a rate serve their classes. Without classes there is one queue, `rest`."""
 
-    scheduler: Literal["htb", "prio"] = "htb"
+    scheduler: Literal["htb", "prio", "ets"] = "htb"
     classes: tuple[TrafficClass, ...] = ()
 
     @model_validator(mode="after")

@@ -113,6 +113,8 @@ def _add_qdisc(ip: IPRoute, kind: str, index: int) -> None:
 _QDISC_ARGUMENTS: dict[str, dict[str, Any]] = {
     "netem": {"netem": {"limit": 10}},
     "prio": {"bands": 2, "default_band": 1},
+    "ets": {"bands": 2, "default_band": 1},
+    "fq": {"limit": 1000},
     "tbf": {"rate": "1mbit", "burst": 2000, "limit": 10000},
     "bfifo": {"limit": 10000},
 }

@@ -230,17 +230,28 @@ class Profile(Frozen):
             raise ValueError("reorder needs a delay: packets overtake those that wait")
         return self
 
+    def warnings(self) -> list[str]:
+        """What a user should know before believing this profile."""
+        if isinstance(self.loss, IidLoss) and self.loss.correlation_percent:
+            return [
+                f"profile {self.name}: netem's correlation changes the loss rate itself, so only the packet counts are "
+                "proven, not the rate; gilbert_elliott gives bursts with the rate you ask for"
+            ]
+        return []
+
     def chain(self) -> Chain | None:
-        """The Markov chain of this profile's loss; None if it has none or is not a chain."""
+        """The Markov chain of this profile's loss; None if it is not a chain."""
         if self.loss is None:
             return lossmodel.iid(0.0)
+        if isinstance(self.loss, IidLoss) and self.loss.correlation_percent:
+            return None
         return self.loss.chain() if isinstance(self.loss, IidLoss | GilbertElliottLoss | State4Loss) else None
 
     def mean_loss(self) -> float:
         """Long-run share of matching packets that are lost."""
         if isinstance(self.loss, TraceLoss):
             return float(self.loss.pattern().mean()) if self.loss.loop else 0.0
-        if isinstance(self.loss, BlockLoss):
+        if isinstance(self.loss, BlockLoss | IidLoss):
             return self.loss.percent / 100
         chain = self.chain()
         assert chain is not None

@@ -114,7 +114,8 @@ def choose_backend(experiment: Experiment, kernel: Kernel) -> tuple[str, str]:
     scheduler = experiment.shaping.scheduler
     if shaped and not (kernel.qdiscs.get("htb") and (scheduler == "htb" or kernel.qdiscs.get(scheduler))):
         missing = scheduler if kernel.qdiscs.get("htb") else "htb"
-        raise NotAbleError(f"this kernel has no sch_{missing}", next_step='scheduler = "htb" works on most kernels')
+        step = 'scheduler = "htb" works on most kernels; on a stock one: lossbench vm run -- lossbench run ...'
+        raise NotAbleError(f"this kernel has no sch_{missing}", next_step=step)
     return chosen
 
 
@@ -165,6 +166,7 @@ def manifest(
         "experiment": experiment.model_dump(),
         "profiles": {e.profile: profiles.load(e.profile).model_dump() for e in experiment.impair},
         "backend": {"name": backend, "why": why},
+        "warnings": [text for e in experiment.impair for text in profiles.load(e.profile).warnings()],
         "hook": "MTU-sized packets of a host on entering its switch port (uplink) or leaving it (downlink)",
         "path_loss": distinct[0] if len(distinct) == 1 else losses,
         "machine": machine.facts(),

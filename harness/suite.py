@@ -13,6 +13,7 @@ from harness import machine, store
 from harness.errors import NotAbleError
 from harness.experiment import Experiment
 from harness.journal import write_durably
+from harness.profile import load
 from harness.run import Result, choose_backend, execute
 from harness.verdict import Status
 
@@ -55,6 +56,7 @@ def summary(chosen: dict[str, Any], experiment: Experiment, result: Result) -> d
         "columns": {name: column.status.word for name, column in result.verdict.columns.items()},
         "reasons": {name: column.reasons() for name, column in result.verdict.columns.items()},
         "marks": list(result.verdict.marks),
+        "warnings": [text for e in experiment.impair for text in load(e.profile).warnings()],
         "workload": _means(result.summaries),
         "duration_s": result.duration_s,
     }

@@ -98,9 +98,7 @@ def loss() -> None:
 
 
 def bursts() -> None:
-    print(
-        "\n== bursty models on ebpf, one million packets: burst within 5 %, chi-square p > 0.001, the same twice"
-    )
+    print("\n== bursty models on ebpf, one million packets: burst within 5 %, chi-square p > 0.001, the same twice")
     for name in ("bursty_1", "bursty_5", "dc_tail", "wifi_like"):
         patterns = []
         for _ in range(2):

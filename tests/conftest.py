@@ -22,14 +22,34 @@ def _why_not(marker: str) -> str | None:
         except ImportError:
             return "needs torch"
         return None
-    if marker == "guest":
+    if marker in ("guest", "clock"):
         return machine.look().able()["netem"]
     if marker == "gpu":
         return None if machine.gpus() else "needs a GPU"
     return None
 
 
+# Of the tests that run everywhere, those that every CI run repeats on the stock kernel.
+ALSO_ON_STOCK = (
+    "test_conformance.py::test_a_profile_is_in_force_as_asked[loss_5-ebpf]",
+    "test_conformance.py::test_a_profile_is_in_force_as_asked[bursty_5-ebpf]",
+    "test_conformance.py::test_a_profile_is_in_force_as_asked[loss_5-cbpf]",
+    "test_conformance.py::test_a_profile_is_in_force_as_asked[loss_5-netem]",
+    "test_conformance.py::test_every_direction_is_counted_apart[both-netem]",
+    "test_conformance.py::test_pairs_lose_only_between_the_two[netem]",
+    "test_conformance.py::test_a_change_in_place_tears_no_flow[netem]",
+    "test_conformance.py::test_a_match_takes_its_packets_and_no_others[all of it-ipv6-netem]",
+    "test_offloads.py::test_a_udp_segment_sender_loses_single_mtu_packets[netem]",
+    "test_offloads.py::test_offloads_switched_back_on_make_the_fault_unknown_never_silently_bursty[netem]",
+    "test_shaping.py::test_web_is_served_first_and_training_loses[prio]",
+    "test_command.py::test_quickstart_is_valid_and_stored_from_manifest_to_verdict",
+)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.endswith(ALSO_ON_STOCK):
+            item.add_marker(pytest.mark.tier)
     reasons = {
         m: _why_not(m) for m in ("netns", "training", "guest", "gpu") if any(i.get_closest_marker(m) for i in items)
     }

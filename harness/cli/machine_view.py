@@ -73,7 +73,7 @@ def _advice(kernel: Any, able: dict[str, str | None], user_namespaces: str | Non
     if kernel.namespaces is not None:
         out.append("no network namespaces: run with sudo")
     if able["netem"] is not None:
-        out.append(f"netem ({able['netem']}): delay, jitter and reordering need a stock distribution kernel")
+        out.append(f"netem ({able['netem']}): delay, jitter, reordering need a stock kernel: lossbench vm run -- ...")
     if kernel.qdiscs and not kernel.qdiscs.get("prio"):
         out.append("prio: not in this kernel; classes use htb, which serves by priority too")
     if able["ebpf"] is not None:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from harness import __version__
-from harness.cli import lab, machine_view, running
+from harness.cli import guest_view, lab, machine_view, running
 from harness.errors import ExitCode, LossbenchError
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app.command("doctor")(machine_view.doctor)
 app.command("clean")(machine_view.clean)
 app.add_typer(machine_view.profile_app, name="profile")
 app.add_typer(lab.app, name="net")
+app.add_typer(guest_view.app, name="vm")
 
 
 @app.callback()

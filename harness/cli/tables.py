@@ -74,6 +74,8 @@ def show_suite(console: Console, result: SuiteResult) -> None:
             coloured(row["verdict"]),
         )
     console.print(table)
+    for text in dict.fromkeys(text for row in rows for text in row["warnings"]):
+        console.print(f"warning: {text}", markup=False)
     for name, row in zip(names, rows, strict=True):
         for column, status in row["columns"].items():
             if status != "valid":

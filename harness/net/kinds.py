@@ -25,6 +25,8 @@ def install() -> None:
     tcmsg.plugins["bfifo"] = sched_pfifo
     tcmsg.plugins["netem"] = SimpleNamespace(parent=TC_H_ROOT, options=NetemOptions, get_parameters=netem_parameters)
     tcmsg.plugins["prio"] = SimpleNamespace(parent=TC_H_ROOT, options=PrioOptions, get_parameters=prio_parameters)
+    tcmsg.plugins["ets"] = SimpleNamespace(parent=TC_H_ROOT, options=EtsOptions, get_parameters=ets_parameters)
+    tcmsg.plugins["fq"] = SimpleNamespace(parent=TC_H_ROOT, options=FqOptions, get_parameters=fq_parameters)
     tcmsg.plugins["bpf"] = SimpleNamespace(
         parent=TC_H_ROOT,
         options=BpfOptions,
@@ -65,6 +67,41 @@ class PrioOptions(nla):  # type: ignore[misc]
 def prio_parameters(arguments: dict[str, Any]) -> dict[str, Any]:
     """Filters sort the packets; what no filter takes goes to `default_band`, whatever its skb priority."""
     return {"bands": arguments["bands"], "priomap": [arguments["default_band"]] * 16}
+
+
+class EtsOptions(nla):  # type: ignore[misc]
+    nla_map = (
+        ("TCA_ETS_UNSPEC", "none"),
+        ("TCA_ETS_NBANDS", "uint8"),
+        ("TCA_ETS_NSTRICT", "uint8"),
+        ("TCA_ETS_QUANTA", "hex"),
+        ("TCA_ETS_QUANTA_BAND", "uint32"),
+        ("TCA_ETS_PRIOMAP", "priomap"),
+    )
+
+    class priomap(nla):  # type: ignore[misc]
+        nla_flags = 0x8000  # nested
+        nla_map = ((6, "TCA_ETS_PRIOMAP_BAND", "uint8"),)
+
+
+def ets_parameters(arguments: dict[str, Any]) -> dict[str, Any]:
+    """All bands strict: the same service as prio."""
+    bands = arguments["bands"]
+    priomap = [["TCA_ETS_PRIOMAP_BAND", arguments["default_band"]]] * 16
+    return {"attrs": [["TCA_ETS_NBANDS", bands], ["TCA_ETS_NSTRICT", bands], ["TCA_ETS_PRIOMAP", {"attrs": priomap}]]}
+
+
+class FqOptions(nla):  # type: ignore[misc]
+    nla_map = (
+        ("TCA_FQ_UNSPEC", "none"),
+        ("TCA_FQ_PLIMIT", "uint32"),
+        ("TCA_FQ_FLOW_PLIMIT", "uint32"),
+    )
+
+
+def fq_parameters(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Only the limits: packets wait for the departure time they carry."""
+    return {"attrs": [["TCA_FQ_PLIMIT", arguments["limit"]], ["TCA_FQ_FLOW_PLIMIT", arguments["limit"]]]}
 
 
 # --- netem ---------------------------------------------------------------------------------------------------------

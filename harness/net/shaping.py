@@ -1,4 +1,4 @@
-"""Rates and classes of links: HTB (or prio below an HTB rate) with byte-limited leaves.
+"""Rates and classes of links: HTB (or prio, ets below an HTB rate) with byte-limited leaves.
 
 Downlinks are shaped at the switch's port, where a full queue really loses packets. Uplinks are shaped in the host,
 where a full queue is backpressure: its queue is larger than any socket's send buffer, so the sender loses nothing.
@@ -16,7 +16,7 @@ from harness.experiment import Shaping, TrafficClass
 from harness.net.kinds import TC_H_ROOT
 
 ROOT, LINK = 0x10000, 0x10001
-INNER = 0x20000  # handle of a prio below the link's class
+INNER = 0x20000  # handle of a prio or ets below the link's class
 BURST_MS = 1.0
 QUEUE_MS = 10.0
 MIN_SWITCH_QUEUE = 512 * 1024  # eight full UDP_SEGMENT bursts: a smaller leaf loses packets at any rate
@@ -64,13 +64,12 @@ def plan(shaping: Shaping, *, rate_mbit: float, mtu: int, at_host: bool) -> list
     default = leaf_minor(rest) if htb else LINK & 0xFFFF
     steps = [Step(command="add", kind="htb", arguments={"handle": ROOT, "default": default})]
     steps.append(_htb_class(LINK, ROOT, rate_bytes_s, rate_bytes_s, burst, mtu))
+    bands = sorted(range(len(classes)), key=lambda i: classes[i].priority)  # band 0 is served first
     if not htb:
-        steps.append(
-            Step(command="add", kind="prio",
-                 arguments={"handle": INNER, "parent": LINK, "bands": max(len(classes), 2), "default_band": rest})
-        )  # fmt: skip
+        inner = {"handle": INNER, "parent": LINK, "bands": max(len(classes), 2), "default_band": bands.index(rest)}
+        steps.append(Step(command="add", kind=shaping.scheduler, arguments=inner))
     for number, c in enumerate(classes):
-        parent = (ROOT if htb else INNER) | (leaf_minor(number) if htb else number + 1)
+        parent = (ROOT if htb else INNER) | (leaf_minor(number) if htb else bands.index(number) + 1)
         if htb:
             share = rate_bytes_s * c.share_percent / 100
             steps.append(_htb_class(parent, LINK, share, rate_bytes_s, burst, mtu, priority=c.priority))

@@ -179,7 +179,7 @@ def test_netem_is_the_first_choice_unless_the_profile_needs_what_it_lacks(tmp_pa
             "netem",
             "loss_5",
             {**ALL, "netem": "this kernel has no sch_netem"},
-            "no sch_netem; a stock distribution kernel",
+            "no sch_netem; on a stock kernel, here: lossbench vm run",
         ),
         ("auto", "wan_40ms", {**ALL, "netem": "no"}, "backend netem could"),
         ("auto", "bursty_1", {"netem": "n", "ebpf": "e", "cbpf": None}, "no backend of this machine"),

@@ -27,7 +27,7 @@ KINDS: dict[str, Kind] = {
     "cbpf": Kind(make=cbpf.CbpfBackend, refusal=cbpf.refusal),
 }
 ADVICE = {
-    "netem": "a stock distribution kernel has netem (Debian, Ubuntu, Fedora; or a virtual machine with one)",
+    "netem": "on a stock kernel, here: lossbench vm run -- lossbench run ...",
     "ebpf": "run as root on a kernel with cls_bpf",
     "cbpf": "needs a kernel with cls_bpf",
 }

@@ -1,0 +1,76 @@
+"""`lossbench vm`: a stock kernel on any machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import typer
+
+from harness.errors import NotAbleError, UsageError
+from harness.guest.recipe import Image
+
+app = typer.Typer(
+    no_args_is_help=True, help="A stock Debian kernel (netem, prio, fq) under QEMU, with this machine's files."
+)
+PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+WRITABLE = typer.Option(None, "--writable", help="A folder the guest may write to; default ./results.")
+
+
+@app.command("setup")
+def setup() -> None:
+    """Fetch qemu and the kernel into the cache now (about 85 MB), instead of at the first use."""
+    _image()
+    typer.echo("ready: lossbench vm run -- COMMAND")
+
+
+@app.command("run", context_settings=PASS_ON)
+def run(
+    context: typer.Context,
+    timeout_s: float = typer.Option(600, "--timeout-s", help="Ends the guest; exit status 124."),
+    instruction_clock: bool = typer.Option(
+        False,
+        "--instruction-clock",
+        help="The clock counts instructions: timing that does not depend on this machine's load.",
+    ),
+    cpus: int = typer.Option(2, "--cpus"),
+    writable: Path | None = WRITABLE,
+) -> None:
+    """Run a command on a stock kernel: lossbench vm run -- lossbench run quickstart --backend netem
+
+    The guest sees this machine's files read-only (what it writes elsewhere than in the writable folder is gone with
+    it), the same folder, the same environment; its output and exit status come back."""
+    if not context.args:
+        raise UsageError("no command given", next_step="lossbench vm run -- COMMAND")
+    from harness.guest import boot  # noqa: PLC0415
+
+    code = boot.run(
+        _image(), list(context.args), writable=_writable(writable), timeout_s=timeout_s,
+        instruction_clock=instruction_clock, cpus=cpus,
+    )  # fmt: skip
+    raise typer.Exit(code)
+
+
+@app.command("shell")
+def shell(writable: Path | None = WRITABLE, cpus: int = typer.Option(2, "--cpus")) -> None:
+    """A shell on a stock kernel; `exit` ends the guest."""
+    if not os.isatty(0):
+        raise UsageError("a shell needs a terminal", next_step="lossbench vm run -- COMMAND")
+    from harness.guest import boot  # noqa: PLC0415
+
+    raise typer.Exit(boot.run(_image(), [], writable=_writable(writable), interactive=True, cpus=cpus))
+
+
+def _image() -> Image:
+    from harness.guest import image  # noqa: PLC0415
+
+    return image.prepare(lambda what: typer.echo(f"lossbench: {what}", err=True))
+
+
+def _writable(folder: Path | None) -> Path:
+    chosen = (folder or Path("results")).resolve()
+    try:
+        chosen.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise NotAbleError(f"{chosen} can't be made ({error.strerror})", next_step="give --writable") from None
+    return chosen

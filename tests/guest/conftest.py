@@ -1,0 +1,1 @@
+from tests.netns.conftest import build, profile_file  # noqa: F401

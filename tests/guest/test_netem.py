@@ -1,0 +1,204 @@
+"""Everything a profile can say to netem, on a stock kernel: read back field by field, then measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from harness import lossmodel, profile, statistics
+from harness.net import shaping
+from harness.net.impair.netem import decoded, options_of
+from harness.net.network import Network
+from harness.net.probe.exchange import Exchange, Heard
+from harness.net.probe.flows import plan
+from harness.verdict import Status
+from tests.netns.conftest import Build, prove
+
+pytestmark = [pytest.mark.netns, pytest.mark.guest]
+PACKETS = 50_000
+TWO = {"hosts": 2}
+
+
+@pytest.mark.tier
+@pytest.mark.parametrize("name", ["loss_1", "loss_5", "loss_10", "bursty_5", "wifi_like"])
+def test_loss_models_are_met_in_rate_and_bursts(build: Build, name: str) -> None:
+    network = build(backend="netem", topology=TWO, impair=[{"profile": name, "hosts": ["h0"]}])
+    (heard, _) = blast(network, PACKETS)
+    chain = profile.load(name).chain()
+    assert chain is not None
+    missing = heard.missing()
+    counters = network.current_counters()[next(iter(network.rules))]
+    (count,) = [c for label, c in counters.items() if label != "unmatched"]
+    assert (count.seen, count.dropped) == (PACKETS, int(missing.sum())), (
+        "kernel counter equals what the receiver misses"
+    )
+    assert abs(statistics.z_score(count.dropped, count.seen, chain)) < 3.9
+    assert statistics.bursts(missing).mean() == pytest.approx(lossmodel.burst_mean(chain), rel=0.15)
+    p_value = statistics.burst_two_sided(missing, chain)
+    assert p_value is None or p_value > 1e-4
+
+
+def blast(network: Network, packets: int) -> list[Heard]:
+    flows, _ = plan(network.rules, network.experiment.topology)
+    with Exchange(flows, namespace_of=network.star.namespace, payload_bytes=64, token=1 << 40) as exchange:
+        return exchange.loss(packets=packets, rate_mbit=None, settled=lambda _: False, wait_s=0.5)
+
+
+EVERYTHING = """seed = 7
+duplicate_percent = 1.5
+corrupt_percent = 0.5
+rate_mbit = 100000
+queue_limit_packets = 12345
+[loss]
+model = "gilbert_elliott"
+p_percent = 1
+r_percent = 20
+h_percent = 30
+k_percent = 99.5
+[delay]
+mean_ms = 12.5
+jitter_ms = 1.25
+distribution = "pareto"
+correlation_percent = 10
+[reorder]
+percent = 5
+gap = 3
+correlation_percent = 25
+[slot]
+min_ms = 0.1
+max_ms = 0.2
+packets = 16
+bytes = 65536
+"""
+
+
+@pytest.mark.tier
+def test_every_field_reads_back_as_it_was_sent(build: Build, profile_file: Callable[[str], str]) -> None:
+    network = build(backend="netem", topology=TWO, impair=[{"profile": profile_file(EVERYTHING)}])
+    for entries in network.read_back().values():
+        assert all(e["attached"] and e["equal"] for e in entries), entries
+    hook = next(iter(network.rules))
+    index = network.star.switch.link_lookup(ifname="i0u0")[0]
+    (qdisc,) = [q for q in network.star.switch.get_qdiscs(index) if q.get_attr("TCA_KIND") == "netem"]
+    real, asked = decoded(qdisc.get_attr("TCA_OPTIONS")), options_of(network.rules[hook][0])
+    assert real["rate_bytes_s"] == 12_500_000_000, "a rate above 32 bits"
+    for name in (
+        "gilbert",
+        "reorder",
+        "corrupt",
+        "corr",
+        "slot",
+        "latency_ns",
+        "jitter_ns",
+        "limit",
+        "gap",
+        "duplicate",
+    ):
+        assert real[name] == asked[name], name
+
+
+@pytest.mark.tier
+def test_ecn_marks_are_read_back_and_correlated_loss_is_warned_about(
+    build: Build, profile_file: Callable[[str], str]
+) -> None:
+    text = 'ecn = true\n[loss]\nmodel = "iid"\npercent = 10\ncorrelation_percent = 25'
+    path = profile_file(text)
+    network = build(backend="netem", topology=TWO, impair=[{"profile": path}])
+    assert all(e["equal"] for entries in network.read_back().values() for e in entries)
+    assert "correlation changes the loss rate" in profile.load(path).warnings()[0]
+    proof = prove(network, packets=8000)
+    assert proof.judgement.status == Status.VALID, proof.judgement.reasons()
+    assert 0 < sum(row.kernel_dropped for row in proof.rows) < 2 * 800
+
+
+@pytest.mark.tier
+def test_duplicates_come_twice_and_damaged_packets_not_at_all(build: Build, profile_file: Callable[[str], str]) -> None:
+    network = build(
+        backend="netem", topology=TWO,
+        impair=[
+            {"profile": profile_file("duplicate_percent = 5"), "hosts": ["h0"]},
+            {"profile": profile_file("corrupt_percent = 5"), "hosts": ["h1"]},
+        ],
+    )  # fmt: skip
+    twice, damaged = blast(network, 20_000)
+    assert statistics.binomial_two_sided(twice.duplicates(), 20_000, 0.05) > 1e-4
+    # One flipped bit anywhere: nearly all break a checksum or an address; none may arrive changed.
+    assert statistics.binomial_two_sided(int(damaged.missing().sum()), 20_000, 0.05) > 1e-6
+    assert damaged.wrong_headers == 0
+
+
+@pytest.mark.tier
+def test_from_delay_back_to_none_in_place(build: Build, profile_file: Callable[[str], str]) -> None:
+    """A delay table can't be taken back by a change: the qdisc is made anew, and nothing waits any more."""
+    from harness.placement import rules_in_force
+
+    network = build(backend="netem", topology=TWO, impair=[{"profile": "wan_40ms"}])
+    entry = network.experiment.impair[0].model_copy(update={"profile": "clean"})
+    network.put(rules_in_force(network.experiment.model_copy(update={"impair": (entry,)}), seed=2))
+    proof = prove(network, packets=2000)
+    assert proof.judgement.status == Status.VALID and sum(r.receiver_missing for r in proof.rows) == 0
+
+
+@pytest.mark.tier
+@pytest.mark.parametrize("scheduler", ["prio", "ets"])
+def test_strict_schedulers_read_back_under_their_rate(build: Build, scheduler: str) -> None:
+    from harness import machine
+
+    if not machine.look().qdiscs[scheduler]:
+        pytest.skip(f"this kernel has no sch_{scheduler}")
+    classes = [
+        {"name": "training", "ports": [29400], "priority": 7},
+        {"name": "web", "dscp": 10, "priority": 0},
+    ]
+    network = build(
+        backend="netem", topology={"hosts": 2, "downlink_rate_mbit": 50}, impair=[],
+        shaping={"scheduler": scheduler, "classes": classes},
+    )  # fmt: skip
+    found = {q.get_attr("TCA_KIND") for q in network.star.switch.get_qdiscs(network.star.ports[0])}
+    assert {"htb", scheduler, "bfifo"} <= found
+    assert [c.name for c in network.classes()["h0 downlink"]] == ["training", "web", "rest"]
+    assert shaping.classes_of(network.experiment.shaping)[-1].name == "rest"
+
+
+# --- timing: in a boot whose clock counts instructions ---------------------------------------------------------------
+
+
+def delays(network: Network) -> np.ndarray:
+    flows, _ = plan(network.rules, network.experiment.topology)
+    with Exchange(flows[:1], namespace_of=network.star.namespace, payload_bytes=64, token=1 << 40) as exchange:
+        exchange.delay(wait_s=0.2)  # the first packets of a path are slow
+        (heard,) = exchange.delay(wait_s=0.2)
+    return np.array(heard.delays_ms)
+
+
+@pytest.mark.clock
+def test_a_delay_of_20_ms_is_20_ms(build: Build, profile_file: Callable[[str], str]) -> None:
+    bare = float(np.median(delays(build(backend="netem", topology=TWO, impair=[{"profile": "clean"}]))))
+    network = build(
+        backend="netem", topology=TWO, impair=[{"profile": profile_file("[delay]\nmean_ms = 20"), "hosts": ["h0"]}]
+    )
+    assert np.median(delays(network)) - bare == pytest.approx(20, rel=0.05)
+
+
+@pytest.mark.clock
+@pytest.mark.parametrize("distribution", ["uniform", "normal"])
+def test_jitter_has_the_asked_spread(build: Build, profile_file: Callable[[str], str], distribution: str) -> None:
+    text = f'[delay]\nmean_ms = 20\njitter_ms = 4\ndistribution = "{distribution}"'
+    network = build(backend="netem", topology=TWO, impair=[{"profile": profile_file(text), "hosts": ["h0"]}])
+    seen = delays(network)
+    wanted = 4 / np.sqrt(3) if distribution == "uniform" else 4.0
+    # 150 samples: the deviation of a deviation is about 6 %.
+    assert seen.std() == pytest.approx(wanted, rel=0.3)
+    if distribution == "uniform":
+        assert np.median(seen) + 4.8 > np.quantile(seen, 0.99)
+
+
+@pytest.mark.clock
+def test_the_asked_share_of_packets_overtakes(build: Build, profile_file: Callable[[str], str]) -> None:
+    text = "[delay]\nmean_ms = 10\n[reorder]\npercent = 25"
+    network = build(backend="netem", topology=TWO, impair=[{"profile": profile_file(text), "hosts": ["h0"]}])
+    seen = delays(network)
+    at_once = int((seen < 5).sum())
+    assert statistics.binomial_two_sided(at_once, len(seen), 0.25) > 1e-4
