@@ -119,7 +119,7 @@ class Experiment(Frozen):
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,40}$")]
     why: str = ""
-    backend: Literal["auto", "netem", "ebpf", "cbpf"] = "auto"
+    backend: Literal["auto", "netem", "ebpf", "cbpf", "edt", "relay"] = "auto"
     topology: Topology = Topology()
     impair: tuple[Impair, ...] = ()
     shaping: Shaping = Shaping()

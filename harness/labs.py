@@ -50,6 +50,8 @@ def up(spec: dict[str, Any], *, seed: int) -> Lab:
     if kernel.namespaces is not None:
         raise NotAbleError(kernel.namespaces, next_step="run with sudo")
     backend, _ = choose_backend(experiment, kernel)
+    if backend == "relay":
+        raise NotAbleError("a lab can't hold packets back by relay", next_step="use a stock kernel: lossbench vm shell")
     with undoing() as undo, plain_errors():
         book = Journal.claim(kind="net")
         undo.callback(book.close)

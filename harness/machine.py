@@ -54,17 +54,20 @@ class Kernel:
     ifb: bool = False
     bpf: str | None = "not tried"
     offloads: str | None = "not tried"
+    tun: str | None = "not tried"
 
     def able(self) -> dict[str, str | None]:
         """Per backend: None if it works here, else why not."""
         if self.namespaces is not None:
-            return dict.fromkeys(("netem", "ebpf", "cbpf"), self.namespaces)
+            return dict.fromkeys(("netem", "ebpf", "cbpf", "edt", "relay"), self.namespaces)
         clsact = None if self.qdiscs["clsact"] and self.classifiers["bpf"] else "this kernel has no clsact with cls_bpf"
         aside = clsact or (None if self.mirred and self.ifb else "this kernel has no IFB with act_mirred")
         return {
             "netem": aside or (None if self.qdiscs["netem"] else "this kernel has no sch_netem"),
             "ebpf": clsact or self.bpf,
             "cbpf": aside,
+            "edt": aside or self.bpf or (None if self.qdiscs["fq"] else "this kernel has no sch_fq"),
+            "relay": clsact or self.bpf or self.tun,
         }
 
 
@@ -98,6 +101,7 @@ def _try_all() -> Kernel:
             mirred=_works(lambda: _add_mirror(ip, other, index)),
             ifb=_works(lambda: ip.link("add", ifname="try2", kind="ifb")),
             bpf=_reason(_load_program),
+            tun=_reason(lambda: os.close(os.open("/dev/net/tun", os.O_RDWR))),
             offloads=_reason(lambda: offloads.switch("try0", {"tx-generic-segmentation": False})),
         )
 

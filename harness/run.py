@@ -23,6 +23,7 @@ from harness.journal import Journal
 from harness.lossmodel import derive_seed
 from harness.machine import Kernel
 from harness.net.impair import registry
+from harness.net.impair.relay import too_fast
 from harness.net.network import Network, counters_as_json
 from harness.placement import path_loss, rules_in_force
 from harness.proof import Proof
@@ -116,7 +117,16 @@ def choose_backend(experiment: Experiment, kernel: Kernel) -> tuple[str, str]:
         missing = scheduler if kernel.qdiscs.get("htb") else "htb"
         step = 'scheduler = "htb" works on most kernels; on a stock one: lossbench vm run -- lossbench run ...'
         raise NotAbleError(f"this kernel has no sch_{missing}", next_step=step)
+    if chosen[0] == "relay":
+        _refuse_what_outruns_the_relay(experiment)
     return chosen
+
+
+def _refuse_what_outruns_the_relay(experiment: Experiment) -> None:
+    topology = experiment.topology
+    reason = too_fast(hosts=topology.hosts, rate_mbit=topology.uplink_mbit(), mtu=topology.mtu)
+    if reason is not None:
+        raise NotAbleError(reason, next_step="lower the rate; or a stock kernel: lossbench vm run -- lossbench run ...")
 
 
 def prove(experiment: Experiment, network: Network, token: int, run_folder: RunFolder) -> Proof | None:

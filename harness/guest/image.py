@@ -43,8 +43,8 @@ def prepare(progress: Progress) -> Image:
         if not _complete(cache):
             _fetch(architecture, cache, progress)
             _unpack_modules(cache, progress)
-            _write_initramfs(cache)
             (cache / "version").write_text(VERSION)
+        _write_initramfs(cache)  # its scripts may be newer than the cache
     return _image(architecture, cache)
 
 

@@ -15,13 +15,10 @@ for folder in dev proc sys run tmp; do mkdir -p /new/$folder; done
 for folder in dev proc sys; do mount --move /$folder /new/$folder; done
 mkdir -p /new/dev/pts /new/dev/shm
 mount -t devpts devpts /new/dev/pts; mount -t tmpfs tmpfs /new/dev/shm; mount -t tmpfs -o mode=755 tmpfs /new/run
-mount -t tmpfs -o mode=1777 tmpfs /new/tmp
 mount -t cgroup2 cgroup2 /new/sys/fs/cgroup; mount -t bpf bpf /new/sys/fs/bpf
 # The kernel loads modules by itself through this modprobe.
 mkdir -p /new/run/guest /new/lib/modules; cp /bin/busybox /main.sh /new/run/guest/; ln -s busybox /new/run/guest/modprobe
 ln -s "$modules" "/new/lib/modules/$(uname -r)"
 echo /run/guest/modprobe > /new/proc/sys/kernel/modprobe
-# What the command needs from the run's own folder lies on the host's /tmp, which is hidden now.
-mkdir -p "/new${script%/*}"; cp "/lower$script" "/new$script"
 [ -z "$writable" ] || { mkdir -p "/new$writable"; share writable "/new$writable" none rw || die "no writable folder"; }
 exec switch_root /new /run/guest/main.sh

@@ -16,7 +16,7 @@ from harness.net.shaping import ClassState
 from harness.net.star import Star, remove_namespaces
 from harness.placement import Hook, Rule, Rules
 from harness.proof import Count, Counts, FlowSeen, Proof, prove
-from harness.topology import DATA_INTERFACE
+from harness.topology import DATA_INTERFACE, SWITCH
 
 HookCounters = dict[Hook, Counters]
 MIN_PROBES = 200  # packets per flow
@@ -39,7 +39,7 @@ class Network:
 
     def build(self, *, before_making: Callable[[str, str], None]) -> None:
         self.star.build(before_making=before_making)
-        self.backend = registry.make(self.backend_name, self.star.switch)
+        self.backend = self._make_backend()
 
     def cut_to_mtu(self) -> None:
         """Senders cut to the MTU before the loss point, receivers merge behind it."""
@@ -49,7 +49,11 @@ class Network:
         """To a network that another process built."""
         self.star.open()
         self.rules = rules
-        self.backend = registry.make(self.backend_name, self.star.switch, state=state, rules=rules)
+        self.backend = self._make_backend(state=state, rules=rules)
+
+    def _make_backend(self, *, state: dict[str, Any] | None = None, rules: Rules | None = None) -> Backend:
+        place = self.star.namespace(SWITCH)
+        return registry.make(self.backend_name, self.star.switch, namespace=place, state=state, rules=rules)
 
     def shape(self) -> None:
         """Rates and classes of every link."""

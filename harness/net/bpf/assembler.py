@@ -23,7 +23,8 @@ _ALU = {
 _JUMP = {"eq": 0x10, "gt": 0x20, "ge": 0x30, "set": 0x40, "ne": 0x50, "lt": 0xA0, "le": 0xB0}
 
 # Helper functions of the kernel, by number.
-PRANDOM_U32, SKB_STORE_BYTES, CLONE_REDIRECT, SKB_LOAD_BYTES = 7, 9, 13, 26
+KTIME_GET_NS, PRANDOM_U32, SKB_STORE_BYTES, CLONE_REDIRECT, REDIRECT, SKB_LOAD_BYTES = 5, 7, 9, 13, 23, 26
+SKB_SET_TSTAMP = 192
 SPIN_LOCK, SPIN_UNLOCK = 93, 94
 
 
@@ -97,8 +98,10 @@ class Assembler:
     def call(self, helper: int) -> None:
         self._emit(0x85, immediate=helper)
 
-    def exit(self, value: int) -> None:
-        self.mov(R0, value)
+    def exit(self, value: int | None) -> None:
+        """With this value, or with what the last helper returned."""
+        if value is not None:
+            self.mov(R0, value)
         self._emit(0x95)
 
     def assemble(self) -> bytes:

@@ -41,8 +41,11 @@ class CbpfBackend:
 
     name = "cbpf"
 
-    def __init__(self, switch: IPRoute, *, state: dict[str, Any] | None = None, rules: Any = None) -> None:
+    def __init__(
+        self, switch: IPRoute, *, namespace: str, state: dict[str, Any] | None = None, rules: Any = None
+    ) -> None:
         self._switch = switch
+        self._namespace = namespace
         self._oversize = OversizeCounter(switch)
         self._rules: dict[Hook, tuple[Rule, ...]] = dict(rules or {})
         self._start: dict[Hook, tuple[int, int]] = {}

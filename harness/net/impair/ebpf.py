@@ -13,6 +13,7 @@ from harness.net.bpf.syscalls import ArrayMap
 from harness.net.impair import ebpf_memory as memory
 from harness.net.impair.base import UNMATCHED, Counters, HookPoint, Position, RuleCounters
 from harness.net.impair.clsact import PARENT, ensure_clsact, filters_of
+from harness.net.impair.ebpf_delay import Delays
 from harness.net.impair.ebpf_program import ProgramBuilder
 from harness.placement import Hook, Rule
 from harness.profile import BlockLoss, Profile, TraceLoss
@@ -52,8 +53,11 @@ class EbpfBackend:
 
     name = "ebpf"
 
-    def __init__(self, switch: IPRoute, *, state: dict[str, Any] | None = None, rules: Any = None) -> None:
+    def __init__(
+        self, switch: IPRoute, *, namespace: str, state: dict[str, Any] | None = None, rules: Any = None
+    ) -> None:
         self._switch = switch
+        self._namespace = namespace
         self._placed: dict[Hook, _Placed] = {}
         self._btf: tuple[int, int, int] | None = None
         for hook, ids in (state or {}).items():
@@ -89,6 +93,7 @@ class EbpfBackend:
             trace_fds={n: maps[f"trace{n}"].fd for n in range(len(rules)) if f"trace{n}" in maps},
             port_index=point.port_index,
             ingress=point.hook.direction == "uplink",
+            delays=self._delays(point, rules),
         )
         fd = syscalls.load_classifier(builder.build(), name=NAME)
         try:
@@ -100,6 +105,11 @@ class EbpfBackend:
             return syscalls.program_id(fd)
         finally:
             os.close(fd)
+
+    def _delays(self, point: HookPoint, rules: tuple[Rule, ...]) -> Delays:
+        """How packets are held back; this backend does not."""
+        del point, rules
+        return Delays()
 
     def read_back(self, point: HookPoint) -> list[dict[str, Any]]:
         placed = self._placed[point.hook]

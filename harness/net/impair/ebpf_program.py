@@ -27,6 +27,7 @@ from harness.net.bpf.assembler import (
     Assembler,
     Reg,
 )  # fmt: skip
+from harness.net.impair.ebpf_delay import Delays
 from harness.net.impair.ebpf_match import HEADER, SAVED, SCRATCH, emit_match, emit_parse
 from harness.net.impair.ebpf_memory import AT, CORRUPT, DUPLICATE, OUTCOME_BYTES, RULE_BYTES, STATE_BYTES, TABLE
 from harness.placement import Rule
@@ -34,7 +35,7 @@ from harness.profile import BlockLoss, TraceLoss
 
 PASS, DROP = -1, 2  # TC_ACT_UNSPEC: go on with whatever comes next; TC_ACT_SHOT
 DUPLICATE_MARK = 0x6C62  # a clone of ours comes round again with this skb mark
-_SKB_LEN, _SKB_MARK, _SKB_GSO_SEGS = 0, 8, 164
+_SKB_LEN, SKB_MARK, _SKB_GSO_SEGS = 0, 8, 164
 
 
 @dataclass(kw_only=True)
@@ -47,6 +48,7 @@ class ProgramBuilder:
     trace_fds: dict[int, int]
     port_index: int
     ingress: bool
+    delays: Delays = field(default_factory=lambda: Delays())
     asm: Assembler = field(default_factory=Assembler)
 
     def build(self) -> bytes:
@@ -73,14 +75,15 @@ class ProgramBuilder:
         return a.assemble()
 
     def _pass_own_clones(self) -> None:
-        """A duplicate is fed back into the same hook: it was already counted and must not meet its fate twice."""
-        if not any(rule.profile.duplicate_percent for rule in self.rules):
+        """A duplicate or a delayed packet is fed back into the same hook: it was counted and must not meet its fate
+        twice."""
+        if not self.delays.detour and not any(rule.profile.duplicate_percent for rule in self.rules):
             return
         a = self.asm
-        a.load(4, R0, R6, _SKB_MARK)
+        a.load(4, R0, R6, SKB_MARK)
         a.jump_if("ne", R0, DUPLICATE_MARK, "original")
         a.mov(R0, 0)
-        a.store(4, R6, _SKB_MARK, R0)
+        a.store(4, R6, SKB_MARK, R0)
         a.exit(PASS)
         a.label("original")
 
@@ -111,7 +114,8 @@ class ProgramBuilder:
             self._corrupt(number)
         if rule.profile.duplicate_percent:
             self._duplicate(number)
-        a.exit(PASS)
+        if not self.delays.emit(a, rule):
+            a.exit(PASS)
         a.label(drop)
         a.mov(R1, 1)
         a.atomic_add(R9, AT["dropped"], R1)
@@ -246,13 +250,13 @@ class ProgramBuilder:
         a.load(8, R1, R9, DUPLICATE)
         a.jump_if("ge", R0, R1, done)
         a.mov(R1, DUPLICATE_MARK)
-        a.store(4, R6, _SKB_MARK, R1)
+        a.store(4, R6, SKB_MARK, R1)
         a.mov(R1, R6)
         a.mov(R2, self.port_index)
         a.mov(R3, 1 if self.ingress else 0)
         a.call(CLONE_REDIRECT)
         a.mov(R1, 0)
-        a.store(4, R6, _SKB_MARK, R1)
+        a.store(4, R6, SKB_MARK, R1)
         a.jump_if("ne", R0, 0, done)
         a.mov(R1, 1)
         a.atomic_add(R9, AT["duplicated"], R1)

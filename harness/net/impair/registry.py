@@ -9,7 +9,7 @@ from typing import Any
 from pyroute2 import IPRoute
 
 from harness.errors import NotAbleError
-from harness.net.impair import cbpf, ebpf, netem
+from harness.net.impair import cbpf, ebpf, edt, netem, relay
 from harness.net.impair.base import Backend
 from harness.placement import Rules
 from harness.profile import Profile
@@ -25,11 +25,15 @@ KINDS: dict[str, Kind] = {
     "netem": Kind(make=netem.NetemBackend, refusal=netem.refusal),
     "ebpf": Kind(make=ebpf.EbpfBackend, refusal=ebpf.refusal),
     "cbpf": Kind(make=cbpf.CbpfBackend, refusal=cbpf.refusal),
+    "edt": Kind(make=edt.EdtBackend, refusal=edt.refusal),
+    "relay": Kind(make=relay.RelayBackend, refusal=relay.refusal),
 }
 ADVICE = {
     "netem": "on a stock kernel, here: lossbench vm run -- lossbench run ...",
     "ebpf": "run as root on a kernel with cls_bpf",
     "cbpf": "needs a kernel with cls_bpf",
+    "edt": "run as root on a kernel with sch_fq",
+    "relay": "run as root, with /dev/net/tun",
 }
 
 
@@ -72,5 +76,8 @@ def _who_can(refusals: dict[str, str | None], able: dict[str, str | None]) -> st
     return "no backend can do all of this at once: split the profile"
 
 
-def make(name: str, switch: IPRoute, *, state: dict[str, Any] | None = None, rules: Rules | None = None) -> Backend:
-    return KINDS[name].make(switch, state=state, rules=rules)
+def make(
+    name: str, switch: IPRoute, *, namespace: str, state: dict[str, Any] | None = None, rules: Rules | None = None
+) -> Backend:
+    """A backend for the switch in this namespace; `state` and `rules` if another process put them in force."""
+    return KINDS[name].make(switch, namespace=namespace, state=state, rules=rules)

@@ -1,0 +1,162 @@
+"""Backend relay: ebpf, and delay by a user-space wire, for kernels that have neither netem nor fq.
+
+The program sends a surviving packet that must wait to a TAP device; a process (harness/net/relay_process.py) reads it
+there, keeps it until its time, and writes it back, from where a second program returns it to the port it came from.
+Loss, counters and proof are the ebpf backend's. Good for tens of thousands of packets per second; refused above."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import struct
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+from pyroute2 import IPRoute
+
+from harness.errors import NotAbleError
+from harness.net import namespaces
+from harness.net.bpf import syscalls
+from harness.net.bpf.assembler import R1, R2, R6, REDIRECT, Assembler
+from harness.net.impair import ebpf
+from harness.net.impair.base import HookPoint
+from harness.net.impair.clsact import PARENT, ensure_clsact
+from harness.net.impair.ebpf_delay import Delays
+from harness.net.impair.ebpf_program import DUPLICATE_MARK, SKB_MARK
+from harness.placement import Hook, Rule
+from harness.profile import Profile
+
+PACKETS_PER_S = 40_000  # carried without loss on two slow cores; measured, see results/LOG.md
+TUNSETIFF, IFF_TAP_NO_PI = 0x400454CA, 0x0002 | 0x1000
+QUEUE_PACKETS = 20_000
+
+
+def refusal(profile: Profile) -> str | None:
+    """What this backend can't do of a profile, in words; None if it can do all."""
+    if profile.delay is not None and profile.delay.correlation_percent:
+        return "correlated delay"
+    return ebpf.refusal(profile.model_copy(update={"delay": None, "reorder": None}))
+
+
+def too_fast(*, hosts: int, rate_mbit: float | None, mtu: int) -> str | None:
+    """Why these links could outrun the wire; None if they can't."""
+    if rate_mbit is None:
+        return f"backend relay carries {PACKETS_PER_S} packets/s in all: links need a rate (topology.rate_mbit)"
+    possible = hosts * rate_mbit * 1e6 / 8 / mtu
+    if possible > PACKETS_PER_S:
+        fitting = PACKETS_PER_S * mtu * 8 / 1e6 / hosts
+        return (
+            f"backend relay carries {PACKETS_PER_S} packets/s, {hosts} links of {rate_mbit:g} Mbit/s make "
+            f"{possible:.0f} (at most {fitting:.0f} Mbit/s each)"
+        )
+    return None
+
+
+class RelayBackend(ebpf.EbpfBackend):
+    """See base.Backend."""
+
+    name = "relay"
+
+    def __init__(
+        self, switch: IPRoute, *, namespace: str, state: dict[str, Any] | None = None, rules: Any = None
+    ) -> None:
+        super().__init__(switch, namespace=namespace, state=state, rules=rules)
+        self._taps: dict[Hook, tuple[int, int]] = {}  # descriptor, interface index
+        self._process: subprocess.Popen[str] | None = None
+
+    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> None:
+        held = [rule for rule in rules if rule.profile.delay is not None]
+        if len(held) > 1:
+            step = "one [[impair]] with a delay per host"
+            raise NotAbleError("backend relay holds back by one rule per hook", next_step=step)
+        if held and point.hook not in self._taps:
+            self._open_tap(point)
+        super().put(point, rules)
+        if point.hook in self._taps:
+            self._tell(point.hook, held[0] if held else None)
+
+    def _delays(self, point: HookPoint, rules: tuple[Rule, ...]) -> Delays:
+        del rules
+        return replace(Delays(), detour=self._taps[point.hook][1] if point.hook in self._taps else 0)
+
+    def _open_tap(self, point: HookPoint) -> None:
+        name = f"t{point.hook.rank}{point.hook.direction[0]}"
+        with namespaces.inside(self._namespace):
+            descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+            fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TAP_NO_PI))
+        index = self._switch.link_lookup(ifname=name)[0]
+        self._switch.link("set", index=index, mtu=max(point.mtu, 1500), txqlen=QUEUE_PACKETS, state="up")
+        self._taps[point.hook] = (descriptor, index)
+        ensure_clsact(self._switch, index)
+        fd = syscalls.load_classifier(_return_program(point), name="lb_return")
+        try:
+            self._switch.tc(
+                "replace-filter", "bpf", index, handle=1, parent=PARENT["uplink"], prio=1, fd=fd, name="lb_return",
+                direct_action=True,
+            )  # fmt: skip
+        finally:
+            os.close(fd)
+        self._restart()
+
+    def _restart(self) -> None:
+        """One process for all wires; a new wire means a new process, so open them before traffic flows."""
+        self._stop()
+        descriptors = [descriptor for descriptor, _ in self._taps.values()]
+        with namespaces.inside(self._namespace):  # so that it is found, and ended, with its namespace
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "harness.net.relay_process"],
+                pass_fds=descriptors,
+                stdin=subprocess.PIPE,
+                text=True,
+            )
+        for hook, rule in self._held.items():
+            self._tell(hook, rule)
+
+    @property
+    def _held(self) -> dict[Hook, Rule]:
+        return {
+            hook: rule
+            for hook, placed in self._placed.items()
+            if hook in self._taps
+            for rule in placed.rules
+            if rule.profile.delay is not None
+        }
+
+    def _tell(self, hook: Hook, rule: Rule | None) -> None:
+        assert self._process is not None and self._process.stdin is not None
+        order = {"wire": self._taps[hook][0], "seed": rule.seed if rule else 0}
+        if rule is not None:
+            order |= rule.profile.model_dump(include={"delay", "reorder"})
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+
+    def _stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+            self._process = None
+
+    def close(self) -> None:
+        self._stop()
+        for descriptor, _ in self._taps.values():
+            os.close(descriptor)
+        self._taps = {}
+        super().close()
+
+
+def _return_program(point: HookPoint) -> bytes:
+    """From the wire back to the port: marked, so that the hook lets it pass, on its ingress or its egress side."""
+    a = Assembler()
+    a.mov(R6, R1)
+    a.mov(R1, DUPLICATE_MARK)
+    a.store(4, R6, SKB_MARK, R1)
+    a.mov(R1, point.port_index)
+    a.mov(R2, 1 if point.hook.direction == "uplink" else 0)
+    a.call(REDIRECT)
+    a.exit(None)
+    return a.assemble()
