@@ -85,19 +85,17 @@ class Header:
 
 
 # --- environment variables in --------------------------------------------------------------------------------------
-TORCHRUN_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-OWN_NAMES = (
-    "LOSSBENCH_RUN",  # short id of the run
-    "LOSSBENCH_TOKEN",  # random 64-bit number in hex: packets of other runs are told apart by it
-    "LOSSBENCH_SEED",
-    "LOSSBENCH_INTERFACE",  # the impaired data link
-    "LOSSBENCH_CONTROL_INTERFACE",  # the unimpaired link, for rendezvous and health
-    "LOSSBENCH_ADDRESSES",  # data addresses of all ranks, comma-separated, in rank order
-    "LOSSBENCH_PORT",
-    "LOSSBENCH_SPEC",  # JSON file: the workload's options
-    "LOSSBENCH_RECORDS",  # file this rank appends its JSON lines to
-    "LOSSBENCH_GO",  # FIFO: one byte of it for each rank, once every rank is ready
-)
+# torchrun's RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (on the control link), and:
+#   LOSSBENCH_RUN               short id of the run
+#   LOSSBENCH_TOKEN             random 64-bit number in hex: packets of other runs are told apart by it
+#   LOSSBENCH_SEED
+#   LOSSBENCH_INTERFACE         the impaired data link
+#   LOSSBENCH_CONTROL_INTERFACE the unimpaired link, for rendezvous and health
+#   LOSSBENCH_ADDRESSES         data addresses of all ranks, comma-separated, in rank order
+#   LOSSBENCH_PORT
+#   LOSSBENCH_SPEC              JSON file: the workload's options
+#   LOSSBENCH_RECORDS           file this rank appends its JSON lines to
+#   LOSSBENCH_GO                FIFO: one byte of it for each rank, once every rank is ready
 
 # --- JSON lines out ------------------------------------------------------------------------------------------------
 # Kinds the harness interprets; any other kind is stored as it is.

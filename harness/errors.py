@@ -46,15 +46,3 @@ class RunError(LossbenchError):
     """The run itself went wrong: a rank died, a link went away."""
 
     exit_code = ExitCode.FAILED
-
-
-class UnprovenError(LossbenchError):
-    """The asked condition could not be shown to be in force."""
-
-    exit_code = ExitCode.UNKNOWN
-
-
-class InterruptedRunError(LossbenchError):
-    """Ctrl-C or SIGTERM; everything that was made has been undone."""
-
-    exit_code = ExitCode.INTERRUPTED

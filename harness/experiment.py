@@ -10,10 +10,11 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from harness import profile as profiles
 from harness.errors import UsageError
+from harness.profile import Port, Profile
 from harness.topology import Topology
 from harness.userfile import Frozen, check, read_toml
 
@@ -24,8 +25,8 @@ Column: TypeAlias = Literal["fault", "timing", "outcome"]
 class Impair(Frozen):
     """Put one profile somewhere, for all of the run or a part of it. Of several, the last that matches wins."""
 
-    profile: str
-    hosts: tuple[str, ...] | Literal["all"] = "all"
+    profile: Profile  # in a file: the name of a shipped profile, a path, or the profile itself as a table
+    hosts: Annotated[tuple[str, ...], Field(min_length=1)] | Literal["all"] = "all"
     pairs: tuple[tuple[str, str], ...] = ()  # (source, destination): only packets from one to the other
     direction: Literal["uplink", "downlink", "both"] = "uplink"
     from_s: Annotated[float, Field(ge=0)] | None = None
@@ -33,8 +34,26 @@ class Impair(Frozen):
     from_step: Annotated[int, Field(ge=0)] | None = None
     to_step: Annotated[int, Field(gt=0)] | None = None
 
+    @field_validator("profile", mode="before")
+    @classmethod
+    def _load(cls, value: Any) -> Any:
+        """Loaded once, here: what runs later does not depend on the file any more."""
+        return profiles.load(value) if isinstance(value, str) else value
+
+    @field_validator("hosts", mode="before")
+    @classmethod
+    def _a_list(cls, value: Any) -> Any:
+        if isinstance(value, str) and value != "all":
+            raise ValueError(f'give "all" or a list, for example ["{value}"]')
+        return value
+
     @model_validator(mode="after")
     def _sensible(self) -> Impair:
+        named = self.pairs or (self.hosts if self.hosts != "all" else ())
+        if len(set(named)) < len(named):
+            raise ValueError("a host or pair is named twice")
+        if self.pairs and (self.profile.match.destinations or self.profile.match.sources):
+            raise ValueError("the profile itself names sources or destinations: give hosts instead of pairs")
         if self.pairs and self.hosts != "all":
             raise ValueError("give either hosts or pairs")
         for first, last in ((self.from_s, self.to_s), (self.from_step, self.to_step)):
@@ -60,7 +79,7 @@ class TrafficClass(Frozen):
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,14}$")]
     dscp: Annotated[int, Field(ge=0, le=63)] | None = None
-    ports: tuple[int, ...] = ()  # TCP or UDP, source or destination
+    ports: tuple[Port, ...] = ()  # TCP or UDP, source or destination
     share_percent: Annotated[float, Field(gt=0, le=100)] = 1.0  # guaranteed part of the link
     priority: Annotated[int, Field(ge=0, le=7)] = 0  # 0 is served first when there is rate to spare
     queue_kb: Annotated[float, Field(gt=0)] | None = None  # at the switch; default from rate and burst
@@ -89,9 +108,9 @@ class Shaping(Frozen):
 class Workload(Frozen):
     """The program every host runs. Known names are short for `python -m workloads.<name>`."""
 
-    name: str = "noop"
+    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_.]*$")] = "noop"
     command: tuple[str, ...] = ()  # any program instead
-    options: dict[str, Any] = {}
+    options: dict[str, JsonValue] = {}
     time_limit_s: Annotated[float, Field(gt=0)] = 600.0
     barrier: bool = True  # wait until every rank said ready; off for programs that don't know our contract
     interleaved: bool = False  # compares two sides measured in turn: their ratio stands on a busy machine
@@ -103,7 +122,7 @@ class Probe(Frozen):
     packets: Annotated[int, Field(ge=0, le=5_000_000)] = (
         120_000  # over all hosts; 0 = no proof, the fault stays unknown
     )
-    payload_bytes: Annotated[int, Field(ge=40, le=1400)] = 64
+    payload_bytes: Annotated[int, Field(ge=40, le=1000)] = 64
 
 
 class Expect(Frozen):
@@ -126,22 +145,17 @@ class Experiment(Frozen):
     workload: Workload = Workload()
     probe: Probe = Probe()
     expect: tuple[Expect, ...] = ()
-    essential: tuple[Column, ...] = ("fault", "outcome")
+    essential: Annotated[tuple[Column, ...], Field(min_length=1)] = ("fault", "outcome")
     seeds: Annotated[int, Field(ge=1, le=1000)] = 1
     first_seed: int = 0
     sweep: dict[str, list[Any]] = {}
-
-    @field_validator("impair")
-    @classmethod
-    def _profiles_exist(cls, value: tuple[Impair, ...]) -> tuple[Impair, ...]:
-        for entry in value:
-            profiles.load(entry.profile)
-        return value
 
     @model_validator(mode="after")
     def _hosts_exist(self) -> Experiment:
         for entry in self.impair:
             named = list(entry.hosts) if entry.hosts != "all" else [h for pair in entry.pairs for h in pair]
+            match = entry.profile.match
+            named += [place for place in (*match.destinations, *match.sources) if place.startswith("h")]
             for host in named:
                 self.topology.host(host)
         if self.shaping.classes and not (self.topology.uplink_mbit() or self.topology.downlink_mbit()):
@@ -174,10 +188,13 @@ def points(path: Path, *, settings: list[str]) -> list[tuple[dict[str, Any], Exp
     data.setdefault("name", path.stem.lower())
     for setting in settings:
         key, separator, value = setting.partition("=")
-        if not separator:
+        if not separator or not key.strip():
             raise UsageError(f"--set {setting}: not KEY=VALUE", next_step="for example --set topology.hosts=8")
         _assign(data, key.strip(), _value(value.strip()), origin=f"--set {setting}")
     sweep = data.pop("sweep", {})
+    for key in [setting.partition("=")[0].strip() for setting in settings]:
+        if isinstance(sweep, dict):
+            sweep.pop(key, None)  # what the command line says is not swept over
     if not isinstance(sweep, dict) or not all(isinstance(v, list) and v for v in sweep.values()):
         raise UsageError(f"{path}: sweep must map dotted keys to lists of values")
     out = []
@@ -235,6 +252,6 @@ def _step_into(data: Any, part: str, *, origin: str) -> Any:
 
 
 def _index(data: list[Any], part: str, *, origin: str) -> int:
-    if not part.isdigit() or int(part) >= len(data):
+    if not (part.isascii() and part.isdecimal()) or int(part) >= len(data):
         raise UsageError(f"{origin}: '{part}' is not one of 0 to {len(data) - 1}")
     return int(part)

@@ -6,20 +6,22 @@ import os
 import secrets
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from harness import journal, machine
 from harness.enter import hosts_file, stepper
 from harness.errors import NotAbleError, UsageError
+from harness.evidence import Proof
 from harness.experiment import Experiment
 from harness.journal import Journal, Removed
 from harness.net import namespaces
 from harness.net.network import Network, counters_as_json
 from harness.placement import Hook, Rules, rules_in_force
-from harness.proof import Proof
 from harness.ranks import environment
 from harness.run import choose_backend, plain_errors, undoing
 from harness.userfile import check
+
+Found = TypeVar("Found", "Lab", Journal)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,15 +96,15 @@ def standing() -> list[Lab]:
 
 
 def find(lab_id: str | None) -> Lab:
-    labs = standing()
-    if lab_id is not None:
-        labs = [lab for lab in labs if lab.id == lab_id]
-    if not labs:
-        what = f"no lab '{lab_id}'" if lab_id else "no lab is up"
-        raise UsageError(what, next_step="lossbench net up")
-    if len(labs) > 1:
-        raise UsageError("several labs stand", next_step=f"choose with --net: {', '.join(lab.id for lab in labs)}")
-    return labs[0]
+    return _only([lab for lab in standing() if lab_id in (None, lab.id)], lab_id)
+
+
+def _only(found: list[Found], lab_id: str | None) -> Found:
+    if not found:
+        raise UsageError(f"no lab '{lab_id}'" if lab_id else "no lab is up", next_step="lossbench net up")
+    if len(found) > 1:
+        raise UsageError("several labs stand", next_step=f"choose with --net: {', '.join(one.id for one in found)}")
+    return found[0]
 
 
 def change(lab: Lab, impair: list[dict[str, Any]]) -> int:
@@ -113,9 +115,11 @@ def change(lab: Lab, impair: list[dict[str, Any]]) -> int:
     assert backend == lab.backend
     with closing(lab.network()) as network, plain_errors():
         nothing: Rules = dict.fromkeys(network.rules, ())
-        changed = network.put(nothing | rules_in_force(experiment, seed=lab.seed))
-        state = network.state()
-    _save(Lab(id=lab.id, experiment=experiment, backend=lab.backend, seed=lab.seed, state=state))
+        try:
+            changed = network.put(nothing | rules_in_force(experiment, seed=lab.seed))
+        finally:  # a change that broke off half-way must not leave a state that names what is gone
+            state = network.state()
+            _save(Lab(id=lab.id, experiment=experiment, backend=lab.backend, seed=lab.seed, state=state))
     return len(changed)
 
 
@@ -146,7 +150,7 @@ def describe(lab: Lab) -> dict[str, Any]:
             "id": lab.id,
             "backend": lab.backend,
             "seed": lab.seed,
-            "profiles": [entry.profile for entry in lab.experiment.impair],
+            "profiles": [entry.profile.name for entry in lab.experiment.impair],
             "experiment": lab.experiment.model_dump(),
             "hosts": hosts,
             "read_back": {hook.name: entries for hook, entries in network.read_back().items()},
@@ -181,9 +185,12 @@ def become(lab: Lab, host_name: str, command: list[str]) -> None:
         os.execvpe(command[0], command, {**os.environ, **variables})
     except FileNotFoundError:
         raise UsageError(f"no such program: {command[0]}") from None
-    except PermissionError:
-        raise UsageError(f"{command[0]} can't be executed") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"'{command[0]}' can't be executed ({getattr(error, 'strerror', None) or error})") from None
 
 
-def down(lab: Lab) -> Removed:
-    return journal.undo(lab.journal())
+def down(lab_id: str | None, *, every: bool) -> list[Removed]:
+    """Needs nothing but the journal: a lab can always be taken down."""
+    books = [book for book in journal.networks() if book.standing() is not None]
+    chosen = books if every else [_only([b for b in books if lab_id in (None, b.id)], lab_id)]
+    return [journal.undo(book) for book in chosen]

@@ -6,9 +6,8 @@ import ipaddress
 from dataclasses import dataclass
 
 from harness import lossmodel
-from harness import profile as profiles
 from harness.experiment import Direction, Experiment, Impair
-from harness.profile import Match, Profile
+from harness.profile import BlockLoss, Match, Profile
 from harness.topology import Host, Topology
 
 
@@ -40,6 +39,9 @@ class Rule:
     seed: int
     block_seed: int  # the same everywhere, since the header names source and destination
 
+    def takes_all(self) -> bool:
+        return self.match.is_everything() and not isinstance(self.profile.loss, BlockLoss)
+
 
 Rules = dict[Hook, tuple[Rule, ...]]
 
@@ -50,17 +52,25 @@ def rules_in_force(experiment: Experiment, *, seed: int, elapsed_s: float = 0.0,
     for number, entry in enumerate(experiment.impair):
         if not entry.active(elapsed_s=elapsed_s, step=step):
             continue
-        profile = profiles.load(entry.profile)
-        for hook, match in _places(entry, profile, experiment.topology):
+        profile = entry.profile
+        for hook, match, other in _places(entry, experiment.topology):
             base = profile.seed if profile.seed is not None else seed
             rule = Rule(
-                label=f"{number}:{profile.name}",
+                label=f"{number}:{profile.name}" + (f" {other.name}" if other else ""),
                 profile=profile,
                 match=match,
-                seed=lossmodel.derive_seed(base, hook.rank, hook.direction, number),
+                seed=lossmodel.derive_seed(base, hook.rank, hook.direction, number, other.rank + 1 if other else 0),
                 block_seed=lossmodel.derive_seed(base, "block", number),
             )
             rules[hook] = (rule, *rules[hook])
+    return {hook: _reachable(here) for hook, here in rules.items()}
+
+
+def _reachable(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """Up to the first rule that takes every packet: what an earlier entry asked behind it was overruled."""
+    for number, rule in enumerate(rules, start=1):
+        if rule.takes_all():
+            return rules[:number]
     return rules
 
 
@@ -68,35 +78,33 @@ def hooks(experiment: Experiment) -> list[Hook]:
     """Every hook that is ever used, uplinks first; uplinks always count, even where nothing is asked."""
     used = {Hook(rank=h.rank, direction="uplink") for h in experiment.topology.all_hosts()}
     for entry in experiment.impair:
-        for hook, _ in _places(entry, profiles.load(entry.profile), experiment.topology):
-            used.add(hook)
+        used |= {hook for hook, _, _ in _places(entry, experiment.topology)}
     return sorted(used, key=lambda hook: (hook.direction != "uplink", hook.rank))
 
 
-def _places(entry: Impair, profile: Profile, topology: Topology) -> list[tuple[Hook, Match]]:
-    match = _resolved(profile.match, topology)
-    places = []
+def _places(entry: Impair, topology: Topology) -> list[tuple[Hook, Match, Host | None]]:
+    """(hook, match, the other end of a pair)."""
+    match = _resolved(entry.profile.match, topology)
+    places: list[tuple[Hook, Match, Host | None]] = []
     for direction in entry.directions():
+        for source, destination in entry.pairs:
+            places.append(_pair_place(topology.host(source), topology.host(destination), direction, match, topology))
         if entry.pairs:
-            for source, destination in entry.pairs:
-                places.append(
-                    _pair_place(topology.host(source), topology.host(destination), direction, match, topology)
-                )
             continue
         hosts = topology.all_hosts() if entry.hosts == "all" else tuple(topology.host(name) for name in entry.hosts)
-        places += [(Hook(rank=host.rank, direction=direction), match) for host in hosts]
+        places += [(Hook(rank=host.rank, direction=direction), match, None) for host in hosts]
     return places
 
 
 def _pair_place(
     source: Host, destination: Host, direction: Direction, match: Match, topology: Topology
-) -> tuple[Hook, Match]:
+) -> tuple[Hook, Match, Host]:
     """On an uplink a pair is told by its destination, on a downlink by its source."""
     if direction == "uplink":
         narrowed = match.model_copy(update={"destinations": destination.addresses(topology.family)})
-        return Hook(rank=source.rank, direction=direction), narrowed
+        return Hook(rank=source.rank, direction=direction), narrowed, destination
     narrowed = match.model_copy(update={"sources": source.addresses(topology.family)})
-    return Hook(rank=destination.rank, direction=direction), narrowed
+    return Hook(rank=destination.rank, direction=direction), narrowed, source
 
 
 def _resolved(match: Match, topology: Topology) -> Match:

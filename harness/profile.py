@@ -17,9 +17,11 @@ from harness.lossmodel import Bits, Chain
 from harness.userfile import Frozen, check, read_toml
 
 Percent: TypeAlias = Annotated[float, Field(ge=0, le=100)]
-Positive: TypeAlias = Annotated[float, Field(gt=0)]
+MAX_LISTED = 16  # ports of one kind: classic BPF jumps are short
 NotNegative: TypeAlias = Annotated[float, Field(ge=0)]
-Range: TypeAlias = tuple[int, int]  # first and one past the last
+Word: TypeAlias = Annotated[int, Field(ge=0, le=2**32)]
+Range: TypeAlias = tuple[Word, Word]  # first and one past the last
+Port: TypeAlias = Annotated[int, Field(ge=1, le=65535)]
 
 
 class IidLoss(Frozen):
@@ -51,6 +53,8 @@ class GilbertElliottLoss(Frozen):
         human = (self.mean_percent is not None, self.burst_packets_mean is not None)
         raw = (self.p_percent is not None, self.r_percent is not None)
         if (all(human), any(raw)) == (True, False):
+            if (self.h_percent, self.k_percent) != (0.0, 100.0):
+                raise ValueError("h_percent and k_percent go with p_percent and r_percent, not with the means")
             self.chain()
         elif (any(human), all(raw)) != (False, True):
             raise ValueError("give either mean_percent and burst_packets_mean, or p_percent and r_percent")
@@ -102,7 +106,7 @@ class TraceLoss(Frozen):
     def _some_pattern(self) -> TraceLoss:
         if bool(self.bits) == bool(self.file):
             raise ValueError("give either bits or file")
-        if self.bits and not re.fullmatch(r"[01\s]+", self.bits):
+        if self.bits and not re.fullmatch(r"\s*[01][01\s]*", self.bits):
             raise ValueError("bits may hold only 0 and 1")
         return self
 
@@ -154,6 +158,13 @@ class DatagramMatch(Frozen):
     steps: Range | None = None
     blocks: Range | None = None
 
+    @field_validator("steps", "blocks")
+    @classmethod
+    def _not_empty(cls, value: Range | None) -> Range | None:
+        if value is not None and value[0] >= value[1]:
+            raise ValueError(f"the range from {value[0]} up to {value[1]} is empty")
+        return value
+
     @field_validator("kinds")
     @classmethod
     def _known_kinds(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -176,20 +187,12 @@ class Match(Frozen):
     """Which packets a profile acts on; what is not said matches everything."""
 
     protocol: Literal["tcp", "udp"] | None = None
-    source_ports: tuple[int, ...] = ()
-    destination_ports: tuple[int, ...] = ()
+    source_ports: Annotated[tuple[Port, ...], Field(max_length=MAX_LISTED)] = ()
+    destination_ports: Annotated[tuple[Port, ...], Field(max_length=MAX_LISTED)] = ()
     dscp: Annotated[int, Field(ge=0, le=63)] | None = None
     destinations: tuple[str, ...] = ()  # host names (h3) or addresses, with or without prefix length
     sources: tuple[str, ...] = ()
     datagram: DatagramMatch | None = None
-
-    @field_validator("source_ports", "destination_ports")
-    @classmethod
-    def _ports(cls, value: tuple[int, ...]) -> tuple[int, ...]:
-        for port in value:
-            if not 0 < port < 65536:
-                raise ValueError(f"{port} is not a port number")
-        return value
 
     @field_validator("destinations", "sources")
     @classmethod
@@ -219,7 +222,7 @@ class Profile(Frozen):
     slot: Slot | None = None
     duplicate_percent: Percent = 0.0
     corrupt_percent: Percent = 0.0
-    rate_mbit: Positive | None = None
+    rate_mbit: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
     queue_limit_packets: Annotated[int, Field(ge=1)] | None = None
     ecn: bool = False  # mark instead of drop where the packet allows it
     match: Match = Match()
@@ -250,7 +253,7 @@ class Profile(Frozen):
     def mean_loss(self) -> float:
         """Long-run share of matching packets that are lost."""
         if isinstance(self.loss, TraceLoss):
-            return float(self.loss.pattern().mean()) if self.loss.loop else 0.0
+            return float(self.loss.pattern().mean())
         if isinstance(self.loss, BlockLoss | IidLoss):
             return self.loss.percent / 100
         chain = self.chain()
@@ -275,7 +278,7 @@ def load(name_or_path: str) -> Profile:
     data = read_toml(path)
     data.setdefault("name", path.stem)
     loss = data.get("loss")
-    if isinstance(loss, dict) and loss.get("model") == "trace" and loss.get("file"):
+    if isinstance(loss, dict) and loss.get("model") == "trace" and loss.get("file") and not loss.get("bits"):
         loss["bits"], loss["file"] = _read_trace(path.parent / str(loss["file"])), ""
     return check(Profile, data, origin=str(path))
 

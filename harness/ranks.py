@@ -28,7 +28,8 @@ GRACE_S = 3.0
 def command_of(workload: Workload) -> list[str]:
     """The program and its arguments; `python` is the interpreter that runs lossbench."""
     if workload.command:
-        return [sys.executable if part == "python" else part for part in workload.command]
+        first, *rest = workload.command
+        return [sys.executable if first == "python" else first, *rest]
     module = Path(__file__).resolve().parent.parent / "workloads" / workload.name.replace(".", "/")
     if not module.with_suffix(".py").exists() and not (module / "__main__.py").exists():
         known = sorted(p.stem for p in module.parent.glob("*.py") if not p.stem.startswith("_"))
@@ -142,7 +143,7 @@ class Ranks:
             for line in whole.splitlines():
                 try:
                     record = json.loads(line)
-                except json.JSONDecodeError:
+                except (ValueError, RecursionError):
                     self.damaged_lines += 1
                     continue
                 if isinstance(record, dict):
@@ -161,7 +162,7 @@ class Ranks:
         for rank in self.members:
             code = rank.process.poll()
             if code:
-                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+                how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with status {code}"
                 raise RunError(f"rank {rank.number} {how}; its last lines ({rank.log}):\n{last_lines(rank.log)}")
 
     def end(self) -> None:
@@ -175,9 +176,17 @@ class Ranks:
                 time.sleep(0.01)
         for rank in self.members:
             rank.process.wait()
+        self.members.clear()  # a pid that was reaped may belong to somebody else by now
         if self._gate >= 0:
             os.close(self._gate)
             self._gate = -1
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
 
 
 def last_lines(path: Path) -> str:

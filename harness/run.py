@@ -16,8 +16,8 @@ from typing import Any
 from pyroute2.netlink.exceptions import NetlinkError
 
 from harness import judge, machine, store
-from harness import profile as profiles
 from harness.errors import LossbenchError, NotAbleError, RunError
+from harness.evidence import Proof
 from harness.experiment import Experiment
 from harness.journal import Journal
 from harness.lossmodel import derive_seed
@@ -26,11 +26,12 @@ from harness.net.impair import registry
 from harness.net.impair.relay import too_fast
 from harness.net.network import Network, counters_as_json
 from harness.placement import path_loss, rules_in_force
-from harness.proof import Proof
 from harness.ranks import Ranks, command_of
 from harness.store import RunFolder
 from harness.verdict import Verdict
 from harness.watch import Progress, Watch
+
+UNDO_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +110,7 @@ def execute(experiment: Experiment, *, seed: int, chosen: dict[str, Any], folder
 
 
 def choose_backend(experiment: Experiment, kernel: Kernel) -> tuple[str, str]:
-    used = [profiles.load(entry.profile) for entry in experiment.impair]
+    used = [entry.profile for entry in experiment.impair]
     chosen = registry.choose(experiment.backend, profiles=used, able=kernel.able())
     shaped = experiment.topology.uplink_mbit() or experiment.topology.downlink_mbit()
     scheduler = experiment.shaping.scheduler
@@ -174,11 +175,11 @@ def manifest(
         "seed": seed,
         "chosen": chosen,
         "experiment": experiment.model_dump(),
-        "profiles": {e.profile: profiles.load(e.profile).model_dump() for e in experiment.impair},
+        "profiles": {e.profile.name: e.profile.model_dump() for e in experiment.impair},
         "backend": {"name": backend, "why": why},
-        "warnings": [text for e in experiment.impair for text in profiles.load(e.profile).warnings()],
+        "warnings": [text for e in experiment.impair for text in e.profile.warnings()],
         "hook": "MTU-sized packets of a host on entering its switch port (uplink) or leaving it (downlink)",
-        "path_loss": distinct[0] if len(distinct) == 1 else losses,
+        "path_loss": distinct[0] if len(distinct) == 1 else losses,  # when the run starts; see timeline.jsonl
         "machine": machine.facts(),
         "git": store.git_state(),
     }
@@ -191,7 +192,7 @@ def undoing() -> Iterator[ExitStack]:
     try:
         yield stack
     finally:
-        before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in UNDO_SIGNALS}
         try:
             stack.close()
         finally:

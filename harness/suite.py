@@ -13,7 +13,6 @@ from harness import machine, store
 from harness.errors import NotAbleError
 from harness.experiment import Experiment
 from harness.journal import write_durably
-from harness.profile import load
 from harness.run import Result, choose_backend, execute
 from harness.verdict import Status
 
@@ -40,7 +39,7 @@ class SuiteResult:
 def summary(chosen: dict[str, Any], experiment: Experiment, result: Result) -> dict[str, Any]:
     """One row per run: what was asked, what the network did, what the workload said, the verdict."""
     rows = result.proof.rows if result.proof else ()
-    seen, dropped = sum(r.kernel_seen for r in rows), sum(r.kernel_dropped for r in rows)
+    seen, dropped = sum(r.kernel_seen or 0 for r in rows), sum(r.kernel_dropped or 0 for r in rows)
     sent, missing = _distinct_flows(rows)
     return {
         "point": chosen,
@@ -48,7 +47,7 @@ def summary(chosen: dict[str, Any], experiment: Experiment, result: Result) -> d
         "dir": str(result.folder),
         "backend": result.backend,
         "hosts": experiment.topology.hosts,
-        "profiles": [entry.profile for entry in experiment.impair],
+        "profiles": [entry.profile.name for entry in experiment.impair],
         "asked_loss": sorted({r.asked for r in rows}),
         "kernel": {"seen": seen, "dropped": dropped, "loss": dropped / seen if seen else None},
         "receiver": {"sent": sent, "missing": missing, "loss": missing / sent if sent else None},
@@ -56,7 +55,7 @@ def summary(chosen: dict[str, Any], experiment: Experiment, result: Result) -> d
         "columns": {name: column.status.word for name, column in result.verdict.columns.items()},
         "reasons": {name: column.reasons() for name, column in result.verdict.columns.items()},
         "marks": list(result.verdict.marks),
-        "warnings": [text for e in experiment.impair for text in load(e.profile).warnings()],
+        "warnings": [text for e in experiment.impair for text in e.profile.warnings()],
         "workload": _means(result.summaries),
         "duration_s": result.duration_s,
     }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from harness.errors import UsageError
 from harness.userfile import Frozen
@@ -15,6 +15,8 @@ MAX_HOSTS = 250
 DATA_INTERFACE = "eth0"
 CONTROL_INTERFACE = "ctl0"
 SWITCH = "sw"
+IPV6_MIN_MTU = 1280
+Rate: TypeAlias = Annotated[float, Field(ge=0.1, le=1_000_000)]
 
 
 class Topology(Frozen):
@@ -23,9 +25,15 @@ class Topology(Frozen):
     hosts: Annotated[int, Field(ge=2, le=MAX_HOSTS)] = 4
     mtu: Annotated[int, Field(ge=576, le=65535)] = 1500
     family: Literal["ipv4", "ipv6", "both"] = "both"
-    rate_mbit: Annotated[float, Field(gt=0)] | None = None  # both directions, unless one is given on its own
-    uplink_rate_mbit: Annotated[float, Field(gt=0)] | None = None
-    downlink_rate_mbit: Annotated[float, Field(gt=0)] | None = None
+    rate_mbit: Rate | None = None  # both directions, unless one is given on its own
+    uplink_rate_mbit: Rate | None = None
+    downlink_rate_mbit: Rate | None = None
+
+    @model_validator(mode="after")
+    def _sensible(self) -> Topology:
+        if self.family != "ipv4" and self.mtu < IPV6_MIN_MTU:
+            raise ValueError(f'the mtu must be at least {IPV6_MIN_MTU} for IPv6: raise it or set family = "ipv4"')
+        return self
 
     def uplink_mbit(self) -> float | None:
         return self.uplink_rate_mbit or self.rate_mbit

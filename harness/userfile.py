@@ -15,7 +15,7 @@ from harness.errors import UsageError
 class Frozen(BaseModel):
     """Base of everything a user writes: unknown keys are errors, values don't change after reading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 Model = TypeVar("Model", bound=Frozen)

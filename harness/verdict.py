@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -76,10 +75,6 @@ class Verdict:
                 for name, judgement in self.columns.items()
             },
         }
-
-
-def worst(verdicts: Iterable[Verdict]) -> Status:
-    return max((v.status for v in verdicts), default=Status.UNKNOWN)
 
 
 def judge_timing(

@@ -10,9 +10,9 @@ from typing import Any
 
 from harness.errors import RunError
 from harness.experiment import Experiment
-from harness.net.impair.base import RuleCounters
+from harness.net.impair.base import Counters, RuleCounters
 from harness.net.network import Network, counters_as_json
-from harness.placement import Hook, Rule, rules_in_force
+from harness.placement import Hook, Rule, Rules, rules_in_force
 from harness.ranks import Ranks
 from harness.store import RunFolder
 
@@ -28,7 +28,7 @@ class Segment:
     """One rule at one hook, from one change of the schedule to the next, with what the kernel counted in between."""
 
     hook: Hook
-    rule: Rule
+    rule: Rule | None  # None: what no rule took, or a backend that can't tell rules apart
     counters: RuleCounters
 
 
@@ -42,8 +42,11 @@ class Watched:
     summaries: list[dict[str, Any]] = field(default_factory=list)
     traffic: dict[int, dict[str, Any]] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
+    lapses: list[str] = field(default_factory=list)  # rules that were not in force any more when they were looked at
+    never: list[str] = field(default_factory=list)  # entries of the schedule whose time never came
     last_step: int = -1
     duration_s: float = 0.0
+    damaged_lines: int = 0
     problem: str = ""
 
 
@@ -60,6 +63,7 @@ class Watch:
         self.progress = progress
         self.seen = Watched()
         self._active: tuple[bool, ...] = ()
+        self._ever: set[int] = set()
         self._cpu = _cpu_times()
 
     def run(self) -> Watched:
@@ -73,7 +77,7 @@ class Watch:
         except RunError as error:
             # What was measured until then is kept; the outcome column says what happened.
             self.seen.problem = str(error)
-        self._close_segments(list(self.network.rules))
+        self._finish()
         return self.seen
 
     def _wait_until_ready(self) -> None:
@@ -135,9 +139,16 @@ class Watch:
             elif kind == "summary":
                 self.seen.summaries.append(record)
             elif kind == "traffic":
-                self.seen.traffic[record["rank"]] = record
+                self._take_traffic(record)
             elif kind == "error":
                 self.seen.errors.append(f"rank {record['rank']}: {record.get('message', 'error')}")
+
+    def _take_traffic(self, record: dict[str, Any]) -> None:
+        columns = (record.get("sent"), record.get("received"))
+        if all(isinstance(c, list) and all(isinstance(n, int) and n >= 0 for n in c) for c in columns):
+            self.seen.traffic[record["rank"]] = record
+        else:
+            self.seen.errors.append(f"rank {record['rank']}: a traffic record without lists of counts")
 
     # --- the schedule ------------------------------------------------------------------------------------------
 
@@ -148,12 +159,14 @@ class Watch:
         if active == self._active:
             return
         rules = rules_in_force(self.experiment, seed=self.seed, elapsed_s=elapsed_s, step=step)
-        changing = [hook for hook in rules if rules[hook] != self.network.rules.get(hook)]
-        if self._active:
-            self._close_segments(changing)
-        before = time.monotonic()
-        self.network.put(rules)
+        self.seen.lapses += self.network.not_in_force()
+        before, old = time.monotonic(), dict(self.network.rules)
+        replaced = self.network.put(rules)
+        if self._active:  # at the start nothing of the workload has met what is replaced
+            self._take_counters({hook: old[hook] for hook in replaced if hook in old}, replaced)
         self._active = active
+        self._ever |= {number for number, on in enumerate(active) if on}
+        in_force = [entry for entry, on in zip(self.experiment.impair, active, strict=True) if on]
         self.store.append(
             "timeline.jsonl",
             {
@@ -161,24 +174,33 @@ class Watch:
                 "elapsed_s": round(elapsed_s, 4),
                 "took_s": round(time.monotonic() - before, 4),
                 "step": self.seen.last_step,
-                "in_force": [
-                    entry.model_dump() for entry, on in zip(self.experiment.impair, active, strict=True) if on
-                ],
-                "changed_hooks": [hook.name for hook in changing],
+                "in_force": [{**entry.model_dump(), "profile": entry.profile.name} for entry in in_force],
+                "changed_hooks": [hook.name for hook in replaced],
             },
         )
 
-    def _close_segments(self, hooks: list[Hook]) -> None:
-        """Counters of rules that are about to be replaced, or of a run that ends."""
+    def _finish(self) -> None:
+        """The last counters, and whether what was asked was still there and ever came."""
+        self.seen.damaged_lines = self.ranks.damaged_lines
         try:
-            counters = self.network.current_counters()
-        except Exception as error:  # noqa: BLE001 - a port that is gone has no counters; the problem is named elsewhere
-            self.seen.problem = self.seen.problem or f"counters can't be read: {error}"
+            self.seen.lapses += self.network.not_in_force()
+            wrong = self.network.star.offloads_wrong()
+            self._take_counters(self.network.rules, self.network.current_counters())
+        except Exception as error:  # noqa: BLE001 - a port that is gone has no counters; say so and keep the rest
+            self.seen.lapses.append(f"the network can't be read any more ({error})")
             return
-        for hook in hooks:
-            for rule in self.network.rules.get(hook, ()):
-                if rule.label in counters[hook]:
-                    self.seen.segments.append(Segment(hook=hook, rule=rule, counters=counters[hook][rule.label]))
+        if wrong:
+            self.seen.lapses.append(f"offloads were switched during the run: {', '.join(wrong[:4])}")
+        for number, entry in enumerate(self.experiment.impair):
+            if number not in self._ever:
+                text = f"impair.{number} ({entry.profile.name}) was never in force: the workload ended before its time"
+                self.seen.never.append(text)
+
+    def _take_counters(self, rules: Rules, counters: dict[Hook, Counters]) -> None:
+        for hook, here in rules.items():
+            for label, count in counters[hook].items():
+                rule = next((rule for rule in here if rule.label == label), None)
+                self.seen.segments.append(Segment(hook=hook, rule=rule, counters=count))
         self.store.append("counters.jsonl", {"time_s": time.time(), "hooks": counters_as_json(counters)})
 
 

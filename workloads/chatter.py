@@ -30,6 +30,8 @@ class Chatter:
         self.sent = [0] * door.world_size
         self.received = [0] * door.world_size
         self.by_step_and_half: dict[str, int] = {}
+        self.pieces: set[tuple[int, ...]] = set()
+        self.duplicates = 0
         self.strangers = 0
 
     def run(self) -> None:
@@ -45,7 +47,7 @@ class Chatter:
         door.record("traffic", sent=self.sent, received=self.received, complete=True)
         sent, received = sum(self.sent), sum(self.received)
         door.record("received", by_step_and_half=self.by_step_and_half)
-        door.record("summary", sent=sent, received=received, strangers=self.strangers)
+        door.record("summary", sent=sent, received=received, duplicates=self.duplicates, strangers=self.strangers)
 
     def _send_half(self, step: int, half: int) -> None:
         blocks, chunks = int(self.door.options.get("blocks", 4)), int(self.door.options.get("chunks", 8))
@@ -67,11 +69,19 @@ class Chatter:
         heard, until = 0, time.monotonic() + seconds
         while True:
             if select.select([self.socket], [], [], max(until - time.monotonic(), 0))[0]:
-                data = self.socket.recv(2048)
+                try:
+                    data = self.socket.recv(2048)
+                except BlockingIOError:  # it was damaged, and its checksum said so only now
+                    continue
                 header = Header.unpack(data[:HEADER_BYTES])
                 if header is None or header.token != self.door.token or header.destination != self.door.rank:
                     self.strangers += 1
                     continue
+                piece = (header.source, header.step, header.half, header.block, header.chunk)
+                if piece in self.pieces:
+                    self.duplicates += 1
+                    continue
+                self.pieces.add(piece)
                 self.received[header.source] += 1
                 key = f"{header.step}/{header.half}"
                 self.by_step_and_half[key] = self.by_step_and_half.get(key, 0) + 1

@@ -134,9 +134,9 @@ def down(net: str | None = NET, every: bool = typer.Option(False, "--all", help=
     _root_only()
     from harness import labs  # noqa: PLC0415
 
-    for lab in labs.standing() if every else [labs.find(net)]:
-        removed = labs.down(lab)
-        typer.echo(f"{lab.id}: down ({len(removed.namespaces)} namespaces, {len(removed.pids)} processes ended)")
+    for removed in labs.down(net, every=every):
+        ended = f"{len(removed.namespaces)} namespaces, {len(removed.pids)} processes ended"
+        typer.echo(f"{removed.network}: down ({ended})")
 
 
 def _root_only() -> None:

@@ -30,18 +30,27 @@ app.add_typer(lab.app, name="net")
 app.add_typer(guest_view.app, name="vm")
 
 
-@app.callback()
-def _options(version: bool = typer.Option(False, "--version", help="Print the version and end.")) -> None:
-    if version:
+def _show_version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"lossbench {__version__}")
         raise typer.Exit
 
 
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Print the version."),
+) -> None:
+    del version  # its callback has done it
+
+
 def main() -> None:
-    """Entry point. SIGTERM undoes everything, as Ctrl-C does."""
-    signal.signal(signal.SIGTERM, _terminate)
+    """Entry point. SIGTERM and a hang-up undo everything, as Ctrl-C does."""
+    for number in (signal.SIGTERM, signal.SIGHUP):  # a lost ssh session is a hang-up
+        signal.signal(number, _terminate)
     try:
         code = app(prog_name="lossbench", standalone_mode=False)
+        if code == ExitCode.INTERRUPTED:  # typer's way of passing on Ctrl-C
+            _say("interrupted: what was made has been undone")
         sys.exit(code if isinstance(code, int) else 0)
     except LossbenchError as error:
         _say(str(error))
@@ -69,7 +78,8 @@ def _usage(error: Exception) -> int:
         raise error
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "lossbench"
-    _say(f"{message()}; see {command} --help")
+    if message():  # without a command typer has shown the help already
+        _say(f"{message()}; see {command} --help")
     return ExitCode.USAGE
 
 

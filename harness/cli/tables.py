@@ -112,14 +112,20 @@ def show_rows(console: Console, rows: Any, *, title: str) -> None:
             row.hook,
             percent(row.asked),
             percent(row.read_back),
-            f"{row.kernel_dropped} of {row.kernel_seen}",
+            "-" if row.kernel_seen is None else f"{row.kernel_dropped} of {row.kernel_seen}",
             f"{row.receiver_missing}",
-            "-" if row.burst_seen is None else f"{row.burst_seen:.2f} ({row.burst_asked:.2f})",
+            _burst(row),
             _proof_word(row),
         )
     console.print(table)
     if len(rows) > PROOF_ROWS:
         console.print(f"... and {len(rows) - PROOF_ROWS} more rows in proof.json")
+
+
+def _burst(row: Any) -> str:
+    if row.burst_seen is None:
+        return "-"
+    return f"{row.burst_seen:.2f}" + (f" ({row.burst_asked:.2f})" if row.burst_asked is not None else "")
 
 
 def _proof_word(row: Any) -> str:

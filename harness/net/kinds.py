@@ -70,6 +70,7 @@ def prio_parameters(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 class EtsOptions(nla):  # type: ignore[misc]
+    nla_flags = 0x8000  # ets insists on the nested flag where older kinds do not
     nla_map = (
         ("TCA_ETS_UNSPEC", "none"),
         ("TCA_ETS_NBANDS", "uint8"),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from harness.evidence import Count, Counts, FlowSeen, Proof
 from harness.experiment import Experiment
 from harness.net import kinds, namespaces, offloads, shaping
 from harness.net.impair import registry
@@ -15,7 +16,7 @@ from harness.net.probe.flows import plan, taken_by
 from harness.net.shaping import ClassState
 from harness.net.star import Star, remove_namespaces
 from harness.placement import Hook, Rule, Rules
-from harness.proof import Count, Counts, FlowSeen, Proof, prove
+from harness.proof import prove
 from harness.topology import DATA_INTERFACE, SWITCH
 
 HookCounters = dict[Hook, Counters]
@@ -71,17 +72,22 @@ class Network:
                     steps = shaping.plan(how, rate_mbit=up, mtu=topology.mtu, at_host=True)
                     shaping.carry_out(inside, index, steps)
 
-    def put(self, rules: Rules) -> list[Hook]:
-        """Put rules in force; only hooks whose rules differ are touched. Returns those."""
+    def put(self, rules: Rules) -> dict[Hook, Counters]:
+        """Put rules in force; only hooks whose rules differ are touched. Returns those, with the final counters of what
+        was in force there before."""
         if any(rule.profile.corrupt_percent for here in rules.values() for rule in here):
             self._checksum_in_software()
-        changed = [hook for hook in rules if hook not in self.rules or self.rules[hook] != rules[hook]]
-        for hook in changed:
-            if hook in self.rules:
-                self._keep_counters(hook)
-            self.backend.put(self.star.hook_point(hook), rules[hook])
-            self.rules[hook] = rules[hook]
-        return changed
+        replaced = {}
+        for hook, here in rules.items():
+            assert len({rule.label for rule in here}) == len(here), "counters are kept by label"
+            if hook in self.rules and self.rules[hook] == here:
+                continue
+            replaced[hook] = self.backend.put(self.star.hook_point(hook), here)
+            self.rules[hook] = here
+            kept = self._earlier.setdefault(hook, {})
+            for label, final in replaced[hook].items():
+                kept[label] = kept[label].plus(final) if label in kept else final
+        return replaced
 
     def restart(self) -> None:
         """The same rules from their beginning: counters at zero, seeded patterns at their first packet."""
@@ -94,12 +100,6 @@ class Network:
         for host in self.experiment.topology.all_hosts():
             with namespaces.inside(self.star.namespace(host.name)):
                 offloads.switch(DATA_INTERFACE, dict.fromkeys(offloads.CHECKSUM, False))
-
-    def _keep_counters(self, hook: Hook) -> None:
-        """A changed rule starts counting anew; what it replaces is added up here."""
-        before = self._earlier.setdefault(hook, {})
-        for label, now in self.backend.counters(self.star.hook_point(hook)).items():
-            before[label] = before[label].plus(now) if label in before else now
 
     def counters(self) -> HookCounters:
         """Since the rules were put in force, counted over every change in place."""
@@ -148,7 +148,7 @@ class Network:
         flows, remarks = plan(self.rules, self.experiment.topology)
         wrong = self.star.offloads_wrong()
         remarks += [f"offloads are not as they must be: {', '.join(wrong[:4])}"] if wrong else []
-        remarks += self._not_in_force()
+        remarks += self.not_in_force()
         before, drops_before = self.current_counters(), self.queue_drops()
         each = max(MIN_PROBES, packets // max(len(flows), 1))
         rate_mbit = self._slowest_mbit()
@@ -181,7 +181,8 @@ class Network:
             remarks=remarks + [f"{h.flow}: header came back different" for h in heard if h.wrong_headers],
         )
 
-    def _not_in_force(self) -> list[str]:
+    def not_in_force(self) -> list[str]:
+        """What the kernel no longer has as it was put there."""
         return [
             f"{hook.name}: rule {entry['rule']} is {'changed' if entry['attached'] else 'not attached'} in the kernel"
             for hook, entries in self.read_back().items()
@@ -272,6 +273,7 @@ def _counts(rules: Rules, flows: list[FlowSeen], before: HookCounters, after: Ho
                 generator=position.generator if position else None,
                 state=position.state if position else 0,
                 packets_before=position.packets if position else 0,
+                damage_counted=now.damage_counted,
             )
     return out
 

@@ -13,7 +13,6 @@ from typing import Any
 from pyroute2 import IPRoute
 
 from harness.experiment import Shaping, TrafficClass
-from harness.net.kinds import TC_H_ROOT
 
 ROOT, LINK = 0x10000, 0x10001
 INNER = 0x20000  # handle of a prio or ets below the link's class
@@ -78,7 +77,7 @@ def plan(shaping: Shaping, *, rate_mbit: float, mtu: int, at_host: bool) -> list
                  arguments={"handle": (0x100 + number) << 16, "parent": parent,
                             "limit": queue_bytes(c, rate_bytes_s=rate_bytes_s, at_host=at_host)})
         )  # fmt: skip
-        steps += _filters(c, parent=ROOT if htb else INNER, target=parent, first_prio=1 + 20 * number)
+        steps += _filters(c, parent=ROOT if htb else INNER, target=parent, first_prio=1 + len(steps))
     return steps
 
 
@@ -119,10 +118,6 @@ def carry_out(handle: IPRoute, interface_index: int, steps: list[Step]) -> None:
         handle.tc(step.command, step.kind, interface_index, **step.arguments)
 
 
-def clear(handle: IPRoute, interface_index: int) -> None:
-    handle.tc("del", index=interface_index, parent=TC_H_ROOT)
-
-
 def read(handle: IPRoute, interface_index: int, shaping: Shaping) -> list[ClassState]:
     """Counters and backlog of every leaf, and the link's rate as the kernel has it."""
     out = []
@@ -140,7 +135,8 @@ def read(handle: IPRoute, interface_index: int, shaping: Shaping) -> list[ClassS
                 dropped=queue["drops"], backlog_bytes=queue["backlog"],
             )
         )  # fmt: skip
-    return out
+    order = list(names.values())
+    return sorted(out, key=lambda state: order.index(state.name))
 
 
 def _rate_of(message: Any) -> float:

@@ -50,8 +50,11 @@ class Star:
     def open(self) -> None:
         """Attach to a star that stands already."""
         self.switch = self._stack.enter_context(namespaces.open_inside(self.namespace(SWITCH)))
-        by_name = {link.get_attr("IFLA_IFNAME"): link["index"] for link in self.switch.get_links()}
+        by_name = self._links()
         self.ports = {h.rank: by_name[h.port] for h in self.topology.all_hosts() if h.port in by_name}
+
+    def _links(self) -> dict[str, int]:
+        return {link.get_attr("IFLA_IFNAME"): link["index"] for link in self.switch.get_links()}
 
     def build(self, *, before_making: Callable[[str, str], None]) -> None:
         """`before_making(kind, name)` is told of every thing before it exists, so that a journal can undo it."""
@@ -63,10 +66,10 @@ class Star:
         self._build_switch()
         for host in self.topology.all_hosts():
             self._build_host(host)
-        self.open_ports()
+        self._open_ports()
 
-    def open_ports(self) -> None:
-        by_name = {link.get_attr("IFLA_IFNAME"): link["index"] for link in self.switch.get_links()}
+    def _open_ports(self) -> None:
+        by_name = self._links()
         self.ports = {h.rank: by_name[h.port] for h in self.topology.all_hosts()}
         data, control = by_name["br0"], by_name["ctl0"]
         for host in self.topology.all_hosts():
@@ -141,10 +144,6 @@ class Star:
     def close(self) -> None:
         """Handles only; `remove` takes the network down."""
         self._stack.close()
-
-    def remove(self) -> None:
-        self.close()
-        remove_namespaces(self.names())
 
 
 def remove_namespaces(names: list[str]) -> None:

@@ -174,12 +174,13 @@ def delays(network: Network) -> np.ndarray:
 
 
 @pytest.mark.clock
-def test_a_delay_of_20_ms_is_20_ms(build: Build, profile_file: Callable[[str], str]) -> None:
-    bare = float(np.median(delays(build(backend="netem", topology=TWO, impair=[{"profile": "clean"}]))))
-    network = build(
-        backend="netem", topology=TWO, impair=[{"profile": profile_file("[delay]\nmean_ms = 20"), "hosts": ["h0"]}]
-    )
-    assert np.median(delays(network)) - bare == pytest.approx(20, rel=0.05)
+@pytest.mark.parametrize("backend", ["netem", "edt", "relay"])
+def test_a_delay_of_20_ms_is_20_ms(build: Build, profile_file: Callable[[str], str], backend: str) -> None:
+    bare = float(np.median(delays(build(backend=backend, topology=TWO, impair=[{"profile": "clean"}]))))
+    path = profile_file("[delay]\nmean_ms = 20")
+    network = build(backend=backend, topology=TWO, impair=[{"profile": path, "hosts": ["h0"]}])
+    # A user-space wire adds its own scheduling: within 25 %.
+    assert np.median(delays(network)) - bare == pytest.approx(20, rel=0.25 if backend == "relay" else 0.05)
 
 
 @pytest.mark.clock

@@ -176,9 +176,9 @@ BAD = {
     "no such suite": (["run", "quickstrat"], 2, "no suite 'quickstrat'; known: chatter, quickstart"),
     "no such file": (["run", "missing.toml"], 2, "missing.toml: no such file"),
     "unknown key": (["run", "quickstart", "--set", "topology.host=3"], 2, "unknown key 'topology.host'; allowed:"),
-    "unknown backend": (["run", "quickstart", "--backend", "xdp"], 2, "'netem', 'ebpf' or 'cbpf'"),
+    "unknown backend": (["run", "quickstart", "--backend", "xdp"], 2, "'netem', 'ebpf', 'cbpf'"),
     "a backend this kernel lacks": (["run", "quickstart", "--backend", "netem"], 4, "this kernel has no sch_netem"),
-    "delay without netem": (["run", "quickstart", "--set", "impair.0.profile=wan_40ms"], 4, "backend netem could"),
+    "delay without netem": (["run", "quickstart", "--set", "impair.0.profile=wan_40ms"], 4, "lossbench vm run"),
     "no such workload": (["run", "quickstart", "--set", "workload.name=nop"], 2, "no workload 'nop'; known: chatter,"),
     "no such program": (
         ["run", "quickstart", "--set", 'workload.command=["nosuchprogram"]'], 2, "no such program: nosuchprogram",

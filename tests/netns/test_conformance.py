@@ -18,7 +18,9 @@ from .conftest import Build, open_socket, prove, receive_all
 BACKENDS = [
     "ebpf",
     "cbpf",
+    "relay",
     pytest.param("netem", marks=pytest.mark.guest),
+    pytest.param("edt", marks=pytest.mark.guest),
 ]
 pytestmark = [pytest.mark.netns, pytest.mark.parametrize("backend", BACKENDS)]
 

@@ -13,7 +13,18 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted([*(ROOT / "harness").rglob("*.py"), *(ROOT / "workloads").rglob("*.py")])
 STANDARD_ONLY = ("harness/errors.py", "harness/contract.py")
 # Decide, never act: no kernel, no process, no netlink.
-PURE = ("lossmodel", "profile", "topology", "experiment", "placement", "verdict", "statistics", "proof", "userfile")
+PURE = (
+    "lossmodel",
+    "profile",
+    "topology",
+    "experiment",
+    "placement",
+    "verdict",
+    "statistics",
+    "proof",
+    "evidence",
+    "userfile",
+)
 ACTING = ("pyroute2", "socket", "subprocess", "ctypes", "harness.net.network", "harness.net.star", "harness.run")
 
 

@@ -57,6 +57,9 @@ def test_every_shipped_profile_loads_and_says_why(name: str) -> None:
         ('why="x"\n[match]\ndestinations=["nowhere!"]', "neither a host name such as h3 nor an address"),
         ('why="x"\n[match.datagram]\nhalves=["third"]', "'third' is none of reduce_scatter, all_gather"),
         ('why="x"\n[reorder]\npercent=5', "reorder needs a delay"),
+        ('why="x"\n[match.datagram]\nsteps=[-1,5]', "match.datagram.steps"),
+        ('why="x"\n[match.datagram]\nsteps=[5,2]', "the range from 5 up to 2 is empty"),
+        ('why="x"\n[loss]\nmodel="trace"\nbits="  "', "bits may hold only 0 and 1"),
         ("loss = = 5", "not TOML"),
         ("", "key 'why' is missing"),
     ],
@@ -97,6 +100,13 @@ def test_a_trace_file_lies_beside_its_profile(tmp_path: Path) -> None:
             "class 'web' needs a dscp or ports",
         ),
         ({"essential": ["luck"]}, "essential"),
+        ({"essential": []}, "essential"),
+        ({"impair": [{"profile": "loss_5", "hosts": []}]}, "impair.0.hosts"),
+        ({"impair": [{"profile": "loss_5", "hosts": "h0"}]}, 'give "all" or a list, for example ["h0"]'),
+        ({"impair": [{"profile": "loss_5", "hosts": ["h0", "h0"]}]}, "named twice"),
+        ({"topology": {"rate_mbit": float("inf")}}, "topology.rate_mbit"),
+        ({"topology": {"mtu": 576}}, "mtu must be at least 1280 for IPv6"),
+        ({"workload": {"name": "/"}}, "workload.name"),
     ],
 )
 def test_a_wrong_experiment_is_one_line(keys: dict[str, Any], message: str) -> None:
@@ -114,7 +124,7 @@ def test_set_and_sweep_change_dotted_keys(tmp_path: Path) -> None:
         )
     )
     points = experiment.points(path, settings=["workload.options.steps=7", "topology.mtu=9000"])
-    assert [(p.impair[0].profile, p.topology.hosts) for _, p in points] == [
+    assert [(p.impair[0].profile.name, p.topology.hosts) for _, p in points] == [
         ("clean", 2),
         ("clean", 4),
         ("loss_1", 2),
@@ -135,7 +145,7 @@ def test_a_profile_file_is_found_beside_the_experiment(tmp_path: Path) -> None:
     write(tmp_path, 'why="mine"\n[loss]\nmodel="iid"\npercent=3', "mine.toml")
     path = Path(write(tmp_path, '[[impair]]\nprofile="mine.toml"', "e.toml"))
     ((_, e),) = experiment.points(path, settings=[])
-    assert profile.load(e.impair[0].profile).mean_loss() == pytest.approx(0.03)
+    assert e.impair[0].profile.mean_loss() == pytest.approx(0.03)
 
 
 def test_by_default_a_packet_meets_one_loss_point() -> None:
@@ -185,15 +195,28 @@ def test_windows_of_time_and_step_open_and_close() -> None:
     assert labels(elapsed_s=9.9) == []
     assert labels(elapsed_s=10) == ["brownout"]
     assert labels(elapsed_s=20, step=5) == ["loss_1"]
-    assert labels(elapsed_s=15, step=5) == ["loss_1", "brownout"]
+    assert labels(elapsed_s=15, step=5) == ["loss_1"], "what it overrules is not even in the kernel"
     assert labels(elapsed_s=20, step=6) == []
 
 
 def test_a_profiles_own_seed_pins_its_pattern_whatever_the_runs_seed(tmp_path: Path) -> None:
     path = write(tmp_path, 'why="x"\nseed=42\n[loss]\nmodel="iid"\npercent=3')
-    e = make(impair=[{"profile": path}, {"profile": "loss_1"}])
-    one, other = (placement.rules_in_force(e, seed=s)[Hook(rank=0, direction="uplink")] for s in (1, 2))
-    assert one[1].seed == other[1].seed and one[0].seed != other[0].seed
+    for name, same in ((path, True), ("loss_1", False)):
+        e = make(impair=[{"profile": name}])
+        one, other = (placement.rules_in_force(e, seed=s)[Hook(rank=0, direction="uplink")] for s in (1, 2))
+        assert (one[0].seed == other[0].seed) == same
+
+
+def test_two_pairs_of_one_source_are_two_rules_with_two_patterns() -> None:
+    e = make(impair=[{"profile": "loss_10", "pairs": [["h0", "h1"], ["h0", "h2"]]}])
+    one, other = placement.rules_in_force(e, seed=0)[Hook(rank=0, direction="uplink")]
+    assert one.label != other.label and one.seed != other.seed
+
+
+def test_a_profile_can_be_written_in_place_and_needs_no_file_later() -> None:
+    table = {"why": "mine", "loss": {"model": "iid", "percent": 3}}
+    e = make(impair=[{"profile": table}])
+    assert check(Experiment, e.model_dump(), origin="saved") == e
 
 
 def test_every_shipped_suite_is_valid() -> None:

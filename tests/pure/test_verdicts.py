@@ -7,12 +7,13 @@ import pytest
 
 from harness import judge, lossmodel, profile
 from harness.errors import NotAbleError
+from harness.evidence import Count, FlowSeen
 from harness.experiment import Experiment
 from harness.net.impair import registry
 from harness.net.impair.base import Position, RuleCounters
 from harness.placement import Hook, Rule
 from harness.profile import Match
-from harness.proof import Count, FlowSeen, prove
+from harness.proof import prove
 from harness.verdict import Finding, Judgement, Status, Verdict, judge_timing
 from harness.watch import Segment, Watched
 
@@ -115,8 +116,8 @@ def segment(seen: int, dropped: int) -> Segment:
 def test_during_the_run_a_seeded_counter_must_be_exact() -> None:
     expected = int(lossmodel.predict(CHAIN, seed=77, count=10_000).sum())
     base = proof(lossmodel.predict(CHAIN, seed=77, count=5000))
-    good = judge.judge_fault(base, Watched(segments=[segment(10_000, expected)]), 0)
-    bad = judge.judge_fault(base, Watched(segments=[segment(10_000, expected + 1)]), 0)
+    good = judge.judge_fault(experiment(), base, Watched(segments=[segment(10_000, expected)]), 0)
+    bad = judge.judge_fault(experiment(), base, Watched(segments=[segment(10_000, expected + 1)]), 0)
     assert (good.status, bad.status) == (Status.VALID, Status.FAILED)
 
 
@@ -130,7 +131,74 @@ def test_the_workloads_own_numbers_must_fit_the_kernels(complete: bool, counted:
         0: {"sent": [0, 50], "received": [0, 50], "complete": complete},
         1: {"sent": [50, 0], "received": [43, 0], "complete": complete},
     }
-    assert judge.judge_fault(base, Watched(traffic=traffic), counted).status == status
+    assert (
+        judge.judge_fault(experiment(topology={"hosts": 2}), base, Watched(traffic=traffic), counted).status == status
+    )
+
+
+def fault_of(watched: Watched, **keys: Any) -> tuple[Status, str]:
+    base = proof(lossmodel.predict(CHAIN, seed=77, count=5000))
+    judgement = judge.judge_fault(experiment(**keys), base, watched, 0)
+    return judgement.status, " ".join(judgement.reasons())
+
+
+def test_a_fault_that_lapsed_or_never_came_is_unknown() -> None:
+    assert fault_of(Watched(lapses=["h0 uplink: rule is not attached"])) == (
+        Status.UNKNOWN, "h0 uplink: rule is not attached",
+    )  # fmt: skip
+    assert fault_of(Watched(never=["impair.0 was never in force"]))[0] == Status.UNKNOWN
+
+
+def test_a_workload_that_goes_round_the_fault_is_unknown() -> None:
+    idle = Watched(segments=[segment(0, 0)])
+    status, said = fault_of(idle, impair=[{"profile": "loss_5"}], workload={"name": "chatter"})
+    assert status == Status.UNKNOWN and "control link" in said
+    assert fault_of(idle, impair=[{"profile": "loss_5"}])[0] == Status.VALID, "noop sends nothing by design"
+
+
+def test_traffic_that_was_not_reported_by_all_ranks_proves_nothing() -> None:
+    status, said = fault_of(Watched(traffic={0: {"sent": [5], "received": [5], "complete": True}}))
+    assert status == Status.UNKNOWN and "only 1 ranks" in said
+
+
+def test_super_packets_are_seen_whatever_label_they_are_counted_under() -> None:
+    missing = lossmodel.predict(CHAIN, seed=77, count=5000)
+    flow = FlowSeen(name="h0 to h1", uplink=(UP, RULE), downlink=(DOWN, None), missing=missing)
+    counts = {
+        (UP, RULE.label): Count(seen=5000, dropped=int(missing.sum()), generator=77),
+        (UP, "none"): Count(seen=0, dropped=0, super_packets=9),
+    }
+    result = prove(
+        rules={UP: (RULE,)}, flows=[flow], counts=counts, read_back={}, overflow=0, queue_drops=0, bystanders=False,
+        remarks=[],
+    )  # fmt: skip
+    assert result.judgement.status == Status.UNKNOWN
+
+
+def without_counters(missing: Any) -> Status:
+    flow = FlowSeen(name="h0 to h1", uplink=(UP, RULE), downlink=(DOWN, None), missing=missing)
+    lost = Count(seen=len(missing), dropped=int(missing.sum()))
+    return prove(
+        rules={UP: (RULE,)}, flows=[flow], counts={(UP, "total"): lost}, read_back={}, overflow=0, queue_drops=0,
+        bystanders=False, remarks=[],
+    ).judgement.status  # fmt: skip
+
+
+def test_a_rule_the_kernel_can_not_count_apart_is_judged_by_its_receivers() -> None:
+    assert without_counters(lossmodel.predict(CHAIN, seed=3, count=5000)) == Status.VALID
+    assert without_counters(lossmodel.predict(lossmodel.iid(0.6), seed=3, count=5000)) == Status.FAILED
+
+
+def test_a_rule_that_was_not_probed_is_unknown() -> None:
+    other = Rule(label="1:x", profile=RULE.profile, match=Match(dscp=9), seed=1, block_seed=1)
+    missing = lossmodel.predict(CHAIN, seed=77, count=5000)
+    flow = FlowSeen(name="h0 to h1", uplink=(UP, RULE), downlink=(DOWN, None), missing=missing)
+    count = Count(seen=5000, dropped=int(missing.sum()), generator=77)
+    result = prove(
+        rules={UP: (other, RULE)}, flows=[flow], counts={(UP, RULE.label): count}, read_back={}, overflow=0,
+        queue_drops=0, bystanders=False, remarks=[],
+    )  # fmt: skip
+    assert result.judgement.status == Status.UNKNOWN and "no probe met rule 1:x" in result.judgement.reasons()[0]
 
 
 def test_expectations_decide_the_outcome() -> None:
@@ -157,7 +225,7 @@ def test_a_verdict_is_the_worst_of_its_essential_columns() -> None:
     assert Verdict(columns=columns, essential=("fault", "timing")).status == Status.UNKNOWN
 
 
-ALL = {"netem": None, "ebpf": None, "cbpf": None}
+ALL = {"netem": None, "ebpf": None, "cbpf": None, "edt": "no fq", "relay": "no tun"}
 
 
 def test_netem_is_the_first_choice_unless_the_profile_needs_what_it_lacks(tmp_path: Any) -> None:
@@ -182,7 +250,7 @@ def test_netem_is_the_first_choice_unless_the_profile_needs_what_it_lacks(tmp_pa
             "no sch_netem; on a stock kernel, here: lossbench vm run",
         ),
         ("auto", "wan_40ms", {**ALL, "netem": "no"}, "backend netem could"),
-        ("auto", "bursty_1", {"netem": "n", "ebpf": "e", "cbpf": None}, "no backend of this machine"),
+        ("auto", "bursty_1", {**ALL, "netem": "n", "ebpf": "e"}, "no backend of this machine"),
     ],
 )
 def test_what_can_not_be_done_is_refused_and_says_who_could(asked: str, name: str, able: Any, words: str) -> None:

@@ -37,6 +37,8 @@ class RuleCounters:
     corrupted: int = 0
     super_packets: int = 0
     position: Position | None = None
+    damage_counted: bool = True  # False: damaged packets are not counted by the kernel (netem)
+    shared: bool = False  # True: read while traffic flows, this may be off by a few packets of the other direction
 
     def minus(self, earlier: RuleCounters) -> RuleCounters:
         return RuleCounters(
@@ -47,6 +49,8 @@ class RuleCounters:
             corrupted=self.corrupted - earlier.corrupted,
             super_packets=self.super_packets - earlier.super_packets,
             position=self.position,
+            damage_counted=self.damage_counted,
+            shared=self.shared,
         )
 
     def plus(self, other: RuleCounters) -> RuleCounters:
@@ -58,6 +62,8 @@ class RuleCounters:
             corrupted=self.corrupted + other.corrupted,
             super_packets=self.super_packets + other.super_packets,
             position=other.position,
+            damage_counted=other.damage_counted,
+            shared=other.shared,
         )
 
 
@@ -67,11 +73,14 @@ TOTAL = "total"
 
 
 class Backend(Protocol):
-    """Puts rules in force at hooks of one network. `put` replaces in place: no flow is torn."""
+    """Puts rules in force at hooks of one network."""
 
     name: str
 
-    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> None: ...
+    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> Counters:
+        """In place: no flow is torn. Returns the final counters of what was replaced, read after the change, so that
+        every packet is counted by the old rules or by the new ones."""
+        ...
 
     def read_back(self, point: HookPoint) -> list[dict[str, Any]]:
         """What the kernel itself says is in force, one entry per rule, comparable with `asked`."""

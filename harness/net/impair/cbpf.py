@@ -48,21 +48,26 @@ class CbpfBackend:
         self._namespace = namespace
         self._oversize = OversizeCounter(switch)
         self._rules: dict[Hook, tuple[Rule, ...]] = dict(rules or {})
-        self._start: dict[Hook, tuple[int, int]] = {}
+        self._start: dict[Hook, tuple[int, int, int]] = {}
         for hook, start in (state or {}).items():
-            self._start[Hook.named(hook)] = (start[0], start[1])
+            self._start[Hook.named(hook)] = (start[0], start[1], start[2])
 
-    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> None:
+    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> Counters:
         ensure_clsact(self._switch, point.port_index)
-        self._oversize.put(point)
+        known = point.hook in self._rules
+        if not known:
+            self._oversize.put(point)
         self._switch.tc(
             "replace-filter", "bpf", point.port_index, handle=1, parent=PARENT[point.hook.direction],
             prio=2, ops=program(rules), direct_action=True,
         )  # fmt: skip
+        final = self.counters(point) if known else {}
         self._rules[point.hook] = rules
-        for hook in self._rules:  # a direction that joins changes how the port's counters are split
-            if hook.rank == point.hook.rank:
-                self._start[hook] = self._totals(replace(point, hook=hook))
+        mine = [hook for hook in self._rules if hook.rank == point.hook.rank] if not known else [point.hook]
+        for hook in mine:  # a direction that joins changes how the port's counters are told apart
+            place = replace(point, hook=hook)
+            self._start[hook] = (*self._totals(place), self._oversize.count(place))
+        return final
 
     def read_back(self, point: HookPoint) -> list[dict[str, Any]]:
         """Classic programs are dumped whole: compare instruction by instruction."""
@@ -75,17 +80,27 @@ class CbpfBackend:
             for rule in rules
         ] or [{"rule": TOTAL, "attached": bool(dumped), "equal": equal, "mean_loss": 0.0}]  # fmt: skip
 
+    def _both(self, hook: Hook) -> bool:
+        return {h.direction for h in self._rules if h.rank == hook.rank} == {"uplink", "downlink"}
+
     def _totals(self, point: HookPoint) -> tuple[int, int]:
-        both = {hook.direction for hook in self._rules if hook.rank == point.hook.rank} == {"uplink", "downlink"}
+        both = self._both(point.hook)
         return totals(self._switch, point.port_index, both_directions=both)[point.hook.direction]
 
     def counters(self, point: HookPoint) -> Counters:
+        """The port's counters can't tell rules apart: under a rule's label only if it takes every packet."""
         seen, dropped = self._totals(point)
-        seen_before, dropped_before = self._start[point.hook]
+        start = self._start[point.hook]
         rules = self._rules[point.hook]
-        label = rules[0].label if len(rules) == 1 and rules[0].match.is_everything() else TOTAL
-        over = self._oversize.count(point)
-        return {label: RuleCounters(seen=seen - seen_before, dropped=dropped - dropped_before, super_packets=over)}
+        label = rules[0].label if len(rules) == 1 and rules[0].takes_all() else TOTAL
+        return {
+            label: RuleCounters(
+                seen=seen - start[0],
+                dropped=dropped - start[1],
+                super_packets=self._oversize.count(point) - start[2],
+                shared=self._both(point.hook),
+            )
+        }
 
     def state(self) -> dict[str, Any]:
         return {hook.name: list(start) for hook, start in self._start.items()}

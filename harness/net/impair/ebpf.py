@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+import time
 from typing import Any
 
 from pyroute2 import IPRoute
@@ -19,6 +20,7 @@ from harness.placement import Hook, Rule
 from harness.profile import BlockLoss, Profile, TraceLoss
 
 NAME = "lossbench"
+SWAP_S = 0.001  # a packet that met the old program is through with it by then
 
 
 def refusal(profile: Profile) -> str | None:
@@ -63,7 +65,7 @@ class EbpfBackend:
         for hook, ids in (state or {}).items():
             self._placed[Hook.named(hook)] = _reopen(rules[Hook.named(hook)], ids)
 
-    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> None:
+    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> Counters:
         maps: dict[str, ArrayMap] = {}
         maps["memory"] = ArrayMap.create(value_bytes=memory.RULE_BYTES * (len(rules) + 1), name="lb_memory")
         maps["memory"].write(b"".join(memory.rule_memory(rule) for rule in (*rules, None)))
@@ -82,8 +84,12 @@ class EbpfBackend:
         ids = {"program": program, **{name: [m.kernel_id(), m.value_bytes] for name, m in maps.items()}}
         before = self._placed.get(point.hook)
         self._placed[point.hook] = _Placed(rules=rules, ids=ids, maps=maps)
-        if before is not None:
-            before.close()
+        if before is None:
+            return {}
+        time.sleep(SWAP_S)
+        final = _counters(before)
+        before.close()
+        return final
 
     def _attach(self, point: HookPoint, rules: tuple[Rule, ...], maps: dict[str, ArrayMap]) -> int:
         builder = ProgramBuilder(
@@ -133,22 +139,7 @@ class EbpfBackend:
         return out
 
     def counters(self, point: HookPoint) -> Counters:
-        placed = self._placed[point.hook]
-        value = placed.maps["memory"].read()
-        out: Counters = {}
-        for number, label in enumerate([*(rule.label for rule in placed.rules), UNMATCHED]):
-            words = struct.unpack_from(f"<{len(memory.COUNTERS)}Q", value, number * memory.RULE_BYTES)
-            by_name = dict(zip(memory.COUNTERS, words, strict=True))
-            out[label] = RuleCounters(
-                seen=by_name["seen"],
-                dropped=by_name["dropped"],
-                seen_bytes=by_name["seen_bytes"],
-                duplicated=by_name["duplicated"],
-                corrupted=by_name["corrupted"],
-                super_packets=by_name["super_packets"],
-                position=_position(placed.maps.get(f"lock{number}")),
-            )
-        return out
+        return _counters(self._placed[point.hook])
 
     def state(self) -> dict[str, Any]:
         return {hook.name: placed.ids for hook, placed in self._placed.items()}
@@ -159,6 +150,24 @@ class EbpfBackend:
             placed.close()
         if self._btf is not None:
             os.close(self._btf[0])
+
+
+def _counters(placed: _Placed) -> Counters:
+    value = placed.maps["memory"].read()
+    out: Counters = {}
+    for number, label in enumerate([*(rule.label for rule in placed.rules), UNMATCHED]):
+        words = struct.unpack_from(f"<{len(memory.COUNTERS)}Q", value, number * memory.RULE_BYTES)
+        by_name = dict(zip(memory.COUNTERS, words, strict=True))
+        out[label] = RuleCounters(
+            seen=by_name["seen"],
+            dropped=by_name["dropped"],
+            seen_bytes=by_name["seen_bytes"],
+            duplicated=by_name["duplicated"],
+            corrupted=by_name["corrupted"],
+            super_packets=by_name["super_packets"],
+            position=_position(placed.maps.get(f"lock{number}")),
+        )
+    return out
 
 
 def _position(lock: ArrayMap | None) -> Position | None:

@@ -55,7 +55,7 @@ class ProgramBuilder:
         a = self.asm
         a.mov(R6, R1)
         self._pass_own_clones()
-        if not all(_takes_all(rule) for rule in self.rules):
+        if not all(rule.takes_all() for rule in self.rules):
             emit_parse(a)
         taken = []
         for number, rule in enumerate(self.rules):
@@ -63,7 +63,7 @@ class ProgramBuilder:
             a.jump(f"rule{number}")
             a.label(f"not{number}")
             taken.append(number)
-            if _takes_all(rule):  # what follows is unreachable, and the verifier refuses dead code
+            if rule.takes_all():  # what follows is unreachable, and the verifier refuses dead code
                 break
         else:
             self._count(len(self.rules))
@@ -261,10 +261,6 @@ class ProgramBuilder:
         a.mov(R1, 1)
         a.atomic_add(R9, AT["duplicated"], R1)
         a.label(done)
-
-
-def _takes_all(rule: Rule) -> bool:
-    return rule.match.is_everything() and not isinstance(rule.profile.loss, BlockLoss)
 
 
 def _emit_mix(a: Assembler, z: Reg, temporary: Reg) -> None:

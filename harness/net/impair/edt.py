@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.net.impair import ebpf
-from harness.net.impair.base import HookPoint
+from harness.net.impair.base import Counters, HookPoint
 from harness.net.impair.cbpf_program import classifier
 from harness.net.impair.clsact import PARENT
 from harness.net.impair.ebpf_delay import Delays
@@ -34,11 +34,12 @@ class EdtBackend(ebpf.EbpfBackend):
 
     name = "edt"
 
-    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> None:
-        super().put(point, rules)
+    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> Counters:
+        final = super().put(point, rules)
         held = [rule.profile for rule in rules if rule.profile.delay is not None]
         if held:
             self._put_queue(point, max(limit_packets(profile) for profile in held))
+        return final
 
     def _put_queue(self, point: HookPoint, limit: int) -> None:
         """Made once and kept: without a stamp fq lets a packet through at once."""

@@ -21,7 +21,7 @@ from harness.placement import Hook, Rule
 from harness.profile import BlockLoss, GilbertElliottLoss, IidLoss, Profile, State4Loss, TraceLoss
 
 FIRST_PRIO = 2
-MAX_RULES = 64
+OVERSIZE = "oversize"  # beside the rule labels, which all begin with a number
 DEFAULT_LIMIT_PACKETS = 1000
 ASSUMED_PACKETS_PER_S = 1_000_000  # for sizing the queue of a delay when no rate is given
 
@@ -106,6 +106,11 @@ def _loss_options(profile: Profile, correlations: dict[str, int]) -> dict[str, A
     return {}
 
 
+def _loses_table(old: Rule, new: Rule) -> bool:
+    """A delay table can't be taken back from a qdisc."""
+    return "distribution" in options_of(old) and "distribution" not in options_of(new)
+
+
 class NetemBackend:
     """See base.Backend."""
 
@@ -122,26 +127,38 @@ class NetemBackend:
         for hook, start in (state or {}).items():
             self._start[Hook.named(hook)] = start
 
-    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> None:
+    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> Counters:
         ensure_clsact(self._switch, point.port_index)
-        self._oversize.put(point)
+        known = point.hook in self._rules
+        if not known:
+            self._oversize.put(point)
         before = self._rules.get(point.hook, ())
+        remade = any(_loses_table(old, new) for old, new in zip(before, rules, strict=False))
+        final = self.counters(point) if remade else {}  # a qdisc that is made anew forgets
         for number, rule in enumerate(rules):
             device = self._device(point, number)
             old = before[number] if number < len(before) else None
             self._put_netem(device, rule, old)
-            self._switch.tc(
-                "replace-filter", "bpf", point.port_index, handle=1, parent=PARENT[point.hook.direction],
-                prio=FIRST_PRIO + number, ops=classifier(rule.match),
-                action={"kind": "mirred", "direction": "egress", "action": "redirect", "ifindex": device},
-            )  # fmt: skip
+            if old is None or old.match != rule.match:  # a filter that stays keeps its counter
+                self._redirect(point, number, rule, device)
         for number in range(len(rules), len(before)):
             self._switch.tc(
                 "del-filter", "bpf", point.port_index, handle=1, parent=PARENT[point.hook.direction],
                 prio=FIRST_PRIO + number,
             )  # fmt: skip
+        if known and not remade:
+            final = self.counters(point)
         self._rules[point.hook] = rules
-        self._start[point.hook] = {rule.label: list(self._raw(point, number)) for number, rule in enumerate(rules)}
+        self._start[point.hook] = {rule.label: list(self._raw(point, n)) for n, rule in enumerate(rules)}
+        self._start[point.hook][OVERSIZE] = [self._oversize.count(point)]
+        return final
+
+    def _redirect(self, point: HookPoint, number: int, rule: Rule, device: int) -> None:
+        self._switch.tc(
+            "replace-filter", "bpf", point.port_index, handle=1, parent=PARENT[point.hook.direction],
+            prio=FIRST_PRIO + number, ops=classifier(rule.match),
+            action={"kind": "mirred", "direction": "egress", "action": "redirect", "ifindex": device},
+        )  # fmt: skip
 
     def _device(self, point: HookPoint, number: int) -> int:
         """The IFB of this rule's place; made once, kept."""
@@ -155,9 +172,8 @@ class NetemBackend:
 
     def _put_netem(self, device: int, rule: Rule, old: Rule | None) -> None:
         """In place; only a delay table can't be taken back, so without one the qdisc is made anew."""
-        had_table = old is not None and "distribution" in options_of(old)
         handle = 0x10000
-        if had_table and "distribution" not in options_of(rule):
+        if old is not None and _loses_table(old, rule):
             self._switch.tc("del", index=device, parent=kinds.TC_H_ROOT)
         try:
             self._switch.tc("replace", "netem", device, handle, parent=kinds.TC_H_ROOT, netem=options_of(rule))
@@ -206,8 +222,11 @@ class NetemBackend:
             start = self._start.get(point.hook, {}).get(rule.label, [0, 0, 0])
             seen, let_out, dropped = (n - s for n, s in zip(self._raw(point, number), start, strict=True))
             # A duplicate is let out once more than it was seen. netem counts no corruption.
-            out[rule.label] = RuleCounters(seen=seen, dropped=dropped, duplicated=max(let_out + dropped - seen, 0))
-        out[UNMATCHED] = RuleCounters(seen=0, dropped=0, super_packets=self._oversize.count(point))
+            out[rule.label] = RuleCounters(
+                seen=seen, dropped=dropped, duplicated=max(let_out + dropped - seen, 0), damage_counted=False
+            )
+        over = self._oversize.count(point) - self._start.get(point.hook, {}).get(OVERSIZE, [0])[0]
+        out[UNMATCHED] = RuleCounters(seen=0, dropped=0, super_packets=over)
         return out
 
     def state(self) -> dict[str, Any]:

@@ -47,11 +47,10 @@ def choose(asked: str, *, profiles: list[Profile], able: dict[str, str | None]) 
         if refusals[asked] is not None:
             raise NotAbleError(f"backend {asked} can't do {refusals[asked]}", next_step=_who_can(refusals, able))
         return asked, "asked for"
-    for name in KINDS:
+    for number, name in enumerate(KINDS):
         if able[name] is None and refusals[name] is None:
-            skipped = [f"{n}: {able[n] or 'can not do ' + str(refusals[n])}" for n in KINDS if n != name]
-            before = [s for s in skipped if s.split(":")[0] in list(KINDS)[: list(KINDS).index(name)]]
-            return name, "first choice" if not before else "; ".join(before)
+            passed_over = [f"{n}: {able[n] or f'can not do {refusals[n]}'}" for n in list(KINDS)[:number]]
+            return name, "; ".join(passed_over) or "first choice"
     reasons = "; ".join(f"{name}: {able[name] or 'can not do ' + str(refusals[name])}" for name in KINDS)
     raise NotAbleError(
         f"no backend of this machine can do what was asked ({reasons})", next_step=_who_can(refusals, able)

@@ -22,7 +22,7 @@ from harness.net import namespaces
 from harness.net.bpf import syscalls
 from harness.net.bpf.assembler import R1, R2, R6, REDIRECT, Assembler
 from harness.net.impair import ebpf
-from harness.net.impair.base import HookPoint
+from harness.net.impair.base import Counters, HookPoint
 from harness.net.impair.clsact import PARENT, ensure_clsact
 from harness.net.impair.ebpf_delay import Delays
 from harness.net.impair.ebpf_program import DUPLICATE_MARK, SKB_MARK
@@ -67,16 +67,17 @@ class RelayBackend(ebpf.EbpfBackend):
         self._taps: dict[Hook, tuple[int, int]] = {}  # descriptor, interface index
         self._process: subprocess.Popen[str] | None = None
 
-    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> None:
+    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> Counters:
         held = [rule for rule in rules if rule.profile.delay is not None]
         if len(held) > 1:
             step = "one [[impair]] with a delay per host"
             raise NotAbleError("backend relay holds back by one rule per hook", next_step=step)
         if held and point.hook not in self._taps:
             self._open_tap(point)
-        super().put(point, rules)
+        final = super().put(point, rules)
         if point.hook in self._taps:
             self._tell(point.hook, held[0] if held else None)
+        return final
 
     def _delays(self, point: HookPoint, rules: tuple[Rule, ...]) -> Delays:
         del rules

@@ -5,6 +5,7 @@ Sending with UDP_SEGMENT is deliberate: if offloads were not in order, the probe
 
 from __future__ import annotations
 
+import errno
 import select
 import socket
 import struct
@@ -24,6 +25,7 @@ from harness.net.probe import datagram
 from harness.net.probe.flows import Flow, addresses
 from harness.topology import DATA_INTERFACE, Host
 
+PACKET_OUTGOING = 4
 UDP_SEGMENT, UDP_GRO, SO_RCVBUFFORCE, SO_SNDBUFFORCE, SO_RXQ_OVFL = 103, 104, 33, 32, 40
 BATCH = 64  # packets per system call, the kernel's limit on older versions
 STAMP_AT = contract.HEADER_BYTES  # 8 bytes: when it was sent, monotonic nanoseconds
@@ -118,7 +120,13 @@ class Exchange:
             one = self._keep(socket.socket(socket.AF_INET if flow.family == 4 else socket.AF_INET6, socket.SOCK_DGRAM))
             with suppress(OSError):
                 one.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
-            one.bind((addresses(flow)[1], flow.destination_port))
+            try:
+                one.bind((addresses(flow)[1], flow.destination_port))
+            except OSError as error:
+                where = f"h{flow.destination} port {flow.destination_port}"
+                raise RunError(
+                    f"the probe can't listen on {where} ({error.strerror}): is a program using it?"
+                ) from None
         with suppress(OSError):
             one.setsockopt(socket.SOL_SOCKET, SO_RXQ_OVFL, 1)
         one.setblocking(False)
@@ -185,37 +193,45 @@ class Exchange:
         rows[:, at + STAMP_AT : at + STAMP_AT + 8] = stamp
         try:
             if flow.protocol == "udp" and count > 1:
-                self._send_segmented(sender, rows.tobytes())
+                self._send_segmented(sender, rows)
             else:
                 for row in rows:
                     sender.send(row.tobytes())
         except OSError as error:
             raise RunError(f"probe from h{flow.source} to h{flow.destination} can't be sent: {error}") from None
 
-    def _send_segmented(self, sender: socket.socket, data: bytes) -> None:
-        sender.sendmsg([data], [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("<H", self.size))])
+    def _send_segmented(self, sender: socket.socket, rows: NDArray[np.uint8]) -> None:
+        try:
+            sender.sendmsg([rows.tobytes()], [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("<H", self.size))])
+        except OSError as error:
+            if error.errno != errno.EIO:  # older kernels segment only if the device does checksums
+                raise
+            for row in rows:
+                sender.send(row.tobytes())
 
     # --- receiving ---------------------------------------------------------------------------------------------
 
     def _drain(self, heard: list[Heard]) -> int:
         """Everything that waits in any socket; returns how many packets came."""
         total = 0
-        for (_, _, _, protocol), receiver in self._receivers.items():
+        for (host, _, _, protocol), receiver in self._receivers.items():
             while True:
                 try:
-                    data, ancillary, _, _ = receiver.recvmsg(65536, 64)
+                    data, ancillary, _, address = receiver.recvmsg(65536, 64)
                 except BlockingIOError:
                     break
                 now = time.monotonic_ns()
+                if protocol == "tcp" and address[2] == PACKET_OUTGOING:
+                    continue  # a tap also sees what its own host sends, before the loss point
                 for level, kind, value in ancillary:
                     if level == socket.SOL_SOCKET and kind == SO_RXQ_OVFL:
                         self._overflow[receiver] = struct.unpack("<I", value[:4])[0]
                 if protocol == "tcp":
                     data = data[-self.size :]
-                total += self._account(heard, data, now)
+                total += self._account(heard, data, now, host=host, protocol=protocol)
         return total
 
-    def _account(self, heard: list[Heard], data: bytes, now: int) -> int:
+    def _account(self, heard: list[Heard], data: bytes, now: int, *, host: int, protocol: str) -> int:
         if len(data) % self.size:
             return 0
         rows = np.frombuffer(data, dtype=np.uint8).reshape(-1, self.size)
@@ -226,6 +242,8 @@ class Exchange:
             number = int(token) - self.token
             if not 0 <= number < len(heard):
                 continue  # a stranger's packet
+            if (heard[number].flow.destination, heard[number].flow.protocol) != (host, protocol):
+                continue  # somebody else's, seen by a tap
             mine = tokens == token
             if not heard[number].order:
                 fields = datagram.dissect(bytes(rows[np.argmax(mine)]))

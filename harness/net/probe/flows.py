@@ -43,28 +43,28 @@ def plan(rules: Rules, topology: Topology) -> tuple[list[Flow], list[str]]:
     remarks: list[str] = []
     for hook, here in rules.items():
         for rule in here:
-            flow = _flow_for(hook, rule, topology, number=len(flows))
+            if any(hook in flow.hooks() and taken_by(here, flow) == rule for flow in flows):
+                continue  # a flow on its way to another hook proves this rule too
+            flow = _flow_for(hook, rule, topology, port=_free_port(rules, flows))
             if flow is None or taken_by(here, flow) != rule:
-                remarks.append(f"{hook.name}: rule {rule.label} is shadowed or matches no pair of hosts: not probed")
-            elif not any(_same_way(flow, other) for other in flows):
+                remarks.append(f"{hook.name}: no probe can be sent that only rule {rule.label} would take: not proven")
+            else:
                 flows.append(flow)
         if not here and not any(hook in flow.hooks() for flow in flows):
-            plain = _flow_for(hook, None, topology, number=len(flows))
+            plain = _flow_for(hook, None, topology, port=_free_port(rules, flows))
             assert plain is not None
             flows.append(plain)
     return flows, remarks
 
 
-def _same_way(flow: Flow, other: Flow) -> bool:
-    """Equal but for the destination port that only tells flows apart."""
-    names = [n for n in Flow.__dataclass_fields__ if n != "destination_port"]
-    distinct = flow.destination_port < FIRST_PORT or other.destination_port < FIRST_PORT
-    return all(getattr(flow, n) == getattr(other, n) for n in names) and (
-        not distinct or flow.destination_port == other.destination_port
-    )
+def _free_port(rules: Rules, flows: list[Flow]) -> int:
+    """One that tells flows apart and that no rule is about."""
+    named = {port for here in rules.values() for rule in here for port in rule.match.destination_ports}
+    used = named | {flow.destination_port for flow in flows}
+    return next(port for port in range(FIRST_PORT, 65536) if port not in used)
 
 
-def _flow_for(hook: Hook, rule: Rule | None, topology: Topology, *, number: int) -> Flow | None:
+def _flow_for(hook: Hook, rule: Rule | None, topology: Topology, *, port: int) -> Flow | None:
     ends = _ends(hook, rule, topology)
     if ends is None:
         return None
@@ -78,7 +78,7 @@ def _flow_for(hook: Hook, rule: Rule | None, topology: Topology, *, number: int)
         family=family,
         protocol=(match.protocol if match else None) or "udp",
         source_port=match.source_ports[0] if match and match.source_ports else 0,
-        destination_port=match.destination_ports[0] if match and match.destination_ports else FIRST_PORT + number,
+        destination_port=match.destination_ports[0] if match and match.destination_ports else port,
         dscp=match.dscp if match and match.dscp is not None else 0,
         step=header.steps[0] if header.steps else 0,
         half=contract.HALVES[header.halves[0]] if header.halves else 0,
@@ -96,7 +96,9 @@ def _ends(hook: Hook, rule: Rule | None, topology: Topology) -> tuple[Host, Host
             source, destination = Host(rank=hook.rank), Host(rank=(hook.rank + distance) % count)
         else:
             source, destination = Host(rank=(hook.rank - distance) % count), Host(rank=hook.rank)
-        for one, other in zip(source.addresses(topology.family), destination.addresses(topology.family), strict=True):
+        ends = list(zip(source.addresses(topology.family), destination.addresses(topology.family), strict=True))
+        # With both IP versions every other host probes the second one.
+        for one, other in ends if hook.rank % 2 == 0 else reversed(ends):
             if rule is None or matches_addresses(rule.match, source=one, destination=other):
                 return source, destination, ipaddress.ip_address(one).version
     return None

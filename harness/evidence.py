@@ -1,0 +1,81 @@
+"""The evidence of a proof: what the kernel counted, what receivers missed, and the row that sets them side by side."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from harness.lossmodel import Bits
+from harness.placement import Hook, Rule
+from harness.verdict import Judgement
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """Kernel counters of one rule over the proof."""
+
+    seen: int
+    dropped: int
+    corrupted: int = 0
+    duplicated: int = 0
+    super_packets: int = 0
+    generator: int | None = None  # before the first packet; None if the pattern is not seeded
+    state: int = 0
+    packets_before: int = 0
+    damage_counted: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowSeen:
+    """One probe flow and what its receiver missed. `blocks[i]` is packet i's block number."""
+
+    name: str
+    uplink: tuple[Hook, Rule | None]
+    downlink: tuple[Hook, Rule | None]
+    missing: Bits
+    duplicates: int = 0
+    reordered: int = 0
+    delays_ms: tuple[float, ...] = ()
+    header: dict[str, int] = field(default_factory=dict)
+    blocks: tuple[int, ...] = ()
+
+    @property
+    def sent(self) -> int:
+        return len(self.missing)
+
+    @property
+    def lost(self) -> int:
+        return int(self.missing.sum())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """The four figures side by side."""
+
+    hook: str
+    rule: str
+    asked: float
+    read_back: float | None
+    kernel_seen: int | None  # None: the backend's counters can't tell this rule apart
+    kernel_dropped: int | None
+    receiver_sent: int
+    receiver_missing: int
+    burst_asked: float | None  # None: no end to it
+    burst_seen: float | None
+    p_value: float | None
+    exact: bool | None  # the pattern equals the prediction packet by packet; None if it is not predictable
+    duplicates: int = 0
+    reordered: int = 0
+    delay_ms_p50: float | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    rows: tuple[Row, ...]
+    judgement: Judgement
+
+
+Counts = dict[tuple[Hook, str], Count]
