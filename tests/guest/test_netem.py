@@ -135,7 +135,7 @@ def test_from_delay_back_to_none_in_place(build: Build, profile_file: Callable[[
     from harness.placement import rules_in_force
 
     network = build(backend="netem", topology=TWO, impair=[{"profile": "wan_40ms"}])
-    entry = network.experiment.impair[0].model_copy(update={"profile": "clean"})
+    entry = network.experiment.impair[0].model_copy(update={"profile": profile.load("clean")})
     network.put(rules_in_force(network.experiment.model_copy(update={"impair": (entry,)}), seed=2))
     proof = prove(network, packets=2000)
     assert proof.judgement.status == Status.VALID and sum(r.receiver_missing for r in proof.rows) == 0
@@ -189,11 +189,10 @@ def test_jitter_has_the_asked_spread(build: Build, profile_file: Callable[[str],
     text = f'[delay]\nmean_ms = 20\njitter_ms = 4\ndistribution = "{distribution}"'
     network = build(backend="netem", topology=TWO, impair=[{"profile": profile_file(text), "hosts": ["h0"]}])
     seen = delays(network)
-    wanted = 4 / np.sqrt(3) if distribution == "uniform" else 4.0
-    # 150 samples: the deviation of a deviation is about 6 %.
-    assert seen.std() == pytest.approx(wanted, rel=0.3)
-    if distribution == "uniform":
-        assert np.median(seen) + 4.8 > np.quantile(seen, 0.99)
+    # By quartiles, since the guest itself now and then holds a packet up: uniform over 8 ms, or a normal's 1.35 sigma.
+    low, high = np.quantile(seen, (0.25, 0.75))
+    assert high - low == pytest.approx(4.0 if distribution == "uniform" else 1.35 * 4, rel=0.3)
+    assert np.median(seen) == pytest.approx(20, rel=0.08)
 
 
 @pytest.mark.clock

@@ -120,6 +120,54 @@ def test_a_schedule_opens_and_closes_and_the_timeline_says_when(tmp_path: Path, 
     assert 0.02 < lost < 0.35
 
 
+def test_many_changes_under_traffic_lose_no_packet_count(tmp_path: Path) -> None:
+    """Twelve windows in quick succession: every datagram is counted by the old rule or by the new one."""
+    windows = "".join(
+        f'[[impair]]\nprofile = "loss_10"\nfrom_s = {0.08 * n:.2f}\nto_s = {0.08 * n + 0.04:.2f}\n'
+        for n in range(1, 13)
+    )
+    text = CHATTER.replace("steps = 12, spacing_ms = 40", "steps = 80, spacing_ms = 5") + windows
+    code, result = run_json(tmp_path, write(tmp_path, text))
+    assert code == 0, result["summary"][0]["reasons"]
+    folder = Path(result["summary"][0]["dir"])
+    hooks = json.loads((folder / "counters.json").read_text())["hooks"]
+    seen = sum(c["seen"] for here in hooks.values() for c in here.values())
+    assert seen == 80 * 2 * 3 * 2 * 4 * 8
+
+
+def test_a_fault_that_is_removed_during_the_run_is_not_valid(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; sys.path.insert(0, os.getcwd())\n"
+        "from harness.net import kinds, namespaces\n"
+        "kinds.install()\n"
+        'sw = "lb-%s-sw" % os.environ["LOSSBENCH_RUN"]\n'
+        'if os.environ["RANK"] == "0":\n'
+        "  with namespaces.open_inside(sw) as ip: ip.tc('del', 'clsact', ip.link_lookup(ifname='p0')[0])\n"
+    )
+    command = json.dumps(["python", "-c", program])
+    text = f'[workload]\ncommand = {command}\nbarrier = false\n[[impair]]\nprofile = "loss_10"'
+    code, result = run_json(tmp_path, write(tmp_path, text))
+    assert code == 3, result["summary"][0]["reasons"]
+    assert "not attached in the kernel" in str(result["summary"][0]["reasons"]["fault"])
+
+
+def test_a_fault_whose_time_never_came_is_unknown(tmp_path: Path) -> None:
+    code, result = run_json(tmp_path, "quickstart", "--set", "impair.0.from_s=30")
+    assert code == 3 and "was never in force" in str(result["summary"][0]["reasons"]["fault"])
+
+
+def test_a_setting_wins_over_the_sweep(tmp_path: Path) -> None:
+    _, result = run_json(tmp_path, "chatter", "--set", "impair.0.profile=gray_link", "--set", "topology.hosts=2")
+    (row,) = result["summary"]
+    assert row["profiles"] == ["gray_link"] and row["verdict"] == "valid", row["reasons"]
+
+
+def test_version_and_help_end_well() -> None:
+    assert lossbench("--version").stdout.startswith("lossbench 0.")
+    bare = lossbench("net")
+    assert "Usage" in bare.stdout + bare.stderr and "lossbench: ;" not in bare.stderr
+
+
 def test_an_expectation_that_fails_is_exit_code_1(tmp_path: Path) -> None:
     expect = '[[expect]]\nfield = "received"\nmin = 1e9'
     code, result = run_json(tmp_path, write(tmp_path, CHATTER + expect))

@@ -55,6 +55,7 @@ def test_a_profile_is_in_force_as_asked(build: Build, backend: str, name: str) -
     network = build(backend=backend, impair=[{"profile": name}])
     proof = prove(network)
     assert proof.judgement.status == Status.VALID, proof.judgement.reasons()
+    assert {row.hook for row in proof.rows} == {f"h{n} uplink" for n in range(4)}
     for row in proof.rows:
         assert row.kernel_dropped == row.receiver_missing
         assert row.kernel_seen == row.receiver_sent
@@ -121,6 +122,34 @@ def _plain_datagrams_arrive(network: Network, family: str) -> bool:
         return len(receive_all(receiver)) == 50
 
 
+def test_a_tcp_rule_is_proven_on_every_host(build: Build, backend: str, profile_file: Callable[[str], str]) -> None:
+    able(backend, "loss_5")
+    path = profile_file('[loss]\nmodel = "iid"\npercent = 5\n[match]\nprotocol = "tcp"')
+    network = build(backend=backend, topology={"hosts": 3}, impair=[{"profile": path}])
+    proof = prove(network, packets=6000)
+    assert proof.judgement.status == Status.VALID, proof.judgement.reasons()
+    assert all(0 < row.receiver_missing < 300 for row in proof.rows)
+
+
+def test_two_pairs_of_one_source_lose_apart(build: Build, backend: str) -> None:
+    able(backend, "loss_10")
+    pairs = [["h0", "h1"], ["h0", "h2"]]
+    network = build(backend=backend, topology={"hosts": 3}, impair=[{"profile": "loss_10", "pairs": pairs}])
+    proof = prove(network, packets=12_000)
+    assert proof.judgement.status == Status.VALID, proof.judgement.reasons()
+    assert sum(row.hook == "h0 uplink" and row.asked > 0 for row in proof.rows) == 2
+
+
+def test_every_rule_at_a_hook_is_probed(build: Build, backend: str, profile_file: Callable[[str], str]) -> None:
+    """Rules that differ only in a port must not stand in for each other."""
+    able(backend, "loss_10")
+    path = profile_file("[match]\ndestination_ports = [29500, 30000]")
+    network = build(backend=backend, topology={"hosts": 2}, impair=[{"profile": "loss_10"}, {"profile": path}])
+    proof = prove(network, packets=8000)
+    assert proof.judgement.status == Status.VALID, proof.judgement.reasons()
+    assert sorted(row.asked for row in proof.rows) == [0, 0, 0.1, 0.1]
+
+
 def test_pairs_lose_only_between_the_two(build: Build, backend: str) -> None:
     able(backend, "brownout")
     network = build(backend=backend, impair=[{"profile": "brownout", "pairs": [["h0", "h2"]]}])
@@ -146,7 +175,9 @@ def test_a_change_in_place_tears_no_flow(build: Build, backend: str) -> None:
             for number in range(10):
                 name = ("loss_1", "clean")[number % 2]
                 experiment = network.experiment.model_copy(
-                    update={"impair": (network.experiment.impair[0].model_copy(update={"profile": name}),)}
+                    update={
+                        "impair": (network.experiment.impair[0].model_copy(update={"profile": profile.load(name)}),)
+                    }
                 )
                 network.put(rules_in_force(experiment, seed=number))
                 assert all(e["attached"] and e["equal"] for here in network.read_back().values() for e in here)

@@ -83,7 +83,7 @@ def test_killed_at_any_step_clean_removes_all_of_ours_and_nothing_else(
     assert not [j for j in journal.networks() if not j.owner_alive() and j.standing() is None]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("delay_s", [0.8, 1.5, 2.5])
 def test_interrupted_it_undoes_everything_by_itself(tmp_path: Path, number: signal.Signals, delay_s: float) -> None:
     process = subprocess.Popen(
@@ -95,6 +95,7 @@ def test_interrupted_it_undoes_everything_by_itself(tmp_path: Path, number: sign
     _, errors = process.communicate(timeout=30)
     assert process.returncode in (130, -number), errors
     assert "Traceback" not in errors
+    assert process.returncode != 130 or "interrupted: what was made has been undone" in errors
     assert ours() == []
 
 

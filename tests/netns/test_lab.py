@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +53,15 @@ def test_a_program_still_running_is_ended_with_the_lab(lab: str) -> None:
     down = lossbench("net", "down", "--net", lab)
     assert "processes ended" in down.stdout
     assert process.wait(timeout=10) != 0
+
+
+def test_a_lab_does_not_need_its_profile_file_any_more(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('why = "x"\n[loss]\nmodel = "iid"\npercent = 7')
+    name = lossbench("net", "up", "--hosts", "2", "--profile", str(path)).stdout.split(":")[0]
+    path.unlink()
+    assert lossbench("net", "verify", "--net", name, "--packets", "4000").returncode == 0
+    assert lossbench("net", "down", "--net", name).returncode == 0
 
 
 def test_clean_leaves_a_standing_lab_alone(lab: str) -> None:

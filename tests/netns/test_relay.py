@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness import profile
 from harness.net.network import Network
 from harness.net.probe.exchange import Exchange, Heard
 from harness.net.probe.flows import plan
@@ -58,7 +59,7 @@ def test_some_packets_overtake(build: Build, profile_file: Callable[[str], str])
 def test_a_delay_can_be_taken_back_in_place(build: Build, profile_file: Callable[[str], str]) -> None:
     path = profile_file("[delay]\nmean_ms = 200")
     network = build(backend="relay", topology=SLOW, impair=[{"profile": path, "hosts": ["h0"]}])
-    entry = network.experiment.impair[0].model_copy(update={"profile": "clean"})
+    entry = network.experiment.impair[0].model_copy(update={"profile": profile.load("clean")})
     network.put(rules_in_force(network.experiment.model_copy(update={"impair": (entry,)}), seed=1))
     heard = probe(network)
     assert heard.missing().sum() == 0 and np.median(heard.delays_ms) < 150
