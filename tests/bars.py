@@ -76,6 +76,11 @@ def blast(net: Network, packets: int) -> tuple[Any, Any, Any]:
     return heard.missing(), before, net.current_counters()[hook][label]
 
 
+def blast_missing(net: Network, packets: int) -> Any:
+    """Which packets of the first hook's flow were lost."""
+    return blast(net, packets)[0]
+
+
 def loss() -> None:
     print("\n== iid loss, one million packets a row; |z| < 3.9, kernel == receiver, burst within 3 % of 1/(1-p)")
     for backend in ("ebpf", "cbpf"):

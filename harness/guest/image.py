@@ -84,18 +84,26 @@ def _fetch(architecture: Architecture, cache: Path, progress: Progress) -> None:
     (cache / "debs" / "partial").mkdir(parents=True)
     progress("downloading qemu, busybox and a kernel (about 85 MB)")
     kernel = _kernel_package(architecture)
-    _run(
-        "apt-get", "install", "-y", "-qq", "--reinstall", "--no-install-recommends", "--download-only",
-        "-o", "Debug::NoLocking=1", "-o", f"Dir::Cache::archives={cache / 'debs'}",
-        architecture.package, "busybox-static",
-    )  # fmt: skip
-    _run("apt-get", "download", "-qq", kernel, cwd=cache / "debs")
+    try:
+        _download(architecture, cache, kernel)
+    except NotAbleError:  # lists that are older than what the archive still holds
+        subprocess.run(["apt-get", "update", "-qq"], capture_output=True, check=False)
+        _download(architecture, cache, _kernel_package(architecture))
     progress("unpacking")
     for package in (cache / "debs").glob("*.deb"):
         place = cache / ("kernel" if package.name.startswith("linux-image-") else "root")
         place.mkdir(exist_ok=True)
         _run("dpkg", "-x", str(package), str(place))
     shutil.rmtree(cache / "debs")
+
+
+def _download(architecture: Architecture, cache: Path, kernel: str) -> None:
+    _run(
+        "apt-get", "install", "-y", "-qq", "--reinstall", "--no-install-recommends", "--download-only",
+        "-o", "Debug::NoLocking=1", "-o", f"Dir::Cache::archives={cache / 'debs'}",
+        architecture.package, "busybox-static",
+    )  # fmt: skip
+    _run("apt-get", "download", "-qq", kernel, cwd=cache / "debs")
 
 
 def _kernel_package(architecture: Architecture) -> str:
