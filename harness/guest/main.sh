@@ -5,6 +5,7 @@ for word in $($box cat /proc/cmdline); do case $word in lb.*) eval "${word#lb.}"
 port() { for p in /sys/class/virtio-ports/*; do [ "$($box cat "$p/name")" = "$1" ] && echo "/dev/${p##*/}"; done; }
 status=$(port status)
 $box ip link set lo up; $box hostname guest
+/run/guest/modprobe tun  # its device node comes with the module
 echo "guest: ready at $($box cut -d' ' -f1 /proc/uptime) s"
 if [ "$interactive" = 1 ]; then
   $box setsid -c /bin/bash "$script" </dev/hvc0 >/dev/hvc0 2>&1
