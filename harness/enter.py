@@ -26,7 +26,12 @@ def hosts_file(topology: Topology) -> str:
     return "\n".join(lines) + "\n"
 
 
-def stepper(*, namespace: str, host: str, hosts_path: Path, die_with_parent: bool) -> Callable[[], None]:
+def die_with_parent() -> None:
+    """For preexec_fn: a killed lossbench takes this process with it."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL)
+
+
+def stepper(*, namespace: str, host: str, hosts_path: Path, mortal: bool) -> Callable[[], None]:
     """For subprocess's preexec_fn: network namespace, own /etc/hosts, own /sys, own hostname."""
     libc = ctypes.CDLL(None, use_errno=True)
     target = str(namespaces.FOLDER / namespace)
@@ -42,7 +47,7 @@ def stepper(*, namespace: str, host: str, hosts_path: Path, die_with_parent: boo
             libc.mount(b"sysfs", b"/sys", b"sysfs", 0, None)
             libc.mount(source, b"/etc/hosts", None, MS_BIND, None)
             libc.sethostname(name, len(name))
-        if die_with_parent:
+        if mortal:  # dies with its parent
             libc.prctl(PR_SET_PDEATHSIG, SIGKILL)
             if os.getppid() != parent:  # it died before we asked
                 os._exit(137)

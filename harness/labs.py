@@ -15,7 +15,7 @@ from harness.evidence import Proof
 from harness.experiment import Experiment
 from harness.journal import Journal, Removed
 from harness.net import namespaces
-from harness.net.network import Network, counters_as_json
+from harness.net.network import Network, classes_as_json, counters_as_json
 from harness.placement import Hook, Rules, rules_in_force
 from harness.ranks import environment
 from harness.run import choose_backend, plain_errors, undoing
@@ -155,7 +155,7 @@ def describe(lab: Lab) -> dict[str, Any]:
             "hosts": hosts,
             "read_back": {hook.name: entries for hook, entries in network.read_back().items()},
             "counters": counters_as_json(counters),
-            "classes": network.classes(),
+            "classes": classes_as_json(network.classes()),
         }
 
 
@@ -177,7 +177,7 @@ def become(lab: Lab, host_name: str, command: list[str]) -> None:
         variables.pop(name)
     network = Network(network_id=lab.id, experiment=lab.experiment, backend=lab.backend)
     step_in = stepper(
-        namespace=network.star.namespace(host.name), host=host.name, hosts_path=folder / "hosts", die_with_parent=False
+        namespace=network.star.namespace(host.name), host=host.name, hosts_path=folder / "hosts", mortal=False
     )
     with plain_errors():
         step_in()

@@ -110,7 +110,7 @@ class Ranks:
                 namespace=namespace_of(host.name),
                 host=host.name,
                 hosts_path=self.folder / "hosts",
-                die_with_parent=True,
+                mortal=True,
             )
             with open(log, "wb") as output:
                 try:

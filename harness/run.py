@@ -24,7 +24,7 @@ from harness.lossmodel import derive_seed
 from harness.machine import Kernel
 from harness.net.impair import registry
 from harness.net.impair.relay import too_fast
-from harness.net.network import Network, counters_as_json
+from harness.net.network import Network, classes_as_json, counters_as_json
 from harness.placement import path_loss, rules_in_force
 from harness.ranks import Ranks, command_of
 from harness.store import RunFolder
@@ -151,7 +151,7 @@ def read_counters(network: Network, run_folder: RunFolder, queue_drops_before: i
         counters, classes = network.counters(), network.classes()
     except (NetlinkError, OSError, KeyError, IndexError):
         return None
-    run_folder.write("counters.json", {"hooks": counters_as_json(counters), "classes": classes})
+    run_folder.write("counters.json", {"hooks": counters_as_json(counters), "classes": classes_as_json(classes)})
     dropped = sum(c.dropped + c.corrupted for here in counters.values() for c in here.values())
     return dropped + network.queue_drops() - queue_drops_before
 

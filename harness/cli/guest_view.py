@@ -42,7 +42,7 @@ def run(
     it), the same folder, the same environment; its output and exit status come back."""
     if not context.args:
         raise UsageError("no command given", next_step="lossbench vm run -- COMMAND")
-    from harness.guest import boot  # noqa: PLC0415
+    from harness.guest import boot
 
     code = boot.run(
         _image(), list(context.args), writable=_writable(writable), timeout_s=timeout_s,
@@ -56,13 +56,13 @@ def shell(writable: Path | None = WRITABLE, cpus: int = typer.Option(2, "--cpus"
     """A shell on a stock kernel; `exit` ends the guest."""
     if not os.isatty(0):
         raise UsageError("a shell needs a terminal", next_step="lossbench vm run -- COMMAND")
-    from harness.guest import boot  # noqa: PLC0415
+    from harness.guest import boot
 
     raise typer.Exit(boot.run(_image(), [], writable=_writable(writable), interactive=True, cpus=cpus))
 
 
 def _image() -> Image:
-    from harness.guest import image  # noqa: PLC0415
+    from harness.guest import image
 
     return image.prepare(lambda what: typer.echo(f"lossbench: {what}", err=True))
 

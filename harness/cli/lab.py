@@ -36,7 +36,7 @@ def up(
     Example: lossbench net up --hosts 16 --rate-mbit 1000 --profile bursty_1
     """
     _root_only()
-    from harness import labs  # noqa: PLC0415
+    from harness import labs
 
     spec = {
         "name": "net",
@@ -57,7 +57,7 @@ def change(
 ) -> None:
     """Change the profile of a standing lab in place; no flow is torn."""
     _root_only()
-    from harness import labs  # noqa: PLC0415
+    from harness import labs
 
     lab = labs.find(net)
     changed = labs.change(lab, [{"profile": _absolute(profile), "direction": direction}])
@@ -68,7 +68,7 @@ def change(
 def show(net: str | None = NET, as_json: bool = typer.Option(False, "--json", help="One JSON object.")) -> None:
     """Hosts, addresses, what is in force, kernel counters, queues."""
     _root_only()
-    from harness import labs  # noqa: PLC0415
+    from harness import labs
 
     report = labs.describe(labs.find(net))
     if as_json:
@@ -78,8 +78,8 @@ def show(net: str | None = NET, as_json: bool = typer.Option(False, "--json", he
 
 
 def _show_lab(report: dict[str, Any]) -> None:
-    from rich import box  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
+    from rich import box
+    from rich.table import Table
 
     console = Console(highlight=False)
     console.print(f"lab {report['id']}: backend {report['backend']}, profile {', '.join(report['profiles'])}")
@@ -105,7 +105,7 @@ def execute(context: typer.Context, host: str = typer.Argument(help="h0, h1, ...
     _root_only()
     if not context.args:
         raise UsageError("no command given", next_step="lossbench net exec h0 -- COMMAND")
-    from harness import labs  # noqa: PLC0415
+    from harness import labs
 
     labs.become(labs.find(net), host, list(context.args))
 
@@ -114,9 +114,9 @@ def execute(context: typer.Context, host: str = typer.Argument(help="h0, h1, ...
 def verify(net: str | None = NET, packets: int = typer.Option(120_000, "--packets", min=1000)) -> None:
     """Prove with probes that what was asked is in force now."""
     _root_only()
-    from harness import labs  # noqa: PLC0415
-    from harness.cli import tables  # noqa: PLC0415
-    from harness.verdict import EXIT_CODES  # noqa: PLC0415
+    from harness import labs
+    from harness.cli import tables
+    from harness.verdict import EXIT_CODES
 
     lab = labs.find(net)
     proof = labs.verify(lab, packets=packets)
@@ -132,7 +132,7 @@ def verify(net: str | None = NET, packets: int = typer.Option(120_000, "--packet
 def down(net: str | None = NET, every: bool = typer.Option(False, "--all", help="All standing labs.")) -> None:
     """Take a lab down, with every program still running in it."""
     _root_only()
-    from harness import labs  # noqa: PLC0415
+    from harness import labs
 
     for removed in labs.down(net, every=every):
         ended = f"{len(removed.namespaces)} namespaces, {len(removed.pids)} processes ended"

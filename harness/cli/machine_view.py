@@ -36,14 +36,14 @@ def doctor(as_json: bool = typer.Option(False, "--json", help="One JSON object o
 
 
 def _try_user_namespaces() -> str | None:
-    from harness import machine  # noqa: PLC0415
+    from harness import machine
 
     return machine.user_namespaces()
 
 
 def _report(user_namespaces: str | None, entered: str) -> dict[str, Any]:
-    from harness import machine  # noqa: PLC0415
-    from harness.net.impair import registry  # noqa: PLC0415
+    from harness import machine
+    from harness.net.impair import registry
 
     kernel = machine.look()
     able = kernel.able()
@@ -125,10 +125,14 @@ def clean(every: bool = typer.Option(False, "--all", help="Also take down standi
     """Remove what crashed runs left behind: namespaces with their links and filters, processes, temporary files.
 
     Only what lossbench's own journal says it made; running experiments of others are left alone."""
+    from harness.guest import boot, image
+
+    for folder in boot.sweep(image.cache_folder()):
+        typer.echo(f"removed {folder}, left by a guest that was killed")
     if rootless.needed():
-        typer.echo("nothing to clean: without root everything ends with the run (use sudo for runs made with sudo)")
+        typer.echo("nothing more to clean: without root all ends with the run (sudo for runs made with sudo)")
         return
-    from harness import journal  # noqa: PLC0415
+    from harness import journal
 
     found = False
     for one in journal.networks():
@@ -151,7 +155,7 @@ def clean(every: bool = typer.Option(False, "--all", help="Also take down standi
 @profile_app.command("list")
 def list_profiles(as_json: bool = typer.Option(False, "--json", help="One JSON object on standard output.")) -> None:
     """The network conditions that come with lossbench."""
-    from harness import lossmodel, profile  # noqa: PLC0415
+    from harness import lossmodel, profile
 
     loaded = [profile.load(name) for name in profile.names()]
     if as_json:
@@ -172,8 +176,8 @@ def list_profiles(as_json: bool = typer.Option(False, "--json", help="One JSON o
 @profile_app.command("show")
 def show_profile(name: str = typer.Argument(help="A shipped profile's name, or a .toml file.")) -> None:
     """One profile in full, checked, with what it amounts to."""
-    from harness import lossmodel, profile  # noqa: PLC0415
-    from harness.net.impair import registry  # noqa: PLC0415
+    from harness import lossmodel, profile
+    from harness.net.impair import registry
 
     p = profile.load(name)
     body: dict[str, Any] = p.model_dump(exclude_defaults=True)

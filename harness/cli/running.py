@@ -34,9 +34,9 @@ def run(
     # Before anything starts a thread: an ordinary user needs a user namespace of their own.
     if rootless.needed():
         rootless.enter()
-    from harness import experiment  # noqa: PLC0415 - heavy, and must come after entering
+    from harness import experiment
     from harness import suite as suites
-    from harness.cli import tables  # noqa: PLC0415
+    from harness.cli import tables
 
     if backend is not None:
         settings = [*settings, f"backend={backend}"]
@@ -48,6 +48,6 @@ def run(
         sys.stdout.write(json.dumps(result.as_json(), default=str) + "\n")
     else:
         tables.show_suite(console, result)
-    from harness.verdict import EXIT_CODES  # noqa: PLC0415
+    from harness.verdict import EXIT_CODES
 
     raise typer.Exit(EXIT_CODES[result.status])

@@ -14,10 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
+from harness.enter import die_with_parent
 from harness.errors import NotAbleError, RunError
 from harness.guest.recipe import Boot, Image, qemu_command
 
 READY = "guest: ready"
+RUNS = "runs"  # folders of guests that are up, named by the pid of their lossbench
 KVM_READY_S, READY_S = 15.0, 240.0
 CONSOLE_LINES = 25
 TIMED_OUT = 124
@@ -49,7 +51,10 @@ def run(image: Image, command: list[str], *, writable: Path | None = None, timeo
 
 
 def _once(image: Image, boot: Boot, command: list[str], timeout_s: float | None) -> int:
-    folder = Path(tempfile.mkdtemp(prefix="lossbench-guest-"))
+    sweep(image.cache)
+    runs = image.cache / RUNS
+    runs.mkdir(exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=runs))
     try:
         boot = replace(boot, folder=folder)
         (folder / "script").write_text(script(command, interactive=boot.interactive))
@@ -65,6 +70,14 @@ def _once(image: Image, boot: Boot, command: list[str], timeout_s: float | None)
         return _watch(_start(image, boot, folder), boot, folder, readers, timeout_s)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep(cache: Path) -> list[Path]:
+    """Remove what a killed lossbench left: folders of starts whose process is gone. Its qemu died with it."""
+    gone = [f for f in (cache / RUNS).glob("*-*") if not Path("/proc", f.name.partition("-")[0]).exists()]
+    for folder in gone:
+        shutil.rmtree(folder, ignore_errors=True)
+    return gone
 
 
 def script(command: list[str], *, interactive: bool) -> str:
@@ -91,7 +104,9 @@ def _start(image: Image, boot: Boot, folder: Path) -> subprocess.Popen[bytes]:
     stdin = None if boot.interactive else subprocess.DEVNULL
     with open(folder / "qemu", "wb") as errors:
         try:
-            return subprocess.Popen(qemu_command(image, boot), stdin=stdin, stderr=errors, env=environment)
+            return subprocess.Popen(
+                qemu_command(image, boot), stdin=stdin, stderr=errors, env=environment, preexec_fn=die_with_parent
+            )
         except OSError as error:
             raise NotAbleError(f"{image.qemu} can't be started ({error.strerror})") from None
 

@@ -43,6 +43,7 @@ def prepare(progress: Progress) -> Image:
         if not _complete(cache):
             _fetch(architecture, cache, progress)
             _unpack_modules(cache, progress)
+            _build_shim(architecture, cache)
             (cache / "version").write_text(VERSION)
         _write_initramfs(cache)  # its scripts may be newer than the cache
     return _image(architecture, cache)
@@ -145,6 +146,14 @@ def _unpack_modules(cache: Path, progress: Progress) -> None:
         target.parent.mkdir(exist_ok=True)
         tree.rename(target)
     _run(str(_busybox(cache)), "depmod", "-b", str(cache / "kernel"), _version(cache))
+
+
+def _build_shim(architecture: Architecture, cache: Path) -> None:
+    """Only where it helps (see icache.c) and a compiler is there; without it the guest is slower, not wrong."""
+    if architecture.name != "aarch64" or os.sysconf("SC_LEVEL1_ICACHE_LINESIZE") <= 256 or not shutil.which("cc"):
+        return
+    source = Path(__file__).resolve().parent / "icache.c"
+    _run("cc", "-O2", "-shared", "-fPIC", "-o", str(cache / "icache.so"), str(source))
 
 
 def _busybox(cache: Path) -> Path:

@@ -278,5 +278,9 @@ def _counts(rules: Rules, flows: list[FlowSeen], before: HookCounters, after: Ho
     return out
 
 
+def classes_as_json(classes: dict[str, list[ClassState]]) -> dict[str, Any]:
+    return {link: [asdict(state) for state in states] for link, states in classes.items()}
+
+
 def counters_as_json(counters: HookCounters) -> dict[str, Any]:
     return {hook.name: {label: asdict(c) for label, c in here.items()} for hook, here in counters.items()}

@@ -26,6 +26,7 @@ def lab() -> Iterator[str]:
 def test_a_lab_outlives_its_command_and_is_shown_verified_changed_and_taken_down(lab: str) -> None:
     shown = json.loads(lossbench("net", "show", "--net", lab, "--json").stdout)
     assert [h["name"] for h in shown["hosts"]] == ["h0", "h1", "h2"] and shown["profiles"] == ["bursty_1"]
+    assert shown["classes"]["h0 uplink"][0]["rate_mbit"] == 500
     verified = lossbench("net", "verify", "--net", lab, "--packets", "9000")
     assert verified.returncode == 0 and "exact" in verified.stdout, verified.stdout
     assert lossbench("net", "set", "--net", lab, "--profile", "loss_10", "--direction", "both").returncode == 0
