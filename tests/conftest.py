@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 
-from harness import machine, rootless
+from harness import journal, machine, rootless
 
 
 def _why_not(marker: str) -> str | None:
@@ -70,17 +72,36 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"  {count} x {reason}")
 
 
-def _ours() -> set[str]:
+def namespaces_of(pid: int) -> list[str]:
+    """Namespaces of networks that a process is building or running now."""
+    return [name for name in _all_ours() if _owner(name) == pid]
+
+
+def left_behind() -> list[str]:
+    """Namespaces of ours that no living lossbench answers for. Others may run on this machine at the same time."""
+    standing = {j.id for j in journal.networks() if j.standing() is not None}
+    return [n for n in _all_ours() if n.split("-")[1] not in standing and (_owner(n) in (None, os.getpid()))]
+
+
+def _all_ours() -> list[str]:
     try:
-        return {name for name in os.listdir("/run/netns") if name.startswith("lb-")}
+        return [name for name in os.listdir("/run/netns") if re.fullmatch(r"lb-[0-9a-f]{4}-(sw|h\d+)", name)]
     except FileNotFoundError:
-        return set()
+        return []
+
+
+def _owner(name: str) -> int | None:
+    """The living process that owns a namespace's network."""
+    book = journal.Journal(name.split("-")[1])
+    if not book.owner_alive():
+        return None
+    return int(json.loads((book.folder / "owner.json").read_text())["pid"])
 
 
 @pytest.fixture(autouse=True)
-def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+def nothing_left_behind() -> Iterator[None]:
     """Every test leaves the machine as it found it."""
-    before = _ours()
+    before = left_behind()
     yield
-    left = _ours() - before
+    left = set(left_behind()) - set(before)
     assert not left, f"namespaces left behind: {sorted(left)}"

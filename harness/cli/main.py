@@ -45,7 +45,8 @@ def _options(
 
 def main() -> None:
     """Entry point. SIGTERM and a hang-up undo everything, as Ctrl-C does."""
-    for number in (signal.SIGTERM, signal.SIGHUP):  # a lost ssh session is a hang-up
+    # A lost ssh session is a hang-up; and a shell's background job would have Ctrl-C ignored from the start.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _terminate)
     try:
         code = app(prog_name="lossbench", standalone_mode=False)

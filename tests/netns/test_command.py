@@ -121,18 +121,20 @@ def test_a_schedule_opens_and_closes_and_the_timeline_says_when(tmp_path: Path, 
 
 
 def test_many_changes_under_traffic_lose_no_packet_count(tmp_path: Path) -> None:
-    """Twelve windows in quick succession: every datagram is counted by the old rule or by the new one."""
+    """Windows in quick succession: every datagram is counted by the old rule or by the new one."""
     windows = "".join(
-        f'[[impair]]\nprofile = "loss_10"\nfrom_s = {0.08 * n:.2f}\nto_s = {0.08 * n + 0.04:.2f}\n'
-        for n in range(1, 13)
+        f'[[impair]]\nprofile = "loss_10"\nfrom_s = {0.1 * n:.2f}\nto_s = {0.1 * n + 0.05:.2f}\n' for n in range(1, 13)
     )
-    text = CHATTER.replace("steps = 12, spacing_ms = 40", "steps = 80, spacing_ms = 5") + windows
-    code, result = run_json(tmp_path, write(tmp_path, text))
-    assert code == 0, result["summary"][0]["reasons"]
+    text = CHATTER.replace("steps = 12, spacing_ms = 40", "steps = 80, spacing_ms = 10") + windows
+    _, result = run_json(tmp_path, write(tmp_path, text))
     folder = Path(result["summary"][0]["dir"])
+    assert len((folder / "timeline.jsonl").read_text().splitlines()) > 4, "the schedule must have changed something"
     hooks = json.loads((folder / "counters.json").read_text())["hooks"]
-    seen = sum(c["seen"] for here in hooks.values() for c in here.values())
-    assert seen == 80 * 2 * 3 * 2 * 4 * 8
+    assert sum(c["seen"] for here in hooks.values() for c in here.values()) == 80 * 2 * 3 * 2 * 4 * 8
+    findings = json.loads((folder / "verdict.json").read_text())["columns"]["fault"]["findings"]
+    # On a busy machine a window may pass between two ticks, which is unknown; nothing may be failed or miscounted.
+    assert [f for f in findings if f["status"] == "failed"] == []
+    assert [f["status"] for f in findings if f["text"].startswith("the workload misses")] == ["valid"]
 
 
 def test_a_fault_that_is_removed_during_the_run_is_not_valid(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from harness import journal
 from harness.net import namespaces
 from harness.net.kinds import install
+from tests.conftest import left_behind, namespaces_of
 
 from .test_command import LOSSBENCH, lossbench
 
@@ -40,10 +41,6 @@ journal.Journal.before_making = making
 ((chosen, e),) = experiment.points(experiment.find("quickstart"), settings=["workload.options.seconds=0.2"])
 run.execute(e, seed=0, chosen={}, folder=folder, kernel=machine.look(), progress=progress)
 """
-
-
-def ours() -> list[str]:
-    return [n for n in os.listdir("/run/netns") if n.startswith("lb-")] if Path("/run/netns").is_dir() else []
 
 
 @pytest.fixture
@@ -73,12 +70,12 @@ def test_killed_at_any_step_clean_removes_all_of_ours_and_nothing_else(
     command = [sys.executable, "-c", DRIVER, where, str(number), str(tmp_path / "run")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == -9, done.stderr
-    left = [n for n in ours() if n != foreign]
+    left = left_behind()
     if number >= 5 and where == "step":
         assert left, "the test must leave something, or it shows nothing"
     cleaned = lossbench("clean")
     assert cleaned.returncode == 0
-    assert [n for n in ours() if n != foreign] == []
+    assert left_behind() == []
     assert all(name in cleaned.stdout for name in left)
     assert not [j for j in journal.networks() if not j.owner_alive() and j.standing() is None]
 
@@ -96,7 +93,7 @@ def test_interrupted_it_undoes_everything_by_itself(tmp_path: Path, number: sign
     assert process.returncode in (130, -number), errors
     assert "Traceback" not in errors
     assert process.returncode != 130 or "interrupted: what was made has been undone" in errors
-    assert ours() == []
+    assert left_behind() == []
 
 
 def test_ranks_die_with_the_harness(tmp_path: Path) -> None:
@@ -115,7 +112,7 @@ def test_ranks_die_with_the_harness(tmp_path: Path) -> None:
     time.sleep(0.3)
     assert _sleepers(marker) == 0
     lossbench("clean")
-    assert ours() == []
+    assert left_behind() == []
 
 
 def _sleepers(marker: str) -> int:
@@ -133,7 +130,7 @@ def test_clean_leaves_a_running_experiment_alone(tmp_path: Path) -> None:
         [*LOSSBENCH, "run", "quickstart", "--out", str(tmp_path), "--set", "workload.options.seconds=3", "--json"],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    while not ours():
+    while not namespaces_of(process.pid):
         time.sleep(0.02)
     assert "in use by a running lossbench" in lossbench("clean").stdout
     process.communicate(timeout=60)
@@ -150,7 +147,7 @@ def test_a_full_disk_is_one_line_and_nothing_stays(tmp_path: Path) -> None:
         subprocess.run(["umount", str(disk)], check=True)
     assert done.returncode == 4, done.stderr
     assert "can't be written" in done.stderr and "No space left" in done.stderr and "Traceback" not in done.stderr
-    assert ours() == []
+    assert left_behind() == []
 
 
 def test_a_link_that_goes_away_during_a_run_is_named(tmp_path: Path) -> None:
@@ -161,10 +158,10 @@ def test_a_link_that_goes_away_during_a_run_is_named(tmp_path: Path) -> None:
     deadline = time.monotonic() + 20
     while not list(tmp_path.rglob("timeline.jsonl")) and time.monotonic() < deadline:
         time.sleep(0.05)
-    (switch,) = [n for n in ours() if n.endswith("-sw")]
+    (switch,) = [n for n in namespaces_of(process.pid) if n.endswith("-sw")]
     with namespaces.open_inside(switch) as inside:
         inside.link("del", index=inside.link_lookup(ifname="p1")[0])
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 1, errors
     assert "links went away during the run: switch ports p1" in errors and "Traceback" not in errors
-    assert ours() == []
+    assert left_behind() == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness import machine
+from tests.conftest import left_behind
 
 pytestmark = pytest.mark.netns
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,7 +81,7 @@ def test_an_ordinary_user_runs_quickstart_with_cbpf_and_leaves_nothing(home: Pat
     (row,) = json.loads(done.stdout)["summary"]
     assert row["backend"] in ("cbpf", "netem") and row["columns"]["fault"] == "valid"
     assert Path(row["dir"]).stat().st_uid == NOBODY, "results belong to the user"
-    assert not [n for n in os.listdir("/run/netns") if n.startswith("lb-")]
+    assert not left_behind()
 
 
 def test_what_needs_root_says_so_in_one_line(home: Path) -> None:
