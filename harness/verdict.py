@@ -8,8 +8,6 @@ from typing import Any
 
 from harness.errors import ExitCode
 
-COLUMNS = ("fault", "timing", "outcome")
-
 
 class Status(IntEnum):
     """Ordered from best to worst."""

@@ -24,8 +24,10 @@ def _why_not(marker: str) -> str | None:
         except ImportError:
             return "needs torch"
         return None
-    if marker in ("guest", "clock"):
+    if marker == "guest":
         return machine.look().able()["netem"]
+    if marker == "clock" and os.environ.get("LOSSBENCH_CLOCK") != "instructions":
+        return "needs a clock that counts instructions (lossbench vm run --instruction-clock)"
     if marker == "gpu":
         return None if machine.gpus() else "needs a GPU"
     return None
@@ -52,9 +54,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.nodeid.endswith(ALSO_ON_STOCK):
             item.add_marker(pytest.mark.tier)
-    reasons = {
-        m: _why_not(m) for m in ("netns", "training", "guest", "gpu") if any(i.get_closest_marker(m) for i in items)
-    }
+    used = [m for m in ("netns", "training", "guest", "gpu", "clock") if any(i.get_closest_marker(m) for i in items)]
+    reasons = {marker: _why_not(marker) for marker in used}
     for item in items:
         for marker, reason in reasons.items():
             if reason is not None and item.get_closest_marker(marker):

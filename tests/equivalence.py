@@ -1,6 +1,6 @@
-"""The same profile on every backend this kernel has: is it the same channel? Prints the table of docs/equivalence.md.
+"""The same profile on every backend this kernel has: is it the same channel? Prints the table of docs/backends.md.
 
-lossbench vm run --timeout-s 3000 -- .venv/bin/python tests/equivalence.py
+lossbench vm run --timeout-s 3000 -- .venv/bin/python -m tests.equivalence
 """
 
 from __future__ import annotations

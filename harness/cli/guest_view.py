@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import typer
@@ -33,7 +34,7 @@ def run(
         "--instruction-clock",
         help="The clock counts instructions: timing that does not depend on this machine's load.",
     ),
-    cpus: int = typer.Option(2, "--cpus"),
+    cpus: int = typer.Option(2, "--cpus", min=1),
     writable: Path | None = WRITABLE,
 ) -> None:
     """Run a command on a stock kernel: lossbench vm run -- lossbench run quickstart --backend netem
@@ -68,7 +69,11 @@ def _image() -> Image:
 
 
 def _writable(folder: Path | None) -> Path:
+    from harness.guest.image import PLAIN_PATH
+
     chosen = (folder or Path("results")).resolve()
+    if not re.fullmatch(PLAIN_PATH, str(chosen)):
+        raise UsageError(f"'{chosen}' has characters that qemu can't take", next_step="give --writable another folder")
     try:
         chosen.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -28,7 +28,7 @@ def up(
     mtu: int = typer.Option(1500, "--mtu"),
     family: str = typer.Option("both", "--family", help="ipv4, ipv6 or both."),
     direction: str = typer.Option("uplink", "--direction", help="uplink, downlink or both."),
-    backend: str = typer.Option("auto", "--backend", help="netem, ebpf or cbpf."),
+    backend: str = typer.Option("auto", "--backend", help="netem, ebpf, cbpf or edt; else automatic."),
     seed: int | None = typer.Option(None, "--seed", help="Pins the loss pattern."),
 ) -> None:
     """Bring up a lab. It stands until `lossbench net down`.

@@ -17,7 +17,7 @@ def run(
     suite: str = typer.Argument(help="A suite by name, or an experiment file (.toml)."),
     settings: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Change a key, e.g. topology.hosts=8."),
     seeds: int | None = typer.Option(None, "--seeds", min=1, help="Repeat every point with this many seeds."),
-    backend: str | None = typer.Option(None, "--backend", help="netem, ebpf or cbpf instead of the automatic choice."),
+    backend: str | None = typer.Option(None, "--backend", help="netem, ebpf, cbpf, edt or relay; else automatic."),
     out: Path = typer.Option(Path("results/runs"), "--out", help="Folder for the results."),
     as_json: bool = typer.Option(False, "--json", help="One JSON object on standard output."),
 ) -> None:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
@@ -27,7 +28,7 @@ LEFT_OUT = ("LD_LIBRARY_PATH", "LD_PRELOAD", "TMPDIR")
 
 
 class BootFailedError(RunError):
-    """The guest never came up, or died without a status."""
+    """The guest never came up."""
 
 
 def run(image: Image, command: list[str], *, writable: Path | None = None, timeout_s: float | None = None,
@@ -57,14 +58,13 @@ def _once(image: Image, boot: Boot, command: list[str], timeout_s: float | None)
     folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=runs))
     try:
         boot = replace(boot, folder=folder)
-        (folder / "script").write_text(script(command, interactive=boot.interactive))
+        (folder / "script").write_text(script(command, instruction_clock=boot.instruction_clock))
         for name in ("console", "status"):
             (folder / name).touch()
         for name in ("out", "err"):
             os.mkfifo(folder / name)
-        readers = [
-            threading.Thread(target=_copy, args=(folder / n, s)) for n, s in (("out", sys.stdout), ("err", sys.stderr))
-        ]
+        ends = (("out", sys.stdout), ("err", sys.stderr))
+        readers = [threading.Thread(target=_copy, args=(folder / n, stream), daemon=True) for n, stream in ends]
         for reader in readers:
             reader.start()
         return _watch(_start(image, boot, folder), boot, folder, readers, timeout_s)
@@ -80,17 +80,18 @@ def sweep(cache: Path) -> list[Path]:
     return gone
 
 
-def script(command: list[str], *, interactive: bool) -> str:
-    """The same folder and environment as here."""
+def script(command: list[str], *, instruction_clock: bool = False) -> str:
+    """The same folder and environment as here; `lossbench` is found even if its venv is not activated."""
     lines = [
         f"export {name}={shlex.quote(value)}"
         for name, value in os.environ.items()
         if name.isidentifier() and name not in LEFT_OUT
     ]
+    lines.append(f'export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"')
     lines.append(f"cd {shlex.quote(str(Path.cwd()))} || exit 125")
-    lines.append(
-        f"exec {shlex.join(command or ['/bin/bash', '-i'])}" if not interactive or command else "exec /bin/bash -i"
-    )
+    if instruction_clock:
+        lines.append("export LOSSBENCH_CLOCK=instructions")
+    lines.append(f"exec {shlex.join(command or ['/bin/bash', '-i'])}")
     return "\n".join(lines) + "\n"
 
 
@@ -116,8 +117,9 @@ def _copy(source: Path, target: TextIO) -> None:
     stream = target.buffer
     with open(source, "rb", buffering=0) as file:
         while data := file.read(65536):
-            stream.write(data)
-            stream.flush()
+            with suppress(BrokenPipeError):  # nobody listens any more; the guest must not stall for that
+                stream.write(data)
+                stream.flush()
 
 
 def _watch(process: subprocess.Popen[bytes], boot: Boot, folder: Path, readers: list[threading.Thread],
@@ -133,6 +135,7 @@ def _watch(process: subprocess.Popen[bytes], boot: Boot, folder: Path, readers: 
                 problem = f"the guest did not come up within {limit:.0f} s"
                 break
             if timeout_s is not None and elapsed > timeout_s:
+                print(f"lossbench: the guest was ended after {timeout_s:g} s", file=sys.stderr)
                 return TIMED_OUT
             time.sleep(0.05)
     finally:
@@ -140,9 +143,9 @@ def _watch(process: subprocess.Popen[bytes], boot: Boot, folder: Path, readers: 
     status = (folder / "status").read_text().strip()
     if status.isdigit():
         return int(status)
-    raise BootFailedError(
-        f"{problem or 'the guest ended without a status'}; its console ended with:\n{_last_words(folder)}"
-    )
+    # A command that has begun is not begun again.
+    kind = RunError if ready else BootFailedError
+    raise kind(f"{problem or 'the guest ended without a status'}; its console ended with:\n{_last_words(folder)}")
 
 
 def _end(process: subprocess.Popen[bytes], folder: Path, readers: list[threading.Thread]) -> None:

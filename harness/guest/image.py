@@ -12,12 +12,13 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from harness.errors import NotAbleError
 from harness.guest.recipe import Architecture, Image, here
 
+ICACHE_LINE = 187  # glibc's _SC_LEVEL1_ICACHE_LINESIZE; Python has no name for it
 VERSION = "1"  # of what lies in the cache: raise it when the recipe changes
 # Modules the initramfs loads before anything else is there.
 EARLY = ("virtio_pci", "virtio_console", "overlay", "9pnet_virtio", "9p")
@@ -27,6 +28,8 @@ KEPT = (
     "kernel/fs/netfs/", "kernel/fs/fscache/", "kernel/drivers/virtio/", "kernel/drivers/char/", "kernel/drivers/ptp/",
 )  # fmt: skip
 KEPT_DRIVERS = re.compile(r"kernel/drivers/net/[^/]+\.ko")  # veth, ifb, tun, dummy; no hardware
+
+PLAIN_PATH = r"[\w./+@:~-]+"  # what passes qemu's options and the kernel's command line unharmed
 
 Progress = Callable[[str], None]
 
@@ -56,21 +59,26 @@ def _complete(cache: Path) -> bool:
 @contextmanager
 def _locked(cache: Path) -> Iterator[None]:
     """Two preparations at once take turns."""
+    if not re.fullmatch(PLAIN_PATH, str(cache)):
+        raise NotAbleError(f"'{cache}' has characters that qemu can't take", next_step="set LOSSBENCH_CACHE")
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        with open(cache / "lock", "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        lock = open(cache / "lock", "w")  # noqa: SIM115 - held while we prepare
     except OSError as error:
         raise NotAbleError(f"{cache} can't be used ({error})", next_step="set LOSSBENCH_CACHE") from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _run(*command: str, cwd: Path | None = None) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, cwd=cwd, check=False, env={**os.environ, "LC_ALL": "C"}
+        )
     except FileNotFoundError:
         raise NotAbleError(
-            f"no {command[0]}: the guest is made from Debian's packages", next_step="use Debian or Ubuntu"
+            f"no {command[0]}: the guest is made from Debian's packages", next_step="use a Debian machine"
         ) from None
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
@@ -121,7 +129,12 @@ def _kernel_package(architecture: Architecture) -> str:
 
 
 def _known(package: str) -> bool:
-    return subprocess.run(["apt-cache", "show", package], capture_output=True, check=False).returncode == 0
+    try:
+        return bool(_run("apt-cache", "show", package))
+    except NotAbleError:
+        if shutil.which("apt-cache") is None:
+            raise
+        return False
 
 
 def _version(cache: Path) -> str:
@@ -150,10 +163,11 @@ def _unpack_modules(cache: Path, progress: Progress) -> None:
 
 def _build_shim(architecture: Architecture, cache: Path) -> None:
     """Only where it helps (see icache.c) and a compiler is there; without it the guest is slower, not wrong."""
-    if architecture.name != "aarch64" or os.sysconf("SC_LEVEL1_ICACHE_LINESIZE") <= 256 or not shutil.which("cc"):
+    if architecture.name != "aarch64" or os.sysconf(ICACHE_LINE) <= 256 or not shutil.which("cc"):
         return
     source = Path(__file__).resolve().parent / "icache.c"
-    _run("cc", "-O2", "-shared", "-fPIC", "-o", str(cache / "icache.so"), str(source))
+    with suppress(NotAbleError):
+        _run("cc", "-O2", "-shared", "-fPIC", "-o", str(cache / "icache.so"), str(source))
 
 
 def _busybox(cache: Path) -> Path:
@@ -184,7 +198,10 @@ def _write_initramfs(cache: Path) -> None:
     files["load"] = "\n".join(path.name for path in early).encode()
     files.update({path.name: path.read_bytes() for path in early})
     folders = ["bin", "proc", "sys", "dev", "lower", "upper", "new"]
-    (cache / "initramfs").write_bytes(cpio(folders, files))
+    data, target = cpio(folders, files), cache / "initramfs"
+    if not target.exists() or target.read_bytes() != data:  # another guest may be reading it: never half a file
+        (cache / "initramfs.new").write_bytes(data)
+        (cache / "initramfs.new").replace(target)
 
 
 def cpio(folders: list[str], files: dict[str, bytes]) -> bytes:

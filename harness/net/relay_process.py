@@ -11,6 +11,7 @@ import random
 import select
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,7 +95,7 @@ def _read(wire: Wire, waiting: list[tuple[float, int, int, bytes]], number: int)
     for _ in range(BURST):
         try:
             frame = os.read(wire.descriptor, 65536)
-        except BlockingIOError:
+        except OSError:  # nothing more now, or the device is going away
             break
         number += 1
         heapq.heappush(waiting, (now + wire.wait_s(), number, wire.descriptor, frame))
@@ -105,7 +106,8 @@ def _write_due(waiting: list[tuple[float, int, int, bytes]]) -> None:
     now = time.monotonic()
     while waiting and waiting[0][0] <= now:
         _, _, descriptor, frame = heapq.heappop(waiting)
-        os.write(descriptor, frame)
+        with suppress(OSError):  # one frame the kernel will not take must not end all wires
+            os.write(descriptor, frame)
 
 
 if __name__ == "__main__":

@@ -137,8 +137,34 @@ def test_from_delay_back_to_none_in_place(build: Build, profile_file: Callable[[
     network = build(backend="netem", topology=TWO, impair=[{"profile": "wan_40ms"}])
     entry = network.experiment.impair[0].model_copy(update={"profile": profile.load("clean")})
     network.put(rules_in_force(network.experiment.model_copy(update={"impair": (entry,)}), seed=2))
-    proof = prove(network, packets=2000)
-    assert proof.judgement.status == Status.VALID and sum(r.receiver_missing for r in proof.rows) == 0
+    assert all(e["equal"] for entries in network.read_back().values() for e in entries)
+    assert np.median(delays(network)) < 30, "nothing waits its 40 ms any more"
+
+
+@pytest.mark.tier
+def test_damage_and_rate_of_an_earlier_profile_do_not_stay(build: Build, profile_file: Callable[[str], str]) -> None:
+    """netem keeps every attribute that a change does not send."""
+    from harness.placement import rules_in_force
+
+    path = profile_file("corrupt_percent = 50\nrate_mbit = 0.5\n[slot]\nmin_ms = 1\nmax_ms = 2")
+    network = build(backend="netem", topology=TWO, impair=[{"profile": path}])
+    entry = network.experiment.impair[0].model_copy(update={"profile": profile.load("clean")})
+    network.put(rules_in_force(network.experiment.model_copy(update={"impair": (entry,)}), seed=2))
+    proof = prove(network, packets=4000)
+    assert proof.judgement.status == Status.VALID, proof.judgement.reasons()
+    assert sum(r.receiver_missing for r in proof.rows) == 0
+
+
+@pytest.mark.tier
+def test_a_rule_that_ends_keeps_its_count(build: Build) -> None:
+    from harness.placement import rules_in_force
+
+    network = build(backend="netem", topology=TWO, impair=[{"profile": "loss_10", "pairs": [["h0", "h1"]]}])
+    blast(network, 4000)
+    nothing = network.experiment.model_copy(update={"impair": ()})
+    (final,) = [c for c in network.put(rules_in_force(nothing, seed=1)).values() if c]
+    (count,) = [c for label, c in final.items() if label != "unmatched"]
+    assert count.seen == 4000 and 250 < count.dropped < 550
 
 
 @pytest.mark.tier

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,20 +22,20 @@ pytestmark = pytest.mark.netns
 SLOW = {"hosts": 2, "rate_mbit": 50}
 
 
-def probe(network: Network) -> Heard:
+def probes(network: Network) -> list[Heard]:
+    """Of every flow: from h0 first, where the delay is."""
     flows, _ = plan(network.rules, network.experiment.topology)
-    with Exchange(flows[:1], namespace_of=network.star.namespace, payload_bytes=64, token=1 << 40) as exchange:
-        (heard,) = exchange.delay(wait_s=0.3)
-        return heard
+    with Exchange(flows, namespace_of=network.star.namespace, payload_bytes=64, token=1 << 40) as exchange:
+        return exchange.delay(wait_s=0.3)
 
 
 def test_packets_wait_as_long_as_asked_and_none_is_lost(build: Build, profile_file: Callable[[str], str]) -> None:
     path = profile_file("[delay]\nmean_ms = 30")
     network = build(backend="relay", topology=SLOW, impair=[{"profile": path, "hosts": ["h0"]}])
-    heard = probe(network)
-    assert heard.missing().sum() == 0 and heard.reordered() == 0
-    assert min(heard.delays_ms) >= 29.9
-    assert np.median(heard.delays_ms) < 60, "a busy machine adds some, never takes some away"
+    held, free = probes(network)
+    assert held.missing().sum() == 0 and held.reordered() == 0
+    assert min(held.delays_ms) >= 29.9, "a busy machine adds some, never takes some away"
+    assert np.median(free.delays_ms) < np.median(held.delays_ms) - 15, "the way back is not delayed"
 
 
 def test_loss_beside_a_delay_is_still_exact(build: Build, profile_file: Callable[[str], str]) -> None:
@@ -49,7 +48,7 @@ def test_loss_beside_a_delay_is_still_exact(build: Build, profile_file: Callable
 
 def test_some_packets_overtake(build: Build, profile_file: Callable[[str], str]) -> None:
     path = profile_file("[delay]\nmean_ms = 30\n[reorder]\npercent = 30")
-    heard = probe(build(backend="relay", topology=SLOW, impair=[{"profile": path, "hosts": ["h0"]}]))
+    heard = probes(build(backend="relay", topology=SLOW, impair=[{"profile": path, "hosts": ["h0"]}]))[0]
     at_once = int((np.array(heard.delays_ms) < 15).sum())
     assert heard.missing().sum() == 0
     assert 20 <= at_once <= 75, "150 packets, 30 %"
@@ -61,7 +60,7 @@ def test_a_delay_can_be_taken_back_in_place(build: Build, profile_file: Callable
     network = build(backend="relay", topology=SLOW, impair=[{"profile": path, "hosts": ["h0"]}])
     entry = network.experiment.impair[0].model_copy(update={"profile": profile.load("clean")})
     network.put(rules_in_force(network.experiment.model_copy(update={"impair": (entry,)}), seed=1))
-    heard = probe(network)
+    heard = probes(network)[0]
     assert heard.missing().sum() == 0 and np.median(heard.delays_ms) < 150
 
 
@@ -76,12 +75,13 @@ def test_a_run_with_delay_ends_with_no_wire_left(tmp_path: Path) -> None:
 
 
 def _relays() -> list[str]:
+    """Wires whose lossbench is gone: they would be children of somebody else by now."""
     found = []
-    for entry in os.listdir("/proc"):
+    for entry in Path("/proc").iterdir():
         try:
-            found += (
-                [entry] if entry.isdigit() and b"relay_process" in Path("/proc", entry, "cmdline").read_bytes() else []
-            )
+            is_wire = entry.name.isdigit() and b"relay_process" in (entry / "cmdline").read_bytes()
+            if is_wire and "PPid:\t1\n" in (entry / "status").read_text():
+                found.append(entry.name)
         except OSError:
             continue
     return found

@@ -11,7 +11,7 @@ from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
 from harness import profile
 from harness.net import kinds
-from harness.net.impair.netem import limit_packets, options_of
+from harness.net.impair.netem import differences, limit_packets, options_of
 from harness.placement import Rule
 from harness.profile import Match
 
@@ -58,7 +58,9 @@ def share(probability: float) -> int:
 def test_iid_loss_is_the_fixed_field(tmp_path: Path) -> None:
     fixed, attrs = encoded(tmp_path, '[loss]\nmodel="iid"\npercent=5')
     assert fixed == (0, 1000, share(0.05), 0, 0, 0)
-    assert attrs == {"PRNG_SEED": struct.pack("<Q", 0x0102030405060708)}
+    assert attrs.pop("PRNG_SEED") == struct.pack("<Q", 0x0102030405060708)
+    assert set(attrs) == {"CORR", "CORRUPT", "RATE", "ECN", "SLOT"}, "sent even if zero: a change would keep old values"
+    assert not any(any(value) for value in attrs.values())
 
 
 def test_gemodel_is_p_r_h_k1_in_this_order(tmp_path: Path) -> None:
@@ -133,6 +135,14 @@ def test_distribution_tables_rise_and_have_the_right_spread(name: str) -> None:
     assert abs(mean) < 0.06 and 0.6 < deviation < 1.3
     if name == "normal":
         assert deviation == pytest.approx(1, abs=0.02)
+
+
+def test_what_an_earlier_profile_left_in_the_kernel_is_noticed() -> None:
+    rule = Rule(label="r", profile=profile.load("clean"), match=Match(), seed=1, block_seed=0)
+    asked = options_of(rule)
+    assert differences(asked, {"limit": 1000, "loss": 0, "slot": {"min_delay": 0, "max_packets": 2**31 - 1}}) == []
+    left = {"limit": 1000, "corrupt": {"probability": 5, "correlation": 0}, "rate_bytes_s": 10}
+    assert differences(asked, left) == ["corrupt", "rate_bytes_s"]
 
 
 def test_an_unknown_option_is_our_mistake_and_loud() -> None:

@@ -68,20 +68,37 @@ def options_of(rule: Rule) -> dict[str, Any]:
         }
     if profile.duplicate_percent:
         options["duplicate"] = u32(profile.duplicate_percent / 100)
-    if profile.corrupt_percent:
-        options["corrupt"] = {"probability": u32(profile.corrupt_percent / 100), "correlation": 0}
-    if profile.rate_mbit:
-        options["rate_bytes_s"] = round(profile.rate_mbit * 1e6 / 8)
-    if profile.slot is not None:
-        options["slot"] = {
-            "min_delay": round(profile.slot.min_ms * 1e6), "max_delay": round(profile.slot.max_ms * 1e6),
-            "max_packets": profile.slot.packets, "max_bytes": profile.slot.bytes, "dist_delay": 0, "dist_jitter": 0,
-        }  # fmt: skip
-    if profile.ecn:
-        options["ecn"] = 1
-    if any(correlations.values()):
-        options["corr"] = correlations
+    # A change keeps every attribute that is not sent: what is not asked for goes as zero.
+    options["corrupt"] = {"probability": u32(profile.corrupt_percent / 100), "correlation": 0}
+    options["rate_bytes_s"] = round((profile.rate_mbit or 0.0) * 1e6 / 8)
+    slot = profile.slot
+    options["slot"] = {
+        "min_delay": round(slot.min_ms * 1e6) if slot else 0, "max_delay": round(slot.max_ms * 1e6) if slot else 0,
+        "max_packets": slot.packets if slot else 0, "max_bytes": slot.bytes if slot else 0,
+        "dist_delay": 0, "dist_jitter": 0,
+    }  # fmt: skip
+    options["ecn"] = int(profile.ecn)
+    options["corr"] = correlations
     return options
+
+
+def differences(asked: dict[str, Any], real: dict[str, Any]) -> list[str]:
+    """Names whose value in the kernel is not the asked one; absent and zero are the same. The delay table and the seed
+    (before 6.6) are never dumped."""
+
+    def plain(value: Any) -> Any:
+        return {k: v for k, v in value.items() if v} if isinstance(value, dict) else value or 0
+
+    names = {*asked, *real} - {"distribution", "seed"}
+    limitless = {"max_packets", "max_bytes"}  # the kernel dumps "no limit" for the zero that was sent
+    out = []
+    for name in sorted(names):
+        wanted, found = plain(asked.get(name, 0)), plain(real.get(name, 0))
+        if name == "slot" and isinstance(found, dict) and not wanted:
+            found = {k: v for k, v in found.items() if k not in limitless}
+        if (wanted or 0) != (found or 0):
+            out.append(name)
+    return out
 
 
 def _loss_options(profile: Profile, correlations: dict[str, int]) -> dict[str, Any]:
@@ -106,11 +123,6 @@ def _loss_options(profile: Profile, correlations: dict[str, int]) -> dict[str, A
     return {}
 
 
-def _loses_table(old: Rule, new: Rule) -> bool:
-    """A delay table can't be taken back from a qdisc."""
-    return "distribution" in options_of(old) and "distribution" not in options_of(new)
-
-
 class NetemBackend:
     """See base.Backend."""
 
@@ -124,8 +136,13 @@ class NetemBackend:
         self._oversize = OversizeCounter(switch)
         self._rules: dict[Hook, tuple[Rule, ...]] = dict(rules or {})
         self._start: dict[Hook, dict[str, list[int]]] = {}
+        self._tables: set[int] = set()  # devices whose qdisc holds a delay table
         for hook, start in (state or {}).items():
             self._start[Hook.named(hook)] = start
+        for place, here in self._rules.items():
+            for number, rule in enumerate(here):
+                if "distribution" in options_of(rule):
+                    self._tables |= set(switch.link_lookup(ifname=_device_name(place, number)))
 
     def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> Counters:
         ensure_clsact(self._switch, point.port_index)
@@ -133,25 +150,32 @@ class NetemBackend:
         if not known:
             self._oversize.put(point)
         before = self._rules.get(point.hook, ())
-        remade = any(_loses_table(old, new) for old, new in zip(before, rules, strict=False))
-        final = self.counters(point) if remade else {}  # a qdisc that is made anew forgets
+        early = self.counters(point) if known else {}
+        forgotten = set()
         for number, rule in enumerate(rules):
             device = self._device(point, number)
             old = before[number] if number < len(before) else None
-            self._put_netem(device, rule, old)
-            if old is None or old.match != rule.match:  # a filter that stays keeps its counter
+            if self._put_netem(device, rule) and old is not None:
+                forgotten.add(old.label)
+            if old is None or old.match != rule.match:
                 self._redirect(point, number, rule, device)
         for number in range(len(rules), len(before)):
+            # The qdisc stays, so that what waits in it still leaves; nothing new is sent there.
             self._switch.tc(
                 "del-filter", "bpf", point.port_index, handle=1, parent=PARENT[point.hook.direction],
                 prio=FIRST_PRIO + number,
             )  # fmt: skip
-        if known and not remade:
-            final = self.counters(point)
+        final = self._final(point, before, early, forgotten) if known else {}
         self._rules[point.hook] = rules
         self._start[point.hook] = {rule.label: list(self._raw(point, n)) for n, rule in enumerate(rules)}
         self._start[point.hook][OVERSIZE] = [self._oversize.count(point)]
         return final
+
+    def _final(self, point: HookPoint, before: tuple[Rule, ...], early: Counters, forgotten: set[str]) -> Counters:
+        """Read after the change; before it only where the change wiped the counter out."""
+        late = self.counters(point)
+        lost = forgotten | {rule.label for rule in before if rule.profile.duplicate_percent}
+        return {label: early[label] if label in lost else count for label, count in late.items()}
 
     def _redirect(self, point: HookPoint, number: int, rule: Rule, device: int) -> None:
         self._switch.tc(
@@ -162,7 +186,7 @@ class NetemBackend:
 
     def _device(self, point: HookPoint, number: int) -> int:
         """The IFB of this rule's place; made once, kept."""
-        name = f"i{point.hook.rank}{point.hook.direction[0]}{number}"
+        name = _device_name(point.hook, number)
         found = self._switch.link_lookup(ifname=name)
         if not found:
             self._switch.link("add", ifname=name, kind="ifb", mtu=max(point.mtu, 1500))
@@ -170,15 +194,20 @@ class NetemBackend:
             self._switch.link("set", index=found[0], state="up")
         return int(found[0])
 
-    def _put_netem(self, device: int, rule: Rule, old: Rule | None) -> None:
-        """In place; only a delay table can't be taken back, so without one the qdisc is made anew."""
-        handle = 0x10000
-        if old is not None and _loses_table(old, rule):
+    def _put_netem(self, device: int, rule: Rule) -> bool:
+        """In place. Only a delay table can't be taken back: then the qdisc is made anew, and True is returned."""
+        options = options_of(rule)
+        remake = device in self._tables and "distribution" not in options
+        if remake:
             self._switch.tc("del", index=device, parent=kinds.TC_H_ROOT)
+            self._tables.discard(device)
         try:
-            self._switch.tc("replace", "netem", device, handle, parent=kinds.TC_H_ROOT, netem=options_of(rule))
+            self._switch.tc("replace", "netem", device, 0x10000, parent=kinds.TC_H_ROOT, netem=options)
         except NetlinkError as error:
             raise OSError(error.code, f"netem refused {rule.label}: {error}") from None
+        if "distribution" in options:
+            self._tables.add(device)
+        return remake
 
     def _qdisc(self, point: HookPoint, number: int) -> Any:
         for message in self._switch.get_qdiscs(self._device(point, number)):
@@ -187,17 +216,13 @@ class NetemBackend:
         return None
 
     def read_back(self, point: HookPoint) -> list[dict[str, Any]]:
-        """Field by field; the delay table and (before 6.6) the seed are never dumped."""
+        """Field by field."""
         attached = len(filters_of(self._switch, point.port_index, point.hook.direction)) - 1
         out = []
         for number, rule in enumerate(self._rules[point.hook]):
             qdisc = self._qdisc(point, number)
             real = {} if qdisc is None else decoded(qdisc.get_attr("TCA_OPTIONS"))
-            asked = options_of(rule)
-            differs = [
-                name for name, value in asked.items()
-                if name not in ("distribution", "seed") and (value and real.get(name) != value)
-            ]  # fmt: skip
+            differs = differences(options_of(rule), real)
             out.append(
                 {
                     "rule": rule.label, "attached": number < attached and qdisc is not None, "equal": not differs,
@@ -220,11 +245,11 @@ class NetemBackend:
         out: Counters = {}
         for number, rule in enumerate(self._rules[point.hook]):
             start = self._start.get(point.hook, {}).get(rule.label, [0, 0, 0])
-            seen, let_out, dropped = (n - s for n, s in zip(self._raw(point, number), start, strict=True))
-            # A duplicate is let out once more than it was seen. netem counts no corruption.
-            out[rule.label] = RuleCounters(
-                seen=seen, dropped=dropped, duplicated=max(let_out + dropped - seen, 0), damage_counted=False
-            )
+            redirected, let_out, dropped = (n - s for n, s in zip(self._raw(point, number), start, strict=True))
+            # The qdisc's own count outlives its filter; but a duplicate is let out once more than it was seen.
+            seen = redirected if rule.profile.duplicate_percent else let_out + dropped
+            duplicated = max(let_out + dropped - seen, 0)
+            out[rule.label] = RuleCounters(seen=seen, dropped=dropped, duplicated=duplicated, damage_counted=False)
         over = self._oversize.count(point) - self._start.get(point.hook, {}).get(OVERSIZE, [0])[0]
         out[UNMATCHED] = RuleCounters(seen=0, dropped=0, super_packets=over)
         return out
@@ -234,6 +259,10 @@ class NetemBackend:
 
     def close(self) -> None:
         """Nothing is held: qdiscs live as long as their devices."""
+
+
+def _device_name(hook: Hook, number: int) -> str:
+    return f"i{hook.rank}{hook.direction[0]}{number}"
 
 
 def decoded(options: Any) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""The backends there are, and which one a run gets. Adding a backend is one file and one line here."""
+"""The backends there are, and which one a run gets. Adding a backend is one file and two lines here (and
+what it needs in machine.Kernel.able)."""
 
 from __future__ import annotations
 
