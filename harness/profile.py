@@ -235,12 +235,18 @@ class Profile(Frozen):
 
     def warnings(self) -> list[str]:
         """What a user should know before believing this profile."""
+        out = []
         if isinstance(self.loss, IidLoss) and self.loss.correlation_percent:
-            return [
+            out.append(
                 f"profile {self.name}: netem's correlation changes the loss rate itself, so only the packet counts are "
                 "proven, not the rate; gilbert_elliott gives bursts with the rate you ask for"
-            ]
-        return []
+            )
+        if self.delay is not None and self.delay.correlation_percent:
+            out.append(
+                f"profile {self.name}: netem takes a delay correlation and correlates nothing (measured: it uses the "
+                "correlated number modulo the spread); the delays will be independent"
+            )
+        return out
 
     def chain(self) -> Chain | None:
         """The Markov chain of this profile's loss; None if it is not a chain."""

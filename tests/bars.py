@@ -1,6 +1,6 @@
 """The figures behind lossbench's promises about the network, measured on this machine. Minutes, as root.
 
-make bars            or            python tests/bars.py [part ...]      parts: up loss bursts honest
+make bars            or            python tests/bars.py [part ...]      parts: up loss bursts honest relay
 """
 
 from __future__ import annotations
@@ -148,7 +148,32 @@ def honest() -> None:
         print(f"{backend}: {len(wrong)} of 100 not proven, {(time.monotonic() - start) / 100:.2f} s a run {wrong[:3]}")
 
 
-PARTS = {"up": up, "loss": loss, "bursts": bursts, "honest": honest}
+def relay() -> None:
+    """Packets of 1 kB in bursts of at most 2 ms, 4 hosts to their neighbours, each held 5 ms."""
+    print("\n== relay: share of packets lost in the user-space wire at a given packet rate, 3 s each")
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as file:
+        file.write('why = "bars"\n[delay]\nmean_ms = 5\n')
+        file.flush()
+        for rate in (10_000, 20_000, 30_000, 40_000, 50_000, 60_000, 80_000):
+            keys = {"topology": {"hosts": 4}, "impair": [{"profile": file.name}]}
+            with network(backend="relay", **keys) as (net, _):
+                sent, got, took = _paced(net, packets_per_s=rate, seconds=3)
+            print(f"{rate:6d} asked, {sent / took:6.0f} sent per second: {1 - got / sent:.4%} lost")
+
+
+def _paced(net: Network, *, packets_per_s: int, seconds: float) -> tuple[int, int, float]:
+    flows, _ = plan(net.rules, net.experiment.topology)
+    with Exchange(flows, namespace_of=net.star.namespace, payload_bytes=1000, token=secrets.randbits(62)) as exchange:
+        total = int(packets_per_s * seconds / len(flows))
+        # `loss` sends at half of the rate it is told, in rounds of at most 2 ms.
+        rate_mbit = packets_per_s / len(flows) * (1000 + 66) * 8 / 1e6 / 0.5
+        start = time.monotonic()
+        heard = exchange.loss(packets=total, rate_mbit=rate_mbit, settled=lambda _: False, wait_s=0.2)
+        took = time.monotonic() - start - 0.5  # it listens half a second after its last packet
+    return total * len(flows), sum(h.sent - int(h.missing().sum()) for h in heard), took
+
+
+PARTS = {"up": up, "loss": loss, "bursts": bursts, "honest": honest, "relay": relay}
 
 if __name__ == "__main__":
     for part in sys.argv[1:] or PARTS:

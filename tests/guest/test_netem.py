@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import socket
+import struct
+import time
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from harness import lossmodel, profile, statistics
-from harness.net import shaping
+from harness.net import kinds, shaping
 from harness.net.impair.netem import decoded, options_of
 from harness.net.network import Network
 from harness.net.probe.exchange import Exchange, Heard
 from harness.net.probe.flows import plan
 from harness.verdict import Status
-from tests.netns.conftest import Build, prove
+from tests.netns.conftest import Build, open_socket, prove
 
 pytestmark = [pytest.mark.netns, pytest.mark.guest]
 PACKETS = 50_000
+SO_TIMESTAMPNS = 35
 TWO = {"hosts": 2}
 
 
@@ -219,6 +223,105 @@ def test_jitter_has_the_asked_spread(build: Build, profile_file: Callable[[str],
     low, high = np.quantile(seen, (0.25, 0.75))
     assert high - low == pytest.approx(4.0 if distribution == "uniform" else 1.35 * 4, rel=0.3)
     assert np.median(seen) == pytest.approx(20, rel=0.08)
+
+
+@pytest.mark.clock
+@pytest.mark.parametrize("distribution", ["pareto", "paretonormal"])
+def test_heavy_tails_follow_their_table(build: Build, profile_file: Callable[[str], str], distribution: str) -> None:
+    text = f'[delay]\nmean_ms = 20\njitter_ms = 4\ndistribution = "{distribution}"'
+    network = build(backend="netem", topology=TWO, impair=[{"profile": profile_file(text), "hosts": ["h0"]}])
+    asked = 20 + 4 * np.frombuffer(kinds.distribution_table(distribution), dtype=np.int16) / 8192
+    seen = delays(network)
+    for q in (0.1, 0.25, 0.5, 0.75, 0.9):
+        # The quantile of so few samples is itself spread; asked values a little to both sides are as good.
+        low, high = np.quantile(asked, (max(q - 0.12, 0), min(q + 0.12, 1)))
+        assert low - 0.5 <= np.quantile(seen, q) <= high + 0.5, (q, np.quantile(seen, q), low, high)
+    upper, lower = np.quantile(seen, 0.95) - np.median(seen), np.median(seen) - np.quantile(seen, 0.05)
+    assert upper > 1.5 * lower, "the tail is on the late side"
+
+
+@pytest.mark.clock
+def test_delay_correlation_is_taken_by_the_kernel_and_correlates_nothing(
+    build: Build, profile_file: Callable[[str], str]
+) -> None:
+    """netem takes its correlated number modulo the spread, which wipes the correlation out: a user is warned."""
+    path = profile_file("[delay]\nmean_ms = 20\njitter_ms = 4\ncorrelation_percent = 95")
+    network = build(backend="netem", topology=TWO, impair=[{"profile": path, "hosts": ["h0"]}])
+    assert all(e["equal"] for entries in network.read_back().values() for e in entries)
+    seen = arrivals_ms(network, packets=400, spacing_s=0.02)[:, 2]
+    assert abs(np.corrcoef(seen[:-1], seen[1:])[0, 1]) < 0.4, "95 % was asked"
+    assert "delay correlation" in profile.load(path).warnings()[0]
+
+
+def arrivals_ms(network: Network, *, packets: int, spacing_s: float = 0.0, size: int = 100) -> np.ndarray:
+    """Rows (number, arrival, delay) in order of arrival, of packets from h0 to h1."""
+    with open_socket(network, "h1") as receiver, open_socket(network, "h0") as sender:
+        receiver.setsockopt(socket.SOL_SOCKET, 33, 8 << 20)
+        receiver.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        receiver.bind(("10.77.0.2", 5000))
+        receiver.settimeout(1.0)
+        sender.connect(("10.77.0.2", 5000))
+        sender.send(bytes(size))  # the first packet of a path is slow
+        receiver.recv(2048)
+        for number in range(packets):
+            sender.send(struct.pack("<Iq", number, time.time_ns()).ljust(size, b"."))
+            time.sleep(spacing_s)
+        rows = []
+        for _ in range(packets):
+            data, ancillary, _, _ = receiver.recvmsg(2048, 64)
+            number, sent = struct.unpack_from("<Iq", data)
+            seconds, nanoseconds = struct.unpack("qq", ancillary[0][2])
+            arrived = seconds * 1_000_000_000 + nanoseconds
+            rows.append((number, arrived / 1e6, (arrived - sent) / 1e6))
+    return np.array(rows)
+
+
+@pytest.mark.clock
+def test_a_rate_spaces_packets_by_their_size(build: Build, profile_file: Callable[[str], str]) -> None:
+    network = build(backend="netem", topology=TWO, impair=[{"profile": profile_file("rate_mbit = 5"), "hosts": ["h0"]}])
+    arrived = arrivals_ms(network, packets=150, size=1000)[:, 1]
+    assert arrived[-1] - arrived[0] == pytest.approx(149 * (1000 + 42) * 8 / 5e6 * 1000, rel=0.08)
+
+
+@pytest.mark.clock
+def test_slots_let_packets_out_together(build: Build, profile_file: Callable[[str], str]) -> None:
+    path = profile_file("[slot]\nmin_ms = 40\nmax_ms = 40")
+    network = build(backend="netem", topology=TWO, impair=[{"profile": path, "hosts": ["h0"]}])
+    arrived = arrivals_ms(network, packets=200, spacing_s=0.003)[:, 1]
+    gaps = np.diff(arrived)
+    between = gaps[gaps > 15]
+    assert len(between) >= 5 and (gaps < 15).sum() > 3 * len(between), "many packets to a slot"
+    starts = arrived[1:][gaps > 15]
+    assert np.median(np.diff(starts)) == pytest.approx(40, rel=0.15)
+
+
+@pytest.mark.clock
+def test_with_a_gap_every_fifth_packet_overtakes(build: Build, profile_file: Callable[[str], str]) -> None:
+    path = profile_file("[delay]\nmean_ms = 30\n[reorder]\npercent = 100\ngap = 5")
+    network = build(backend="netem", topology=TWO, impair=[{"profile": path, "hosts": ["h0"]}])
+    rows = arrivals_ms(network, packets=100, spacing_s=0.002)
+    at_once = np.sort(rows[rows[:, 2] < 15, 0])
+    assert set(np.diff(at_once)) == {5} and len(at_once) == 20
+
+
+@pytest.mark.tier
+def test_ecn_marks_what_allows_it_instead_of_dropping_it(build: Build, profile_file: Callable[[str], str]) -> None:
+    path = profile_file('ecn = true\n[loss]\nmodel = "iid"\npercent = 10')
+    network = build(backend="netem", topology=TWO, impair=[{"profile": path, "hosts": ["h0"]}])
+    packets = 4000
+    with open_socket(network, "h1") as receiver, open_socket(network, "h0") as sender:
+        receiver.setsockopt(socket.SOL_SOCKET, 33, 32 << 20)
+        receiver.setsockopt(socket.IPPROTO_IP, socket.IP_RECVTOS, 1)
+        receiver.bind(("10.77.0.2", 5000))
+        receiver.settimeout(1.0)
+        sender.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, 2)  # ECT(0)
+        for _ in range(packets):
+            sender.sendto(b"x", ("10.77.0.2", 5000))
+        codes = [receiver.recvmsg(64, 64)[1][0][2][0] & 3 for _ in range(packets)]
+    marked = codes.count(3)
+    assert statistics.binomial_two_sided(marked, packets, 0.10) > 1e-4, "all arrived, the asked share is marked"
+    (count,) = [c for label, c in network.current_counters()[next(iter(network.rules))].items() if label != "unmatched"]
+    assert count.dropped == marked, "netem counts a mark as a drop"
 
 
 @pytest.mark.clock
