@@ -38,7 +38,7 @@ HEADER_FIELDS: dict[str, tuple[int, int]] = {
     "step": (16, 4),
     "half": (20, 1),
     "dtype": (21, 1),
-    "flags": (22, 2),
+    "sequence": (22, 2),
     "block": (24, 4),
     "chunk": (28, 4),
 }
@@ -58,14 +58,14 @@ class Header:
     step: int = 0
     half: int = 0
     dtype: int = 0
-    flags: int = 0
+    sequence: int = 0
     block: int = 0
     chunk: int = 0
 
     def pack(self) -> bytes:
         return HEADER.pack(
             MAGIC, VERSION, self.kind, self.token, self.source, self.destination,
-            self.step, self.half, self.dtype, self.flags, self.block, self.chunk,
+            self.step, self.half, self.dtype, self.sequence, self.block, self.chunk,
         )  # fmt: skip
 
     @classmethod
@@ -73,14 +73,14 @@ class Header:
         """The header, or None if these bytes are not one of ours."""
         if len(payload) < HEADER_BYTES:
             return None
-        magic, version, kind, token, source, destination, step, half, dtype, flags, block, chunk = HEADER.unpack_from(
-            payload
+        magic, version, kind, token, source, destination, step, half, dtype, sequence, block, chunk = (
+            HEADER.unpack_from(payload)
         )
         if magic != MAGIC or version != VERSION:
             return None
         return cls(
             kind=kind, token=token, source=source, destination=destination, step=step,
-            half=half, dtype=dtype, flags=flags, block=block, chunk=chunk,
+            half=half, dtype=dtype, sequence=sequence, block=block, chunk=chunk,
         )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ headers = st.builds(
     step=u32,
     half=u8,
     dtype=u8,
-    flags=u16,
+    sequence=u16,
     block=u32,
     chunk=u32,
 )
@@ -51,7 +51,7 @@ def test_scapy_and_the_contract_agree_on_the_layout() -> None:
     from harness.net.probe import datagram
 
     header = Header(
-        kind=5, token=2**63 + 7, source=3, destination=9, step=11, half=1, dtype=2, flags=4, block=5, chunk=6
+        kind=5, token=2**63 + 7, source=3, destination=9, step=11, half=1, dtype=2, sequence=4, block=5, chunk=6
     )
     assert datagram.payload(header, size=HEADER_BYTES) == header.pack()
     fields = datagram.dissect(header.pack())

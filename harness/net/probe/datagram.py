@@ -37,7 +37,7 @@ class LossbenchDatagram(Packet):  # type: ignore[misc]
         LEIntField("step", 0),
         ByteEnumField("half", 0, {number: name for name, number in contract.HALVES.items()}),
         ByteField("dtype", 0),
-        LEShortField("flags", 0),
+        LEShortField("sequence", 0),
         LEIntField("block", 0),
         LEIntField("chunk", 0),
     ]

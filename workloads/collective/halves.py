@@ -1,0 +1,117 @@
+"""The two halves as primitives, on flat numpy arrays: run inside an endpoint's thread (`Endpoint.submit`).
+
+out, account = reduce_scatter(endpoint, values, cut, policy...)      mean over the contributions that arrived
+account      = all_gather(endpoint, mine, out, cut)                  what is missing keeps what `out` held
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from harness.contract import HALVES, HEADER_BYTES
+from workloads.transport import wire
+from workloads.transport.endpoint import Endpoint
+from workloads.transport.flow import Incoming
+from workloads.transport.half import Account, Half
+from workloads.transport.layout import Layout
+from workloads.transport.sink import Add, Put
+from workloads.transport.wire import Array, Bits
+
+SCATTER, GATHER = HALVES["reduce_scatter"], HALVES["all_gather"]
+Combine = Callable[..., Array]  # a numpy ufunc with `out`
+
+
+@dataclass(kw_only=True)
+class Reduction:
+    """The first half, under way or done. `mine` is the block this rank owns."""
+
+    half: Half
+    layout: Layout
+    mine: int
+    sums: Array  # wide elements of the own block: own part (if wanted) and what arrived
+    own: Array | None  # this rank's own contribution, where it is still needed afterwards
+    counts_own: bool
+    account: Account | None = None
+
+    def counts(self) -> Array:
+        """Contributions per packet of the own block."""
+        assert self.account is not None
+        out = np.full(self.layout.packets[self.mine], int(self.counts_own), dtype=np.int32)
+        for arrived in self.account.arrived.values():
+            out += arrived
+        return out
+
+
+def start_reduce_scatter(
+    endpoint: Endpoint, values: Array, *, layout: Layout, block_of: tuple[int, ...], own: bool = True,
+    in_place: bool = False, keep_own: bool = False, combine: Combine = np.add, reliable: bool = False,
+) -> Reduction:  # fmt: skip
+    """Ears open; `Endpoint.drive` does the rest. `block_of[rank]` is the block that rank owns. `in_place`: sums may be
+    made in `values` itself, where its type allows it."""
+    half = endpoint.open(half=SCATTER, segment=layout.segment, reliable=reliable)
+    codec, mine = layout.codec, block_of[endpoint.rank]
+    for peer in endpoint.peers:
+        block = block_of[peer]
+        part = wire.as_bytes(layout.block(values, block))
+        endpoint.send_to(half, peer, part, block=block, code=codec.code)
+    own_part = layout.block(values, mine)
+    kept = codec.widen(own_part).copy() if keep_own else None
+    if in_place and own and codec.memory == codec.wide:
+        sums = own_part
+    else:
+        sums = endpoint.buffers.bytes("sums", len(own_part) * codec.wide.itemsize).view(codec.wide)
+        sums[:] = codec.widen(own_part) if own else 0
+    for peer in endpoint.peers:
+        sink = Add(sums, layout.width, codec, combine)
+        half.incoming[peer] = Incoming(peer=peer, total=layout.packets[mine], sink=sink)
+    endpoint.listen(half, code=codec.code)
+    return Reduction(half=half, layout=layout, mine=mine, sums=sums, own=kept, counts_own=own)
+
+
+def normalise(reduction: Reduction, *, op: str, normaliser: str, world: int, loss: float) -> Bits:
+    """Sums to means (`avg`) or N times means (`sum`), in place. `count`: of what arrived; `world`: divided by N;
+    `expected`: own part by N, others by N(1-p). Returns the packets to which nothing contributed: they hold zero."""
+    counts, sums = reduction.counts(), reduction.sums
+    times = world if op == "sum" else 1
+    wide = replace(reduction.layout.codec, name="sums", memory=sums.dtype)
+    if normaliser == "count":
+        factors = times / np.maximum(counts, 1)
+    elif normaliser == "world":
+        factors = np.full(len(counts), times / world)
+    else:
+        factors = np.full(len(counts), times / (world * max(1 - loss, 1e-6)))
+        if reduction.own is not None and reduction.counts_own:
+            sums -= reduction.own
+    reduction.layout.scale(sums, factors, codec=wide)
+    if normaliser == "expected" and reduction.own is not None and reduction.counts_own:
+        sums += reduction.own * sums.dtype.type(times / world)
+    empty: Bits = counts == 0
+    return empty
+
+
+def start_all_gather(
+    endpoint: Endpoint, out: Array, *, layout: Layout, block_of: tuple[int, ...], reliable: bool = False
+) -> Half:
+    """Ears open for every other block; arriving packets go straight to where they belong in `out`. Missing ones leave
+    what is there."""
+    half = endpoint.open(half=GATHER, segment=layout.segment, reliable=reliable)
+    for peer in endpoint.peers:
+        block = block_of[peer]
+        sink = Put(layout.block(out, block), layout.width)
+        half.incoming[peer] = Incoming(peer=peer, total=layout.packets[block], sink=sink)
+    endpoint.listen(half, code=layout.codec.code)
+    return half
+
+
+def finish_all_gather(endpoint: Endpoint, half: Half, mine: Array, *, layout: Layout, block: int) -> Account:
+    """Send the own block, in its memory format, to everybody; until the half ends."""
+    for peer in endpoint.peers:
+        endpoint.send_to(half, peer, wire.as_bytes(mine), block=block, code=layout.codec.code)
+    return endpoint.drive(half)
+
+
+def payload_bytes(account: Account, segment: int) -> int:
+    return sum(int(bits.sum()) for bits in account.arrived.values()) * (segment - HEADER_BYTES)

@@ -1,0 +1,3 @@
+"""Datagrams that may be lost: UDP with segmentation offload, vectorised headers, two halves of a collective.
+
+Knows numpy and sockets, nothing of torch. Read endpoint.py first."""

@@ -1,0 +1,269 @@
+"""Who gets which packet: sorts what the socket brings, keeps what is early, answers markers, hears acknowledgements."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from harness.contract import HEADER, HEADER_BYTES, MAGIC, VERSION
+from workloads.transport import wire
+from workloads.transport.counters import Counters
+from workloads.transport.flow import Incoming, Outgoing
+from workloads.transport.half import Half, bitmap, from_bitmap
+from workloads.transport.policy import Policy
+
+SendControl = Callable[[int, bytes], None]
+BITMAP_BYTES = 1024
+REMEMBERED = 8  # closed halves whose late packets can still be told from double ones
+EARLY_FACTOR = 2  # early packets kept, in windows; more can't come from peers that keep to theirs
+
+
+class Pump(Protocol):
+    """Who fills flows by itself must know which are listened to."""
+
+    def expect(self, key: bytes, half: Half, flow: Incoming) -> None: ...
+    def forget(self, half: Half) -> None: ...
+
+
+class Mailbox:
+    def __init__(
+        self, *, rank: int, token: int, peers: dict[int, tuple[str, int]], counters: Counters, policy: Policy,
+        send: SendControl, window_bytes: int,
+    ) -> None:  # fmt: skip
+        self._rank, self._token, self._peers = rank, token, peers
+        self._counters, self._policy, self._send = counters, policy, send
+        self._window_bytes = window_bytes
+        self.allowance_s = policy.reorder_ms / 1000
+        self._expected: dict[bytes, tuple[Half, Incoming]] = {}
+        self._open: dict[int, Half] = {}  # by 16-bit sequence
+        self._next = 0  # first sequence that was not listened to yet
+        self._early: dict[int, list[wire.Bytes]] = {}
+        self._early_bytes = 0
+        self._early_markers: dict[int, dict[int, tuple[int, int]]] = {}
+        self._out: dict[int, dict[int, Outgoing]] = {peer: {} for peer in peers}  # by peer, by sequence
+        self._expiry: dict[int, float] = {}  # of flows of closed halves, by sequence
+        self._remembered: dict[int, Half] = {}
+        self._silent = dict.fromkeys(peers, 0)  # halves in a row without a sign of it
+        self.pump: Pump  # set by the endpoint: the two need each other
+
+    # --- halves come and go ------------------------------------------------------------------------------------------
+
+    def listen(self, half: Half, keys: dict[int, bytes]) -> None:
+        number = half.sequence % wire.SEQUENCES
+        self._open[number] = half
+        self._next = half.sequence + 1
+        for peer, key in keys.items():
+            self._expected[key] = (half, half.incoming[peer])
+            self.pump.expect(key, half, half.incoming[peer])
+        for rows in self._early.pop(number, ()):
+            self._early_bytes -= rows.size
+            self._sort(rows, counted=True)
+        for peer, (total, sent) in self._early_markers.pop(number, {}).items():
+            self._marker(half, peer, total, sent)
+
+    def sending(self, half: Half) -> None:
+        for peer, flow in half.outgoing.items():
+            self._out[peer][half.sequence] = flow
+
+    def closed(self, half: Half) -> None:
+        """No longer listened to; its markers are still repeated for a while."""
+        self._forget(half)
+        for peer, flow in half.incoming.items():
+            heard = flow.count or flow.ended_at is not None or flow.total == 0
+            self._silent[peer] = 0 if heard else self._silent[peer] + 1
+            self._counters.duplicates += flow.duplicates
+        for peer, out in half.outgoing.items():
+            if out.finished:
+                self._out[peer].pop(half.sequence, None)
+        self._expiry[half.sequence] = time.perf_counter() + 2 * self._policy.deadline_max_ms / 1000
+
+    def _forget(self, half: Half) -> None:
+        number = half.sequence % wire.SEQUENCES
+        self._open.pop(number, None)
+        self.pump.forget(half)
+        self._expected = {key: entry for key, entry in self._expected.items() if entry[0] is not half}
+        self._remembered[number] = half
+        if len(self._remembered) > REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
+
+    def abandon(self) -> None:
+        """A job failed: nothing of it is waited for any more."""
+        for half in list(self._open.values()):
+            half.sending = False
+            self._forget(half)
+        for flows in self._out.values():
+            flows.clear()
+
+    def absent(self) -> frozenset[int]:
+        return frozenset(peer for peer, halves in self._silent.items() if halves >= self._policy.absent_after)
+
+    def under_way(self, flow: Outgoing) -> int:
+        """Bytes of other halves that this peer has not taken in yet."""
+        flows = self._out[flow.peer]
+        if len(flows) <= 1:
+            return 0
+        return sum((other.cursor - other.taken) * other.segment for other in flows.values() if other is not flow)
+
+    # --- packets -----------------------------------------------------------------------------------------------------
+
+    def take(self, rows: wire.Bytes) -> None:
+        """Rows of one system call: nearly always packets of one flow of an open half."""
+        if rows.shape[1] < HEADER_BYTES:
+            self._counters.strangers += len(rows)
+            return
+        found = self._expected.get(rows[0, : wire.PREFIX_BYTES].tobytes())
+        if found is not None and rows.shape[1] == found[0].segment and wire.one_flow(rows):
+            self._counters.received[found[1].peer] += len(rows)
+            self._data(found[0], found[1], rows)
+            return
+        for part in wire.flows_of(rows):
+            self._sort(part, counted=False)
+
+    def _sort(self, rows: wire.Bytes, *, counted: bool) -> None:
+        """Rows of one prefix, whatever it is."""
+        magic, version, kind, token, source, destination, _, _, state, sequence, block, chunk = HEADER.unpack_from(
+            rows[0]
+        )
+        known = (magic, version, token, destination) == (MAGIC, VERSION, self._token, self._rank)
+        if not known or source not in self._peers:
+            self._counters.strangers += len(rows)
+            return
+        if not counted:
+            self._counters.received[source] += len(rows)
+        self._silent[source] = 0
+        half = self._open.get(sequence)
+        if kind in (wire.DATA, wire.RELIABLE):
+            self._sort_data(rows, source, sequence)
+        elif kind == wire.MARKER:
+            if half is not None:
+                self._marker(half, source, block, chunk)
+            elif wire.ahead(sequence, self._next) >= 0:
+                self._early_markers.setdefault(sequence, {})[source] = (block, chunk)
+            else:
+                self._acknowledge(source, sequence, taken=block, finished=True)
+        elif kind == wire.ACK:
+            self._acknowledged(source, sequence, bytes(rows[-1]), finished=bool(state), base=block, taken=chunk)
+        else:
+            self._counters.strangers += len(rows)
+
+    def _sort_data(self, rows: wire.Bytes, source: int, sequence: int) -> None:
+        found = self._expected.get(rows[0, : wire.PREFIX_BYTES].tobytes())
+        if found is not None and rows.shape[1] == found[0].segment:
+            self._data(found[0], found[1], rows)
+        elif sequence in self._open:
+            self._counters.mismatched += len(rows)
+        elif wire.ahead(sequence, self._next) >= 0:
+            if self._early_bytes + rows.size > EARLY_FACTOR * self._window_bytes * len(self._peers):
+                self._counters.strangers += len(rows)
+                return
+            self._early.setdefault(sequence, []).append(rows.copy())
+            self._early_bytes += rows.size
+        else:
+            self._late(rows, source, sequence)
+
+    def _data(self, half: Half, flow: Incoming, rows: wire.Bytes) -> None:
+        first = flow.count == 0
+        flow.take(rows)
+        self.noticed(half, flow, first=first)
+
+    def noticed(self, half: Half, flow: Incoming, *, first: bool) -> None:
+        """A flow took packets in: what follows from it."""
+        now = time.perf_counter()
+        half.progress = now
+        self._silent[flow.peer] = 0
+        if half.first_packet is None:
+            half.first_packet = now
+        if first:
+            self._passed(half, flow.peer, now)
+        if flow.complete:
+            self._acknowledge(flow.peer, half.sequence, taken=flow.total, finished=True)
+        elif (flow.highest - flow.acknowledged) * half.segment * 4 > self._window_bytes:
+            flow.acknowledged = flow.highest
+            self._acknowledge(flow.peer, half.sequence, taken=flow.highest, finished=False)
+
+    def _passed(self, half: Half, peer: int, now: float) -> None:
+        """A packet of a half says that its sender has ended the halves before it."""
+        for other in self._open.values():
+            if other.sequence < half.sequence and peer in other.incoming and other.incoming[peer].ended_at is None:
+                other.incoming[peer].ended_at = now
+
+    def _late(self, rows: wire.Bytes, source: int, sequence: int) -> None:
+        """Of a closed half: counted; if an end marker overtook it, the next halves wait a little longer."""
+        half = self._remembered.get(sequence)
+        flow = half.incoming.get(source) if half is not None else None
+        if half is None or flow is None:
+            self._counters.late += len(rows)
+            return
+        index = wire.column(rows, wire.CHUNK_AT)
+        index = index[index < flow.total]
+        double = int(flow.arrived[index].sum())
+        self._counters.duplicates += double
+        self._counters.late += len(rows) - double
+        if half.closed == "markers" and len(rows) > double:
+            behind = time.perf_counter() - half.closed_at + self.allowance_s
+            self.allowance_s = min(max(self.allowance_s, 1.5 * behind), self._policy.reorder_max_ms / 1000)
+
+    # --- markers and acknowledgements --------------------------------------------------------------------------------
+
+    def _marker(self, half: Half, peer: int, total: int, sent: int) -> None:
+        flow = half.incoming.get(peer)
+        if flow is None or flow.total != total:
+            self._counters.mismatched += 1
+            return
+        now = time.perf_counter()
+        if half.first_packet is None:
+            half.first_packet = now
+        flow.highest = max(flow.highest, min(sent, total))
+        if sent >= total and flow.ended_at is None:
+            flow.ended_at = now
+        if half.reliable:
+            self._acknowledge(peer, half.sequence, taken=flow.highest, finished=flow.complete, missing=flow)
+        else:
+            self._acknowledge(peer, half.sequence, taken=flow.highest, finished=sent >= total)
+
+    def _acknowledge(
+        self, peer: int, sequence: int, *, taken: int, finished: bool, missing: Incoming | None = None
+    ) -> None:
+        prefix = self._control_prefix(wire.ACK, peer, sequence, state=int(finished))
+        base, body = 0, b""
+        if missing is not None and not finished:
+            gone = missing.missing()
+            base, body = bitmap(gone[gone < missing.highest], BITMAP_BYTES)
+        self._send(peer, wire.control(prefix, block=base, chunk=taken, body=body))
+
+    def _acknowledged(self, peer: int, sequence: int, packet: bytes, *, finished: bool, base: int, taken: int) -> None:
+        now = time.perf_counter()
+        for number, flow in list(self._out[peer].items()):
+            if number % wire.SEQUENCES == sequence:
+                body = packet[HEADER_BYTES:]
+                missing = from_bitmap(base, body, flow.total) if body else None
+                flow.acknowledged(taken=taken, finished=finished, missing=missing, now=now)
+                if finished:
+                    del self._out[peer][number]
+            elif wire.ahead(sequence, number) > 0 and number in self._expiry:
+                del self._out[peer][number]  # the peer is in a later half
+                flow.finished = True
+
+    def next_marker_s(self, now: float) -> float | None:
+        """Until the next marker is due; None if none is."""
+        times = [f.marker_at for flows in self._out.values() for f in flows.values() if not f.finished]
+        return max(min(times) - now, 0.0) if times else None
+
+    def send_markers(self, now: float) -> None:
+        for peer, flows in self._out.items():
+            for number, flow in list(flows.items()):
+                if self._expiry.get(number, now) < now:
+                    del flows[number]
+                elif (flow.sent_all or flow.stalled) and flow.marker_due(now):
+                    prefix = self._control_prefix(wire.MARKER, peer, number, state=0)
+                    self._send(peer, wire.control(prefix, block=flow.total, chunk=flow.cursor))
+                    self._counters.markers += 1
+        if len(self._expiry) > 4 * REMEMBERED:
+            self._expiry = {n: t for n, t in self._expiry.items() if t >= now}
+
+    def _control_prefix(self, kind: int, peer: int, sequence: int, *, state: int) -> bytes:
+        return wire.Prefix(
+            kind=kind, token=self._token, source=self._rank, destination=peer, step=0, half=0, dtype=state,
+            sequence=sequence,
+        ).pack()  # fmt: skip

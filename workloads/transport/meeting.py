@@ -1,0 +1,64 @@
+"""How ranks find each other: addresses, token, packet size and window through a store that has `set` and `get`."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from typing import Protocol
+
+from harness.contract import DATA_PORT
+from workloads.transport.endpoint import Endpoint
+from workloads.transport.link import Link
+from workloads.transport.policy import Policy
+
+PORTS_TRIED = 64
+
+
+class Store(Protocol):
+    """torch's TCPStore, or a test's dict."""
+
+    def set(self, key: str, value: str) -> None: ...
+    def get(self, key: str) -> bytes: ...
+
+
+def meet(
+    store: Store, *, rank: int, world: int, address: str, port: int = DATA_PORT, token: int | None = None,
+    policy: Policy | None = None, cores: float | None = None,
+) -> Endpoint:  # fmt: skip
+    """Every rank calls this once per group; returns when all have. `cores`: how many this rank may call its own."""
+    policy = policy or Policy.from_environment()
+    link = _open(address, port, policy)
+    try:
+        if rank == 0:
+            store.set("token", f"{token or secrets.randbits(63):x}")
+        mine = {"address": link.address[0], "port": link.address[1], "window": link.window_bytes(world - 1)}
+        store.set(f"rank{rank}", json.dumps(mine))
+        all_of_them = [json.loads(store.get(f"rank{number}")) for number in range(world)]
+        peers = {n: (str(r["address"]), int(r["port"])) for n, r in enumerate(all_of_them) if n != rank}
+        smallest = min((link.datagram_bytes(peer) for peer in peers.values()), default=1472)
+        store.set(f"datagram{rank}", str(smallest))
+        datagram = min(int(store.get(f"datagram{number}")) for number in range(world))
+        window = min([int(r["window"]) for r in all_of_them] + [policy.window_kb * 1024 or 1 << 30])
+        agreed = int(store.get("token"), 16)
+    except BaseException:
+        link.close()
+        raise
+    if cores is None:
+        cores = len(os.sched_getaffinity(0)) / world
+    threads = {"on": True, "off": False}.get(policy.send_thread, cores >= 2)
+    return Endpoint(
+        rank=rank, link=link, peers=peers, token=agreed, policy=policy, datagram_bytes=datagram,
+        window_bytes=max(window, datagram), send_thread=threads and world > 1,
+    )  # fmt: skip
+
+
+def _open(address: str, port: int, policy: Policy) -> Link:
+    """The first free port from `port` on: further groups of one rank get the next ones."""
+    for number in range(port, port + PORTS_TRIED):
+        try:
+            return Link(address, number, dscp=policy.dscp)
+        except OSError as error:
+            if error.errno != 98:  # in use
+                raise OSError(error.errno, f"UDP {address} port {number}: {os.strerror(error.errno or 0)}") from None
+    raise OSError(98, f"UDP {address}: ports {port} to {port + PORTS_TRIED - 1} are all in use")
