@@ -88,6 +88,7 @@ class Header:
 # torchrun's RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT (on the control link), and:
 #   LOSSBENCH_RUN               short id of the run
 #   LOSSBENCH_TOKEN             random 64-bit number in hex: packets of other runs are told apart by it
+#   LOSSBENCH_RANKS_HERE        ranks that share this machine's cores
 #   LOSSBENCH_SEED
 #   LOSSBENCH_INTERFACE         the impaired data link
 #   LOSSBENCH_CONTROL_INTERFACE the unimpaired link, for rendezvous and health

@@ -46,6 +46,7 @@ def environment(host: Host, topology: Topology, *, run_id: str, token: int, seed
         "WORLD_SIZE": str(topology.hosts),
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",
+        "LOSSBENCH_RANKS_HERE": str(topology.hosts),
         "MASTER_ADDR": Host(rank=0).control_ipv4,
         "MASTER_PORT": str(MASTER_PORT),
         "LOSSBENCH_RUN": run_id,

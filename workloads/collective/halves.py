@@ -6,8 +6,10 @@ account      = all_gather(endpoint, mine, out, cut)                  what is mis
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -48,15 +50,20 @@ class Reduction:
 def start_reduce_scatter(
     endpoint: Endpoint, values: Array, *, layout: Layout, block_of: tuple[int, ...], own: bool = True,
     in_place: bool = False, keep_own: bool = False, combine: Combine = np.add, reliable: bool = False,
+    ready: Callable[[int], bool] | None = None,
 ) -> Reduction:  # fmt: skip
     """Ears open; `Endpoint.drive` does the rest. `block_of[rank]` is the block that rank owns. `in_place`: sums may be
-    made in `values` itself, where its type allows it."""
-    half = endpoint.open(half=SCATTER, segment=layout.segment, reliable=reliable)
+    made in `values` itself, where its type allows it. `ready(block)`: are these values there (copied from a GPU)?"""
+    half = endpoint.open(half=SCATTER, reliable=reliable)
     codec, mine = layout.codec, block_of[endpoint.rank]
     for peer in endpoint.peers:
         block = block_of[peer]
         part = wire.as_bytes(layout.block(values, block))
-        endpoint.send_to(half, peer, part, block=block, code=codec.code)
+        is_there = None if ready is None else partial(ready, block)
+        endpoint.send_to(half, peer, part, segment=layout.segment, block=block, code=codec.code, ready=is_there)
+    if ready is not None:
+        while not ready(mine):
+            time.sleep(0.0001)
     own_part = layout.block(values, mine)
     kept = codec.widen(own_part).copy() if keep_own else None
     if in_place and own and codec.memory == codec.wide:
@@ -66,7 +73,7 @@ def start_reduce_scatter(
         sums[:] = codec.widen(own_part) if own else 0
     for peer in endpoint.peers:
         sink = Add(sums, layout.width, codec, combine)
-        half.incoming[peer] = Incoming(peer=peer, total=layout.packets[mine], sink=sink)
+        half.incoming[peer] = Incoming(peer=peer, total=layout.packets[mine], segment=layout.segment, sink=sink)
     endpoint.listen(half, code=codec.code)
     return Reduction(half=half, layout=layout, mine=mine, sums=sums, own=kept, counts_own=own)
 
@@ -97,11 +104,11 @@ def start_all_gather(
 ) -> Half:
     """Ears open for every other block; arriving packets go straight to where they belong in `out`. Missing ones leave
     what is there."""
-    half = endpoint.open(half=GATHER, segment=layout.segment, reliable=reliable)
+    half = endpoint.open(half=GATHER, reliable=reliable)
     for peer in endpoint.peers:
         block = block_of[peer]
         sink = Put(layout.block(out, block), layout.width)
-        half.incoming[peer] = Incoming(peer=peer, total=layout.packets[block], sink=sink)
+        half.incoming[peer] = Incoming(peer=peer, total=layout.packets[block], segment=layout.segment, sink=sink)
     endpoint.listen(half, code=layout.codec.code)
     return half
 
@@ -109,7 +116,7 @@ def start_all_gather(
 def finish_all_gather(endpoint: Endpoint, half: Half, mine: Array, *, layout: Layout, block: int) -> Account:
     """Send the own block, in its memory format, to everybody; until the half ends."""
     for peer in endpoint.peers:
-        endpoint.send_to(half, peer, wire.as_bytes(mine), block=block, code=layout.codec.code)
+        endpoint.send_to(half, peer, wire.as_bytes(mine), segment=layout.segment, block=block, code=layout.codec.code)
     return endpoint.drive(half)
 
 

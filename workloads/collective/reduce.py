@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -66,6 +67,7 @@ def scatter_half(
 def all_reduce(
     group: Group, flat: Array, *, codec: Codec, op: str = "sum", lossy: bool = True,
     block_of: tuple[int, ...] | None = None, counts: Sequence[int] | None = None,
+    ready: Callable[[int], bool] | None = None,
 ) -> None:  # fmt: skip
     """In place. Under loss: SUM is N times the mean of what arrived; a lost second half keeps N times the own values
     (AVG: the mean, the own values), or zero, by the policy's `missing`."""
@@ -76,10 +78,13 @@ def all_reduce(
     group.accounts = []
     reduction = halves.start_reduce_scatter(
         endpoint, flat, layout=layout, block_of=block_of, in_place=True, combine=COMBINE[op], reliable=not lossy,
-        keep_own=lossy and policy.normaliser == "expected",
+        keep_own=lossy and policy.normaliser == "expected", ready=ready,
     )  # fmt: skip
-    second = halves.start_all_gather(endpoint, flat, layout=layout, block_of=block_of, reliable=not lossy)
+    gather = partial(halves.start_all_gather, endpoint, flat, layout=layout, block_of=block_of, reliable=not lossy)
+    # Faster peers may send their block already: it goes where it belongs, unless a copy into `flat` still runs.
+    early = gather() if ready is None else None
     reduced, _ = scatter_half(group, reduction, op=op, normaliser=policy.normaliser, lossy=lossy)
+    second = early or gather()
     mine = codec.narrow(reduced)
     account = halves.finish_all_gather(endpoint, second, mine, layout=layout, block=reduction.mine)
     if not np.may_share_memory(mine, flat):

@@ -27,6 +27,7 @@ from workloads.transport.pump import make
 
 T = TypeVar("T")
 TICK_S = 0.0005
+LINGER_QUIET_S, LINGER_MAX_S = 0.25, 3.0  # markers are repeated at least every 50 ms
 
 
 class TransportError(RuntimeError):
@@ -55,6 +56,7 @@ class Endpoint:
         self._next = 0
         self._ticked = 0.0
         self._woken = False
+        self._closing = False
         self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._wake_out, self._wake_in = os.pipe()
         os.set_blocking(self._wake_out, False)
@@ -80,6 +82,10 @@ class Endpoint:
         return future
 
     def close(self) -> None:
+        """Waits for what was submitted, then answers peers until they are quiet. May be called twice."""
+        if self._closing:
+            return
+        self._closing = True
         self._jobs.put(None)
         os.write(self._wake_in, b"q")
         self._thread.join()
@@ -97,6 +103,7 @@ class Endpoint:
                 self._idle()
                 continue
             if entry is None:
+                self._linger()
                 return
             job, future = entry
             try:
@@ -104,6 +111,15 @@ class Endpoint:
             except BaseException as error:  # noqa: BLE001 - the caller's thread is where it belongs
                 self._mail.abandon()
                 future.set_exception(error)
+
+    def _linger(self) -> None:
+        """The last acknowledgement may get lost: a peer that repeats its marker must still find somebody."""
+        if not self.peers:
+            return
+        until = time.perf_counter() + LINGER_MAX_S
+        while (now := time.perf_counter()) < until and now - max(self._mail.heard.values()) < LINGER_QUIET_S:
+            self._pump.work(None, sends=False, wait_s=LINGER_QUIET_S / 4)
+            self._tick(now)
 
     def _idle(self) -> None:
         """Nobody calls: answer peers, repeat what they did not acknowledge."""
@@ -114,17 +130,22 @@ class Endpoint:
 
     # --- halves ------------------------------------------------------------------------------------------------------
 
-    def open(self, *, half: int, segment: int, reliable: bool = False) -> Half:
+    def open(self, *, half: int, reliable: bool = False) -> Half:
         """The next half in order; flows are added to it, then `listen`, then `drive`."""
-        out = Half(sequence=self._next, step=self.step, half=half, segment=segment, reliable=reliable)
+        out = Half(sequence=self._next, step=self.step, half=half, reliable=reliable)
         self._next += 1
         return out
 
-    def send_to(self, half: Half, peer: int, data: wire.Bytes, *, block: int, code: int) -> None:
+    def send_to(
+        self, half: Half, peer: int, data: wire.Bytes, *, segment: int, block: int, code: int,
+        ready: Callable[[], bool] | None = None,
+    ) -> None:  # fmt: skip
         """`data` must stay as it is until the half ends."""
         if len(data):
             prefix = self._prefix(half, kind=wire.RELIABLE if half.reliable else wire.DATA, to=peer, code=code)
-            half.outgoing[peer] = Outgoing(peer=peer, data=data, segment=half.segment, prefix=prefix, block=block)
+            half.outgoing[peer] = Outgoing(
+                peer=peer, data=data, segment=segment, prefix=prefix, block=block, ready=ready
+            )
 
     def listen(self, half: Half, *, code: int) -> None:
         """From now on packets of this half go where they belong; those that came early are taken in."""
@@ -189,19 +210,18 @@ class Endpoint:
         return account
 
     def _give_up(self, half: Half, now: float) -> None:
-        if not half.reliable:
-            if half.first_packet is None and now - half.entered > self.policy.timeout_s:
-                raise TransportError(
-                    f"rank {self.rank}: no packet from any of ranks {sorted(half.incoming)} for "
-                    f"{self.policy.timeout_s:g} s (timeout_s)"
-                )
+        """Slow peers say that they live; those that say nothing at all for `timeout_s` are gone."""
+        limit = now - self.policy.timeout_s
+        if half.entered > limit:
             return
-        if now - max(half.entered, half.progress) > self.policy.timeout_s:
-            silent = sorted({f.peer for f in half.incoming.values() if not f.complete}
-                            | {f.peer for f in half.outgoing.values() if not f.finished})  # fmt: skip
+        waited = {f.peer for f in half.incoming.values() if not f.complete}
+        if half.reliable:
+            waited |= {f.peer for f in half.outgoing.values() if not f.finished}
+        gone = sorted(peer for peer in waited if self._mail.heard[peer] < limit)
+        if gone and (half.reliable or len(gone) == len(waited)):
             raise TransportError(
-                f"rank {self.rank}: a reliable transfer stands still, nothing from ranks {silent} for "
-                f"{self.policy.timeout_s:g} s (timeout_s): are they gone?"
+                f"rank {self.rank}: no sign of life from rank {', '.join(map(str, gone))} for "
+                f"{self.policy.timeout_s:g} s (timeout_s): did it end?"
             )
 
     def _prefix(self, half: Half, *, kind: int, to: int, code: int, source: int | None = None) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,6 +27,7 @@ class Outgoing:
     segment: int
     prefix: bytes
     block: int
+    ready: Callable[[], bool] | None = None  # False while `data` is still being copied here
     total: int = field(init=False)
     cursor: int = 0  # packets sent so far
     taken: int = 0  # packets the peer says it took in
@@ -45,6 +47,8 @@ class Outgoing:
     def next_batch(self, batch: int, window: int) -> Index | None:
         """Numbers of the packets that may go next; None if there are none, or no more may be under way."""
         allowed = min(batch, self.total - self.cursor, window - (self.cursor - self.taken))
+        if self.ready is not None and not self.ready():
+            return None
         self.stalled = allowed <= 0 and not self.sent_all
         return None if allowed <= 0 else np.arange(self.cursor, self.cursor + allowed, dtype=np.uint32)
 
@@ -80,9 +84,10 @@ class Outgoing:
         return rows
 
     def acknowledged(self, *, taken: int, finished: bool, missing: Index | None, now: float) -> None:
+        if taken > self.taken or missing is not None:
+            self.marker_pause_s = MARKER_FIRST_S
         self.taken = max(self.taken, min(taken, self.total))
         self.finished = self.finished or finished
-        self.marker_pause_s = MARKER_FIRST_S
         if missing is not None and not self.finished and (self.resend is None or not len(self.resend)):
             self.resend = missing
             self.marker_at = now  # ask again as soon as these are sent
@@ -102,6 +107,7 @@ class Incoming:
 
     peer: int
     total: int
+    segment: int
     sink: Sink
     arrived: wire.Bits = field(init=False)
     count: int = 0

@@ -41,15 +41,13 @@ class Half:
     sequence: int
     step: int
     half: int
-    segment: int
     reliable: bool
     deadline_s: float = 0.0
     outgoing: dict[int, Outgoing] = field(default_factory=dict)
     incoming: dict[int, Incoming] = field(default_factory=dict)
     entered: float = 0.0
-    first_packet: float | None = None
+    first_packet: float | None = None  # or when a peer last said that it is still busy elsewhere
     sending: bool = False  # the second half of an all-reduce listens before it sends
-    progress: float = 0.0  # when data last came
     closed: str = ""
     closed_at: float = 0.0
     absent: frozenset[int] = frozenset()  # peers not waited for
@@ -57,7 +55,7 @@ class Half:
     @property
     def size(self) -> int:
         """Bytes that come in; halves of one size have one deadline."""
-        return sum(flow.total for flow in self.incoming.values()) * self.segment
+        return sum(flow.total * flow.segment for flow in self.incoming.values())
 
     def sends_done(self) -> bool:
         if self.reliable:

@@ -15,6 +15,7 @@ from workloads.transport.policy import Policy
 
 SendControl = Callable[[int, bytes], None]
 BITMAP_BYTES = 1024
+GOING_ON, FINISHED, BUSY = 0, 1, 2  # an acknowledgement's state: want more, want nothing more, not here yet
 REMEMBERED = 8  # closed halves whose late packets can still be told from double ones
 EARLY_FACTOR = 2  # early packets kept, in windows; more can't come from peers that keep to theirs
 
@@ -44,6 +45,7 @@ class Mailbox:
         self._out: dict[int, dict[int, Outgoing]] = {peer: {} for peer in peers}  # by peer, by sequence
         self._expiry: dict[int, float] = {}  # of flows of closed halves, by sequence
         self._remembered: dict[int, Half] = {}
+        self.heard = dict.fromkeys(peers, time.perf_counter())  # when each peer last gave a sign of life
         self._silent = dict.fromkeys(peers, 0)  # halves in a row without a sign of it
         self.pump: Pump  # set by the endpoint: the two need each other
 
@@ -113,7 +115,7 @@ class Mailbox:
             self._counters.strangers += len(rows)
             return
         found = self._expected.get(rows[0, : wire.PREFIX_BYTES].tobytes())
-        if found is not None and rows.shape[1] == found[0].segment and wire.one_flow(rows):
+        if found is not None and rows.shape[1] == found[1].segment and wire.one_flow(rows):
             self._counters.received[found[1].peer] += len(rows)
             self._data(found[0], found[1], rows)
             return
@@ -132,6 +134,7 @@ class Mailbox:
         if not counted:
             self._counters.received[source] += len(rows)
         self._silent[source] = 0
+        self.heard[source] = time.perf_counter()
         half = self._open.get(sequence)
         if kind in (wire.DATA, wire.RELIABLE):
             self._sort_data(rows, source, sequence)
@@ -140,16 +143,19 @@ class Mailbox:
                 self._marker(half, source, block, chunk)
             elif wire.ahead(sequence, self._next) >= 0:
                 self._early_markers.setdefault(sequence, {})[source] = (block, chunk)
+                self._acknowledge(source, sequence, taken=0, state=BUSY)
             else:
-                self._acknowledge(source, sequence, taken=block, finished=True)
+                self._acknowledge(source, sequence, taken=block, state=FINISHED)
         elif kind == wire.ACK:
-            self._acknowledged(source, sequence, bytes(rows[-1]), finished=bool(state), base=block, taken=chunk)
+            if state == BUSY:
+                self._still_busy(half, source)
+            self._acknowledged(source, sequence, bytes(rows[-1]), finished=state == FINISHED, base=block, taken=chunk)
         else:
             self._counters.strangers += len(rows)
 
     def _sort_data(self, rows: wire.Bytes, source: int, sequence: int) -> None:
         found = self._expected.get(rows[0, : wire.PREFIX_BYTES].tobytes())
-        if found is not None and rows.shape[1] == found[0].segment:
+        if found is not None and rows.shape[1] == found[1].segment:
             self._data(found[0], found[1], rows)
         elif sequence in self._open:
             self._counters.mismatched += len(rows)
@@ -170,17 +176,17 @@ class Mailbox:
     def noticed(self, half: Half, flow: Incoming, *, first: bool) -> None:
         """A flow took packets in: what follows from it."""
         now = time.perf_counter()
-        half.progress = now
+        self.heard[flow.peer] = now
         self._silent[flow.peer] = 0
         if half.first_packet is None:
             half.first_packet = now
         if first:
             self._passed(half, flow.peer, now)
         if flow.complete:
-            self._acknowledge(flow.peer, half.sequence, taken=flow.total, finished=True)
-        elif (flow.highest - flow.acknowledged) * half.segment * 4 > self._window_bytes:
+            self._acknowledge(flow.peer, half.sequence, taken=flow.total, state=FINISHED)
+        elif (flow.highest - flow.acknowledged) * flow.segment * 4 > self._window_bytes:
             flow.acknowledged = flow.highest
-            self._acknowledge(flow.peer, half.sequence, taken=flow.highest, finished=False)
+            self._acknowledge(flow.peer, half.sequence, taken=flow.highest, state=GOING_ON)
 
     def _passed(self, half: Half, peer: int, now: float) -> None:
         """A packet of a half says that its sender has ended the halves before it."""
@@ -217,20 +223,28 @@ class Mailbox:
         flow.highest = max(flow.highest, min(sent, total))
         if sent >= total and flow.ended_at is None:
             flow.ended_at = now
-        if half.reliable:
-            self._acknowledge(peer, half.sequence, taken=flow.highest, finished=flow.complete, missing=flow)
-        else:
-            self._acknowledge(peer, half.sequence, taken=flow.highest, finished=sent >= total)
+        done = flow.complete if half.reliable else sent >= total
+        self._acknowledge(
+            peer, half.sequence, taken=flow.highest, state=FINISHED if done else GOING_ON,
+            missing=flow if half.reliable else None,
+        )  # fmt: skip
 
     def _acknowledge(
-        self, peer: int, sequence: int, *, taken: int, finished: bool, missing: Incoming | None = None
+        self, peer: int, sequence: int, *, taken: int, state: int, missing: Incoming | None = None
     ) -> None:
-        prefix = self._control_prefix(wire.ACK, peer, sequence, state=int(finished))
+        prefix = self._control_prefix(wire.ACK, peer, sequence, state=state)
         base, body = 0, b""
-        if missing is not None and not finished:
+        if missing is not None and state != FINISHED:
             gone = missing.missing()
             base, body = bitmap(gone[gone < missing.highest], BITMAP_BYTES)
         self._send(peer, wire.control(prefix, block=base, chunk=taken, body=body))
+
+    def _still_busy(self, half: Half | None, peer: int) -> None:
+        """A peer that has not come to this half yet is slow, not lost: the deadline begins anew."""
+        if half is not None and half.first_packet is not None and peer in half.incoming:
+            flow = half.incoming[peer]
+            if not flow.count and flow.ended_at is None:
+                half.first_packet = time.perf_counter()
 
     def _acknowledged(self, peer: int, sequence: int, packet: bytes, *, finished: bool, base: int, taken: int) -> None:
         now = time.perf_counter()

@@ -30,8 +30,9 @@ def meet(
     policy = policy or Policy.from_environment()
     link = _open(address, port, policy)
     try:
-        if rank == 0:
-            store.set("token", f"{token or secrets.randbits(63):x}")
+        if rank == 0:  # groups of one run differ in their ports, and so in their tokens
+            drawn = secrets.randbits(63) if token is None else (token + link.address[1] - port) % 2**64
+            store.set("token", f"{drawn:x}")
         mine = {"address": link.address[0], "port": link.address[1], "window": link.window_bytes(world - 1)}
         store.set(f"rank{rank}", json.dumps(mine))
         all_of_them = [json.loads(store.get(f"rank{number}")) for number in range(world)]

@@ -60,13 +60,13 @@ class PythonPump:
 
     def send(self, half: Half) -> bool:
         """One batch to every peer that may have one, the next rank first: incast is spread. False if nothing went."""
-        batch = self._link.batch(half.segment)
         went = self._blocked = False
         for peer in self._order:
             flow = half.outgoing.get(peer)
             if flow is None or (peer in half.absent and not half.reliable):
                 continue
-            if self._pace_mbit and not self._paced(half.segment * batch):
+            batch = self._link.batch(flow.segment)
+            if self._pace_mbit and not self._paced(flow.segment * batch):
                 break
             resent = flow.resend_batch(batch)
             numbers = resent if resent is not None else flow.next_batch(batch, self.window(flow))
@@ -134,15 +134,14 @@ class NativePump(PythonPump):
 
     def prepare(self, half: Half) -> None:
         self._sending = []
-        for slot, peer in zip(self._out, self._order, strict=True):
+        for slot, peer in zip(self._out, self._order, strict=False):  # one rank alone has a slot and no peer
             flow = half.outgoing.get(peer)
             slot.used = 0
             if flow is None or half.reliable or peer in half.absent:
                 continue
             slot.prefix[:] = flow.prefix
             slot.data, slot.data_bytes, slot.block = flow.data.ctypes.data, len(flow.data), flow.block
-            slot.total, slot.segment = flow.total, half.segment
-            slot.batch = self._link.batch(half.segment)
+            slot.total, slot.segment, slot.batch = flow.total, flow.segment, self._link.batch(flow.segment)
             slot.cursor, slot.limit = flow.cursor, 0
             address = _sockaddr(self._link.family, self._peers[peer])
             ctypes.memmove(slot.address, address, len(address))
@@ -156,7 +155,7 @@ class NativePump(PythonPump):
         for flow, slot in self._sending:
             self._counters.sent[flow.peer] += slot.cursor - flow.cursor
             flow.cursor = slot.cursor
-            slot.limit = flow.taken + self.window(flow)
+            slot.limit = flow.taken + self.window(flow) if flow.ready is None or flow.ready() else 0
             flow.stalled = not flow.sent_all and slot.limit <= slot.cursor
 
     def _by_hand(self, half: Half) -> bool:
@@ -222,7 +221,7 @@ class NativePump(PythonPump):
         row = self._in[free]
         row.prefix[:] = key
         row.mode, row.target, row.target_bytes = target
-        row.arrived, row.total, row.segment = flow.arrived.ctypes.data, flow.total, half.segment
+        row.arrived, row.total, row.segment = flow.arrived.ctypes.data, flow.total, flow.segment
         row.count = row.highest = row.duplicates = row.received = 0
         self._before[free] = 0
         self._noticed[free] = (0, 0, 0)

@@ -1,0 +1,178 @@
+"""What the lossy backend is made of: names torch asks for, the endpoint behind it, and how a call becomes a job."""
+
+from __future__ import annotations
+
+import atexit
+import fcntl
+import os
+import socket
+import struct
+import weakref
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _create_work_from_future
+
+from harness.contract import Door
+from workloads.collective import exchange
+from workloads.collective.reduce import Group, is_lossy
+from workloads.collective.staging import Pinned, Staged
+from workloads.transport.half import Account
+from workloads.transport.meeting import meet
+from workloads.transport.policy import Policy
+
+SIOCGIFADDR = 0x8915
+
+
+class Base(dist.ProcessGroup):
+    """One group of ranks. `counters`, `accounts`, `set_step` are what a strategy needs beyond torch's interface."""
+
+    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, policy: Policy) -> None:
+        super().__init__(rank, size)
+        self._name, self._desc = "", ""
+        door = Door.from_environment()
+        self._endpoint = meet(
+            _Keys(store), rank=rank, world=size, address=own_address(door), port=door.port, token=door.token or None,
+            policy=policy, cores=cores_per_rank(size),
+        )  # fmt: skip
+        self._group = Group(self._endpoint)
+        self._pinned = Pinned()
+        self._step: int | None = None
+        self._calls = 0
+        # torch wants an inner backend to exist; point-to-point goes by it, over TCP.
+        self._inner = dist.ProcessGroupGloo(dist.PrefixStore("inner", store), rank, size, timeout)
+        for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
+            self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.CUSTOM, self._inner)
+        self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+        # Peers may still need an acknowledgement of ours when this process has nothing more to do.
+        atexit.register(_close, weakref.ref(self._endpoint))
+
+    # --- beyond torch's interface --------------------------------------------------------------------------------
+
+    @property
+    def policy(self) -> Policy:
+        return self._endpoint.policy
+
+    @property
+    def counters(self) -> dict[str, Any]:
+        """Packets by fate; `payload_bytes` arrived by the lossy way."""
+        return {**self._endpoint.counters.as_json(), "overflow": self._endpoint.overflow()}
+
+    @property
+    def accounts(self) -> list[Account]:
+        """Of the latest lossy call: what arrived, per half."""
+        return self._group.accounts
+
+    def set_step(self, step: int | None) -> None:
+        """The training step in the header of every packet from now on; None: the number of the call."""
+        self._step = step
+
+    # --- names ---------------------------------------------------------------------------------------------------
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+        return "lossy"
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        self._name = name
+
+    def getGroupName(self) -> str:  # noqa: N802
+        return self._name
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802
+        self._desc = description
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        return self._desc
+
+    def shutdown(self) -> None:
+        self._endpoint.close()
+
+    def abort(self) -> None:
+        self._endpoint.close()
+
+    # --- running -------------------------------------------------------------------------------------------------
+
+    def _submit(self, tensors: Any, job: Callable[[], None]) -> Any:
+        """Run in the endpoint's thread, after what was submitted before and what the tensors' streams still do."""
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        events = events_of(tensors)
+
+        def run() -> None:
+            self._calls += 1
+            self._endpoint.step = self._calls if self._step is None else self._step
+            for device, event in events:
+                self._pinned.stream(device).wait_event(event)
+            try:
+                with torch.no_grad():
+                    job()
+            except BaseException as error:
+                future.set_exception(error)
+                raise
+            future.set_result(tensors)
+
+        self._endpoint.submit(run)
+        return _create_work_from_future(future)
+
+    def _lossy(self, staged: Staged, op: str) -> bool:
+        small = staged.array.nbytes < self.policy.reliable_below_bytes
+        return is_lossy(staged.codec, op) and not small
+
+    def barrier(self, opts: Any = None) -> Any:
+        del opts
+        return self._submit([], lambda: exchange.barrier(self._group))
+
+
+class _Keys:
+    """torch's store under our own prefix."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = dist.PrefixStore("lossy", store)
+
+    def set(self, key: str, value: str) -> None:
+        self._store.set(key, value)
+
+    def get(self, key: str) -> bytes:
+        return bytes(self._store.get(key))
+
+
+def _close(reference: Any) -> None:
+    endpoint = reference()
+    if endpoint is not None:
+        endpoint.close()
+
+
+def own_address(door: Door) -> str:
+    """Under lossbench the data link's; elsewhere that of LOSSBENCH_INTERFACE or GLOO_SOCKET_IFNAME, or of whatever
+    interface leads to MASTER_ADDR."""
+    if door.addresses:
+        return door.addresses[door.rank]
+    interface = door.interface or os.environ.get("GLOO_SOCKET_IFNAME", "")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        if interface:
+            name = struct.pack("256s", interface.encode()[:15])
+            try:
+                return socket.inet_ntoa(fcntl.ioctl(probe.fileno(), SIOCGIFADDR, name)[20:24])
+            except OSError as error:
+                raise OSError(error.errno, f"interface {interface} has no IPv4 address: {error.strerror}") from None
+        probe.connect((os.environ.get("MASTER_ADDR", "127.0.0.1"), 9))
+        return str(probe.getsockname()[0])
+
+
+def cores_per_rank(size: int) -> float:
+    """Namespaces of one machine share its cores; torchrun says how many ranks this machine has."""
+    here = int(os.environ.get("LOSSBENCH_RANKS_HERE", os.environ.get("LOCAL_WORLD_SIZE", str(size))))
+    return len(os.sched_getaffinity(0)) / max(here, 1)
+
+
+def events_of(tensors: Any) -> list[tuple[torch.device, torch.cuda.Event]]:
+    """One event on the current stream of each CUDA device that the tensors live on."""
+    flat = [t for entry in tensors for t in (entry if isinstance(entry, list) else [entry])]
+    out = []
+    for device in {t.device for t in flat if t.device.type == "cuda"}:
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(device))
+        out.append((device, event))
+    return out

@@ -1,0 +1,109 @@
+"""Tensors as flat numpy arrays and back: CPU tensors without a copy, CUDA tensors through pinned memory, by blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from workloads.transport.codec import CODECS, Codec
+from workloads.transport.layout import even
+from workloads.transport.wire import Array, Bytes
+
+
+def codec_of(tensor: torch.Tensor) -> Codec:
+    name = str(tensor.dtype).removeprefix("torch.")
+    if name not in CODECS:
+        raise NotImplementedError(f"the lossy backend has no {name}: convert it, or use another backend for it")
+    return CODECS[name]
+
+
+def as_array(tensor: torch.Tensor) -> Array:
+    """A contiguous CPU tensor's memory, flat."""
+    flat = tensor.detach().reshape(-1)
+    if tensor.dtype == torch.bfloat16:
+        return flat.view(torch.int16).numpy().view(np.uint16)
+    if tensor.dtype == torch.bool:
+        return flat.view(torch.uint8).numpy()
+    return flat.numpy()
+
+
+def as_bytes(tensor: torch.Tensor) -> Bytes:
+    return as_array(tensor).view(np.uint8)
+
+
+class Pinned:
+    """Pinned memory that is used again, and a stream of its own. Used by the endpoint's thread only."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, torch.dtype], torch.Tensor] = {}
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+
+    def room(self, name: str, dtype: torch.dtype, count: int) -> torch.Tensor:
+        held = self._held.get((name, dtype))
+        if held is None or held.numel() < count:
+            held = self._held[name, dtype] = torch.empty(count, dtype=dtype, pin_memory=True)
+        return held[:count]
+
+    def stream(self, device: torch.device) -> torch.cuda.Stream:
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)
+        return self._streams[device]
+
+
+class Staged:
+    """One tensor of a collective, on the host. `array` is what is sent and received into."""
+
+    def __init__(self, tensor: torch.Tensor, pinned: Pinned, *, name: str = "in", fetch: bool = True) -> None:
+        self.tensor = tensor
+        self.codec = codec_of(tensor)
+        self._cuda = tensor.device.type != "cpu"
+        self._pinned = pinned
+        self._events: list[torch.cuda.Event] = []
+        self._dense = tensor if tensor.is_contiguous() else tensor.contiguous()
+        if not self._cuda:
+            self._host = self._dense
+        else:
+            self._host = pinned.room(name, tensor.dtype, tensor.numel())
+            if fetch:
+                self._fetch(even(tensor.numel(), 1))
+        self.array = as_array(self._host)
+
+    def _fetch(self, counts: Sequence[int]) -> None:
+        """Copies begin, one event per block."""
+        stream = self._pinned.stream(self.tensor.device)
+        self._events = []
+        flat, at = self._dense.reshape(-1), 0
+        with torch.cuda.stream(stream):
+            for count in counts:
+                self._host[at : at + count].copy_(flat[at : at + count], non_blocking=True)
+                event = torch.cuda.Event()
+                event.record(stream)
+                self._events.append(event)
+                at += count
+
+    def fetch_blocks(self, counts: Sequence[int]) -> Callable[[int], bool] | None:
+        """For sending while copying: is block n here? None if all is (a CPU tensor)."""
+        if not self._cuda:
+            return None
+        self._fetch(counts)
+        return lambda block: bool(self._events[block].query())
+
+    def here(self) -> Staged:
+        """All copies have ended."""
+        for event in self._events:
+            event.synchronize()
+        return self
+
+    def give_back(self) -> None:
+        """The result to where the tensor is; visible to every stream when this returns."""
+        if self._cuda:
+            stream = self._pinned.stream(self.tensor.device)
+            with torch.cuda.stream(stream):
+                self.tensor.reshape(-1).copy_(self._host, non_blocking=True) if self.tensor.is_contiguous() else (
+                    self.tensor.copy_(self._host.view(self.tensor.shape), non_blocking=True)
+                )
+            stream.synchronize()
+        elif self._dense is not self.tensor:
+            self.tensor.copy_(self._dense)
