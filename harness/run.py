@@ -43,6 +43,7 @@ class Result:
     proof: Proof | None
     verdict: Verdict
     summaries: tuple[dict[str, Any], ...]
+    rows: tuple[dict[str, Any], ...]
     duration_s: float
 
 
@@ -105,7 +106,7 @@ def execute(experiment: Experiment, *, seed: int, chosen: dict[str, Any], folder
             run_folder.write("verdict.json", {**verdict.as_json(), "duration_s": watched.duration_s})
             return Result(
                 run_id=journal.id, folder=folder, seed=seed, backend=backend, proof=proof, verdict=verdict,
-                summaries=tuple(watched.summaries), duration_s=watched.duration_s,
+                summaries=tuple(watched.summaries), rows=tuple(watched.rows), duration_s=watched.duration_s,
             )  # fmt: skip
 
 

@@ -57,6 +57,7 @@ def summary(chosen: dict[str, Any], experiment: Experiment, result: Result) -> d
         "marks": list(result.verdict.marks),
         "warnings": [text for e in experiment.impair for text in e.profile.warnings()],
         "workload": _means(result.summaries),
+        "rows": list(result.rows),
         "duration_s": result.duration_s,
     }
 

@@ -20,6 +20,8 @@ TICK_S = 0.02
 SAMPLE_S = 0.25
 READY_LIMIT_S = 120.0
 
+ROW_OWN = ("kind", "rank", "time_s")
+
 Progress = Callable[[str], None]
 
 
@@ -41,6 +43,7 @@ class Watched:
     late_ms: list[float] = field(default_factory=list)
     summaries: list[dict[str, Any]] = field(default_factory=list)
     traffic: dict[int, dict[str, Any]] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     lapses: list[str] = field(default_factory=list)  # rules that were not in force any more when they were looked at
     never: list[str] = field(default_factory=list)  # entries of the schedule whose time never came
@@ -138,6 +141,8 @@ class Watch:
                 self.progress(f"step {self.seen.last_step}")
             elif kind == "summary":
                 self.seen.summaries.append(record)
+            elif kind == "row":
+                self.seen.rows.append({key: value for key, value in record.items() if key not in ROW_OWN})
             elif kind == "traffic":
                 self._take_traffic(record)
             elif kind == "error":

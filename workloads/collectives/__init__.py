@@ -1,0 +1,1 @@
+"""The collectives benchmark: `lossy` against TCP done well, on the same ports, in turns."""
