@@ -61,9 +61,10 @@ class Network:
         topology, how = self.experiment.topology, self.experiment.shaping
         up, down = topology.uplink_mbit(), topology.downlink_mbit()
         for host in topology.all_hosts():
+            steps = shaping.room()
             if down is not None:
                 steps = shaping.plan(how, rate_mbit=down, mtu=topology.mtu, at_host=False)
-                shaping.carry_out(self.star.switch, self.star.ports[host.rank], steps)
+            shaping.carry_out(self.star.switch, self.star.ports[host.rank], steps)
             if up is not None:
                 with namespaces.open_inside(self.star.namespace(host.name)) as inside:
                     index = inside.link_lookup(ifname=DATA_INTERFACE)[0]
@@ -132,7 +133,10 @@ class Network:
         return out
 
     def queue_drops(self) -> int:
-        return sum(c.dropped for link in self.classes().values() for c in link)
+        """Of every queue and ring of the network: packets it had no room for."""
+        shaped = sum(c.dropped for link in self.classes().values() for c in link)
+        ports = self.star.ports.values()
+        return shaped + self.star.port_drops() + sum(shaping.room_drops(self.star.switch, port) for port in ports)
 
     def ports_missing(self) -> list[str]:
         """Ports that were there and are gone or down."""

@@ -15,6 +15,8 @@ from pyroute2 import IPRoute
 from harness.experiment import Shaping, TrafficClass
 
 ROOT, LINK = 0x10000, 0x10001
+TC_H_ROOT = 0xFFFFFFFF
+ROOM, ROOM_BYTES = 0xF00000, 64 << 20  # the queue of an unshaped port
 INNER = 0x20000  # handle of a prio or ets below the link's class
 BURST_MS = 1.0
 QUEUE_MS = 10.0
@@ -111,6 +113,20 @@ def _filters(c: TrafficClass, *, parent: int, target: int, first_prio: int) -> l
              arguments={"parent": parent, "prio": first_prio + i, "protocol": protocol, "target": target, "keys": k})
         for i, (protocol, k) in enumerate(keys)
     ]  # fmt: skip
+
+
+def room() -> list[Step]:
+    """An unshaped port of the switch: a queue to wait in when the host behind it is busy. Without one a veth drops what
+    does not fit its ring of 256 packets; with one, kernels from 6.16 on hold back instead."""
+    return [Step(command="add", kind="bfifo", arguments={"parent": TC_H_ROOT, "handle": ROOM, "limit": ROOM_BYTES})]
+
+
+def room_drops(handle: IPRoute, interface_index: int) -> int:
+    drops = 0
+    for message in handle.get_qdiscs(interface_index):
+        if message["handle"] == ROOM:
+            drops += message.get_attr("TCA_STATS2").get_attr("TCA_STATS_QUEUE")["drops"]
+    return int(drops)
 
 
 def carry_out(handle: IPRoute, interface_index: int, steps: list[Step]) -> None:

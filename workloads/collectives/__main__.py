@@ -155,10 +155,10 @@ class Bench:
         if self.door.rank == 0 and calls:
             self.door.record("samples", contender=one.name, ms=[round(float(x), 3) for x in ms])
         if isinstance(one.contender, Lossy) and one.contender.fractions:
-            self._add_lossy(row, one.contender)
+            self._add_lossy(row, one.contender, own_s=one.seconds)
         return row
 
-    def _add_lossy(self, row: dict[str, Any], lossy: Lossy) -> None:
+    def _add_lossy(self, row: dict[str, Any], lossy: Lossy, *, own_s: list[float]) -> None:
         for half in (0, 1):
             mean = float(np.mean([f[half] for f in lossy.fractions[self.warm_up :]]))
             row[f"arrived_{half + 1}"] = round(self._common(mean, sum) / self.door.world_size, 5)
@@ -166,6 +166,7 @@ class Bench:
         for name in ("overflow", "late", "cut", "data_expected"):
             row[name] = int(self._common(counters[name], sum))
         self.door.record("counters", **counters)
+        self.door.record("halves", calls=lossy.halves[self.warm_up :], seconds=own_s)
 
     def _common(self, value: float, how: Callable[..., Any]) -> Any:
         ops = {min: dist.ReduceOp.MIN, sum: dist.ReduceOp.SUM}

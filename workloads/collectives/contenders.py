@@ -32,10 +32,12 @@ class Lossy:
         policy = Policy.from_environment()
         self.group = LossyGroup(store, door.rank, door.world_size, timedelta(seconds=limit_s), policy)
         self.fractions: list[list[float]] = []
+        self.halves: list[list[tuple[str, float]]] = []  # why each ended, and its milliseconds from the first packet
 
     def call(self, tensor: torch.Tensor) -> None:
         self.group.allreduce([tensor]).wait()
         self.fractions.append([account.fraction for account in self.group.accounts])
+        self.halves.append([(account.ended, round(account.seconds * 1000, 2)) for account in self.group.accounts])
 
     def close(self) -> None:
         self.group.shutdown()

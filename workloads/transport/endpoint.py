@@ -77,8 +77,8 @@ class Endpoint:
     def submit(self, job: Callable[[], T]) -> Future[T]:
         future: Future[T] = Future()
         self._jobs.put((job, future))
-        self._woken = True
         os.write(self._wake_in, b"j")
+        self._woken = True  # after the byte: whoever clears the flag finds it
         return future
 
     def close(self) -> None:

@@ -35,6 +35,7 @@ class Outgoing:
     resend: Index | None = None  # reliable: what the peer misses
     marker_at: float = 0.0  # when to send the next marker
     marker_pause_s: float = MARKER_FIRST_S
+    expires: float | None = None  # its half is closed: markers are repeated until then
     stalled: bool = False  # there is more to send, but the peer has no room for it
 
     def __post_init__(self) -> None:

@@ -93,7 +93,7 @@ class Half:
             times.append(self.first_packet + self.deadline_s)
         open_ends = [f.ended_at for f in self.incoming.values() if not f.complete and f.peer not in self.absent]
         ended = [at for at in open_ends if at is not None]
-        if ended and len(ended) == len(open_ends):
+        if ended and len(ended) == len(open_ends) and self.sends_done():
             times.append(max(ended) + allowance_s)
         return max(min(times, default=now + 0.05) - now, 0.0)
 

@@ -43,7 +43,6 @@ class Mailbox:
         self._early_bytes = 0
         self._early_markers: dict[int, dict[int, tuple[int, int]]] = {}
         self._out: dict[int, dict[int, Outgoing]] = {peer: {} for peer in peers}  # by peer, by sequence
-        self._expiry: dict[int, float] = {}  # of flows of closed halves, by sequence
         self._remembered: dict[int, Half] = {}
         self.heard = dict.fromkeys(peers, time.perf_counter())  # when each peer last gave a sign of life
         self._silent = dict.fromkeys(peers, 0)  # halves in a row without a sign of it
@@ -75,10 +74,11 @@ class Mailbox:
             heard = flow.count or flow.ended_at is not None or flow.total == 0
             self._silent[peer] = 0 if heard else self._silent[peer] + 1
             self._counters.duplicates += flow.duplicates
+        until = time.perf_counter() + 2 * self._policy.deadline_max_ms / 1000
         for peer, out in half.outgoing.items():
+            out.expires = until
             if out.finished:
                 self._out[peer].pop(half.sequence, None)
-        self._expiry[half.sequence] = time.perf_counter() + 2 * self._policy.deadline_max_ms / 1000
 
     def _forget(self, half: Half) -> None:
         number = half.sequence % wire.SEQUENCES
@@ -255,7 +255,7 @@ class Mailbox:
                 flow.acknowledged(taken=taken, finished=finished, missing=missing, now=now)
                 if finished:
                     del self._out[peer][number]
-            elif wire.ahead(sequence, number) > 0 and number in self._expiry:
+            elif wire.ahead(sequence, number) > 0 and flow.expires is not None:
                 del self._out[peer][number]  # the peer is in a later half
                 flow.finished = True
 
@@ -267,14 +267,12 @@ class Mailbox:
     def send_markers(self, now: float) -> None:
         for peer, flows in self._out.items():
             for number, flow in list(flows.items()):
-                if self._expiry.get(number, now) < now:
+                if flow.expires is not None and flow.expires < now:
                     del flows[number]
                 elif (flow.sent_all or flow.stalled) and flow.marker_due(now):
                     prefix = self._control_prefix(wire.MARKER, peer, number, state=0)
                     self._send(peer, wire.control(prefix, block=flow.total, chunk=flow.cursor))
                     self._counters.markers += 1
-        if len(self._expiry) > 4 * REMEMBERED:
-            self._expiry = {n: t for n, t in self._expiry.items() if t >= now}
 
     def _control_prefix(self, kind: int, peer: int, sequence: int, *, state: int) -> bytes:
         return wire.Prefix(

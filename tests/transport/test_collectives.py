@@ -1,0 +1,173 @@
+"""What arrives is right: every collective on loopback, where nothing is lost, against plain numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from workloads.collective import exchange
+from workloads.collective.reduce import Group, all_gather, all_reduce, reduce_scatter
+from workloads.transport.codec import CODECS, Codec
+from workloads.transport.policy import Policy
+
+from .conftest import Make
+
+F32 = CODECS["float32"]
+
+
+def values(rank: int, count: int, codec: Codec = F32) -> np.ndarray:
+    return codec.narrow(np.random.default_rng(rank).standard_normal(count).astype(np.float32)).copy()
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 5])
+@pytest.mark.parametrize("count", [1, 7, 1000, 123_457])
+def test_a_sum_is_the_sum(ranks: Make, world: int, count: int) -> None:
+    def job(group: Group) -> np.ndarray:
+        mine = values(group.endpoint.rank, count)
+        all_reduce(group, mine, codec=F32)
+        return mine
+
+    wanted = np.sum([values(rank, count) for rank in range(world)], axis=0)
+    for got in ranks(world).all(job):
+        np.testing.assert_allclose(got, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float16"])
+def test_short_floats_are_summed_in_float32_and_rounded_once(ranks: Make, name: str) -> None:
+    codec, world, count = CODECS[name], 4, 5000
+
+    def job(group: Group) -> np.ndarray:
+        mine = values(group.endpoint.rank, count, codec)
+        all_reduce(group, mine, codec=codec, op="avg")
+        return mine
+
+    exact = np.mean([codec.widen(values(rank, count, codec)) for rank in range(world)], axis=0)
+    results = ranks(world).all(job)
+    assert all(np.array_equal(results[0], other) for other in results), "all ranks hold the same bits"
+    wide = codec.widen(results[0])
+    step = 2.0**-8 if name == "bfloat16" else 2.0**-11
+    assert np.all(np.abs(wide - exact) <= step * np.maximum(np.abs(exact), 1e-2))
+
+
+@pytest.mark.parametrize(
+    ("op", "reduce"),
+    [("max", np.max), ("min", np.min), ("product", np.prod), ("sum", np.sum), ("avg", np.mean)],
+)
+def test_what_must_arrive_does(ranks: Make, op: str, reduce: object) -> None:
+    """Integers and doubles, reliably."""
+    name = "float64" if op == "avg" else "int64"
+
+    def mine(rank: int) -> np.ndarray:
+        return np.random.default_rng(rank).integers(-9, 9, 3001).astype(name)
+
+    def job(group: Group) -> np.ndarray:
+        array = mine(group.endpoint.rank)
+        all_reduce(group, array, codec=CODECS[name], op=op, lossy=False)
+        return array
+
+    wanted = reduce([mine(rank) for rank in range(3)], axis=0)  # type: ignore[operator]
+    for got in ranks(3).all(job):
+        np.testing.assert_allclose(got, wanted)
+
+
+def test_blocks_of_any_size_and_any_owner(ranks: Make) -> None:
+    """Shards cut at tensor boundaries, owners permuted, one block empty."""
+    counts, owners = (5000, 0, 17, 900), (2, 0, 3, 1)
+
+    def job(group: Group) -> np.ndarray:
+        mine = values(group.endpoint.rank, sum(counts))
+        all_reduce(group, mine, codec=F32, counts=counts, block_of=owners)
+        return mine
+
+    wanted = np.sum([values(rank, sum(counts)) for rank in range(4)], axis=0)
+    for got in ranks(4).all(job):
+        np.testing.assert_allclose(got, wanted, atol=1e-5)
+
+
+def test_the_halves_alone(ranks: Make) -> None:
+    counts = (10, 2000, 33)
+    starts = np.cumsum((0, *counts))
+
+    def job(group: Group) -> tuple[np.ndarray, np.ndarray]:
+        rank = group.endpoint.rank
+        given = values(rank, sum(counts))
+        block = reduce_scatter(group, given, codec=F32, op="avg", counts=counts)
+        assert np.array_equal(given, values(rank, sum(counts))), "the input stays as it was"
+        out = np.zeros(sum(counts), np.float32)
+        all_gather(group, block, out, codec=F32, lossy=True, counts=counts)
+        return block, out
+
+    wanted = np.mean([values(rank, sum(counts)) for rank in range(3)], axis=0)
+    for rank, (block, out) in enumerate(ranks(3).all(job)):
+        np.testing.assert_allclose(block, wanted[starts[rank] : starts[rank + 1]], atol=1e-6)
+        np.testing.assert_allclose(out, wanted, atol=1e-6)
+
+
+def test_the_own_part_is_optional(ranks: Make) -> None:
+    def job(group: Group) -> np.ndarray:
+        given = np.full(30, float(group.endpoint.rank), np.float32)
+        return reduce_scatter(group, given, codec=F32, op="avg", own=False)
+
+    for rank, got in enumerate(ranks(3).all(job)):
+        others = [other for other in range(3) if other != rank]
+        np.testing.assert_allclose(got, np.mean(others))
+
+
+def test_bytes_of_any_size_between_any_ranks(ranks: Make) -> None:
+    sizes = {(a, b): (a * 977 + b * 31) % 5000 for a in range(4) for b in range(4)}
+
+    def data(a: int, b: int) -> np.ndarray:
+        return np.random.default_rng(a * 10 + b).integers(0, 256, sizes[a, b]).astype(np.uint8)
+
+    def job(group: Group) -> list[np.ndarray]:
+        rank = group.endpoint.rank
+        rooms = [np.zeros(sizes[peer, rank], np.uint8) for peer in range(4)]
+        exchange.all_to_all(group, [data(rank, peer) for peer in range(4)], rooms)
+        exchange.barrier(group)
+        return rooms
+
+    for rank, rooms in enumerate(ranks(4).all(job)):
+        for peer, room in enumerate(rooms):
+            assert np.array_equal(room, data(peer, rank))
+
+
+def test_a_window_of_a_few_packets_is_slow_but_right(ranks: Make) -> None:
+    """A receiver without room gives no credit: nothing overflows, everything arrives."""
+    policy = Policy(window_kb=16, send_thread="off", deadline_min_ms=2000)
+
+    def job(group: Group) -> np.ndarray:
+        mine = values(group.endpoint.rank, 300_000)
+        all_reduce(group, mine, codec=F32)
+        return mine
+
+    made = ranks(3, policy=policy)
+    wanted = np.sum([values(rank, 300_000) for rank in range(3)], axis=0)
+    for got in made.all(job):
+        np.testing.assert_allclose(got, wanted, atol=1e-5)
+    assert all(group.endpoint.overflow() == 0 for group in made.groups)
+    assert all(group.endpoint.counters.data_arrived == group.endpoint.counters.data_expected for group in made.groups)
+
+
+def test_the_account_says_what_arrived(ranks: Make) -> None:
+    def job(group: Group) -> Group:
+        all_reduce(group, values(group.endpoint.rank, 10_000), codec=F32)
+        return group
+
+    for group in ranks(3).all(job):
+        assert [account.ended for account in group.accounts] == ["all", "all"]
+        assert [account.fraction for account in group.accounts] == [1.0, 1.0]
+        assert all(set(account.per_peer()) == set(group.endpoint.peers) for account in group.accounts)
+        assert group.endpoint.counters.payload_bytes > 0
+
+
+def test_a_thousand_calls_hold_no_more_memory_than_ten(ranks: Make) -> None:
+    def job(group: Group) -> int:
+        all_reduce(group, values(group.endpoint.rank, 3000), codec=CODECS["float32"])
+        mail = group.endpoint._mail
+        held = len(mail._expected) + len(mail._open) + len(mail._early) + sum(len(f) for f in mail._out.values())
+        return held + len(mail._remembered) + group.endpoint.buffers.held_bytes() // 100_000
+
+    made = ranks(2)
+    early = [max(made.all(job)) for _ in range(20)][-1]
+    late = [max(made.all(job)) for _ in range(480)][-1]
+    assert late <= early + 8

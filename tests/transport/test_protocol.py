@@ -1,0 +1,169 @@
+"""Who is slow, gone, a stranger or a liar: the protocol goes on, or ends with one clear error."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harness.contract import HEADER_BYTES, Header
+from workloads.collective import exchange
+from workloads.collective.reduce import Group, all_reduce
+from workloads.transport.codec import CODECS
+from workloads.transport.endpoint import TransportError
+from workloads.transport.policy import Deadlines, Policy, PolicyError
+
+from .conftest import Make, make_ranks
+
+F32 = CODECS["float32"]
+QUICK = Policy(send_thread="off", deadline_min_ms=100, deadline_max_ms=300, timeout_s=2)
+
+
+def summed(group: Group, count: int = 20_000) -> np.ndarray:
+    mine = np.full(count, float(group.endpoint.rank + 1), np.float32)
+    all_reduce(group, mine, codec=F32)
+    return mine
+
+
+def test_a_slow_peer_is_not_a_loss(ranks: Make) -> None:
+    """It enters long after the deadline of the others would have cut it off; its thread says that it lives."""
+    made = ranks(3, policy=QUICK)
+    early = [made.start(rank, summed) for rank in (0, 1)]
+    time.sleep(1.0)
+    late = made.start(2, summed)
+    for future in (*early, late):
+        assert np.array_equal(future.result(20), np.full(20_000, 6.0, np.float32))
+    assert all(group.endpoint.counters.cut == 0 for group in made.groups)
+
+
+def test_packets_of_a_later_half_are_kept(ranks: Make) -> None:
+    """One rank submits five calls at once, the other comes later and finds what was sent."""
+    made = ranks(2)
+    first = [made.start(0, lambda g: summed(g, 50_000)) for _ in range(5)]
+    time.sleep(0.2)
+    second = [made.start(1, lambda g: summed(g, 50_000)) for _ in range(5)]
+    for future in (*first, *second):
+        assert np.array_equal(future.result(20), np.full(50_000, 3.0, np.float32))
+
+
+def test_survivors_go_on_without_a_peer_that_is_gone(ranks: Make) -> None:
+    made = ranks(3, policy=QUICK)
+    made.all(summed)
+    made.groups[2].endpoint.close()
+    times = []
+    for _ in range(6):
+        start = time.monotonic()
+        results = made.all(summed, only=[0, 1])
+        times.append(time.monotonic() - start)
+        for group, got in zip(made.groups, results, strict=False):
+            third = slice(13334, 20_000)  # the lost owner's block keeps N times the own value
+            assert np.all(got[third] == 3.0 * (group.endpoint.rank + 1))
+            np.testing.assert_allclose(got[:13334], 3 * 1.5)
+    assert max(times) < 10 * 2 * QUICK.deadline_max_ms / 1000, "the deadline bounds every call"
+    assert made.groups[0].endpoint._mail.absent() == {2}
+    assert times[-1] < times[0], "a peer that gives no sign is no longer waited for"
+
+
+def test_a_reliable_transfer_to_a_peer_that_is_gone_ends_with_one_sentence(ranks: Make) -> None:
+    made = ranks(2, policy=QUICK)
+    made.all(exchange.barrier)
+    made.groups[1].endpoint.close()
+    with pytest.raises(
+        TransportError, match=r"rank 0: no sign of life from rank 1 for 2 s \(timeout_s\): did it end\?"
+    ):
+        made.all(exchange.barrier, only=[0])
+
+
+def test_nobody_comes_at_all(ranks: Make) -> None:
+    made = ranks(2, policy=QUICK)
+    made.groups[1].endpoint.close()
+    with pytest.raises(TransportError, match="no sign of life from rank 1"):
+        made.all(summed, only=[0])
+
+
+def test_a_stranger_spraying_the_port_changes_nothing(ranks: Make) -> None:
+    made = ranks(2)
+    generator = np.random.default_rng(1)
+    target = made.groups[0].endpoint._link.address
+    token = made.groups[0].endpoint._token
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        for number in range(600):
+            noise = generator.integers(0, 256, int(generator.integers(0, 1472))).astype(np.uint8).tobytes()
+            if number % 3 == 0:  # our header, another run's token, or a rank that does not exist
+                other = token if number % 2 else token + 1
+                noise = Header(kind=number % 7, token=other, source=number % 11, destination=0).pack() + noise[:100]
+            stranger.sendto(noise, target)
+            if number % 100 == 0:
+                for got in made.all(summed):
+                    assert np.array_equal(got, np.full(20_000, 3.0, np.float32))
+    made.all(exchange.barrier)
+    assert made.groups[0].endpoint.counters.strangers > 300
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    kind=st.integers(0, 8), source=st.integers(0, 3), sequence=st.integers(0, 65535), half=st.integers(0, 2),
+    dtype=st.integers(0, 4), block=st.integers(0, 2**32 - 1), chunk=st.integers(0, 2**32 - 1),
+    size=st.integers(0, 400), rows=st.integers(1, 5),
+)  # fmt: skip
+def test_fuzzed_headers_with_the_right_token_do_no_harm(
+    fuzzed: object, kind: int, source: int, sequence: int, half: int, dtype: int, block: int, chunk: int, size: int,
+    rows: int,
+) -> None:  # fmt: skip
+    """Straight into the parser, far from the sequences in use."""
+    group: Group = fuzzed.groups[0]  # type: ignore[attr-defined]
+    header = Header(
+        kind=kind, token=group.endpoint._token, source=source, destination=0, sequence=sequence or 20_000, half=half,
+        dtype=dtype, block=block, chunk=chunk,
+    )  # fmt: skip
+    packet = np.frombuffer(header.pack() + bytes(size), np.uint8)
+    far = (sequence + 30_000) % 65_536
+    header_far = Header(kind=kind, token=group.endpoint._token, source=source, destination=0, sequence=far)
+    other = np.frombuffer(header_far.pack().ljust(HEADER_BYTES + size, b"x"), np.uint8)
+    group.endpoint.submit(lambda: group.endpoint._mail.take(np.stack([packet] * rows + [other]))).result(5)
+    group.endpoint.submit(lambda: group.endpoint._mail.take(packet[: size // 13].reshape(1, -1))).result(5)
+
+
+@pytest.fixture(scope="module")
+def fuzzed() -> object:
+    made = make_ranks(2)
+    yield made
+    made.close()
+
+
+def test_a_deadline_follows_what_halves_of_that_size_took() -> None:
+    deadlines = Deadlines(Policy(deadline_min_ms=10, deadline_max_ms=1000, deadline_factor=4))
+    assert deadlines.now_s(5000) == 1.0, "until enough were seen"
+    for _ in range(20):
+        deadlines.took(5000, 0.05)
+    assert deadlines.now_s(5000) == pytest.approx(0.2)
+    assert deadlines.now_s(5_000_000) == 1.0, "another size has its own"
+    deadlines.took(5000, 5.0)
+    assert deadlines.now_s(5000) == pytest.approx(0.2), "one slow half changes nothing"
+    for _ in range(100):
+        deadlines.took(5000, 0.0001)
+    assert deadlines.now_s(5000) == pytest.approx(0.01), "bounded below"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("deadlin_ms=3", "no setting 'deadlin_ms': known are deadline_min_ms"),
+        ("dscp=many", "dscp=many: not a number"),
+        ("normaliser=half", "normaliser is 'half': one of count, world, expected"),
+        ("close_fraction=0", "close_fraction lies above 0"),
+        ("deadline_min_ms=9999", "deadline_min_ms <= deadline_max_ms"),
+    ],
+)
+def test_a_wrong_policy_says_what_is_allowed(text: str, message: str) -> None:
+    with pytest.raises(PolicyError, match=message.replace("(", r"\(")):
+        Policy().with_settings(text)
+
+
+def test_a_policy_from_the_environment() -> None:
+    policy = Policy.from_environment({"LOSSBENCH_POLICY": "deadline_max_ms=500, missing=zero"})
+    assert (policy.deadline_max_ms, policy.missing) == (500.0, "zero")
