@@ -78,11 +78,15 @@ def test_a_reliable_transfer_to_a_peer_that_is_gone_ends_with_one_sentence(ranks
         made.all(exchange.barrier, only=[0])
 
 
-def test_nobody_comes_at_all(ranks: Make) -> None:
+def test_alone_a_rank_goes_on_for_a_while_and_then_says_so(ranks: Make) -> None:
     made = ranks(2, policy=QUICK)
     made.groups[1].endpoint.close()
+    start = time.monotonic()
+    assert np.all(made.all(summed, only=[0])[0][10_000:] == 2.0), "the lost owner's block keeps N times the own value"
+    assert made.groups[0].accounts[0].ended == "deadline"
     with pytest.raises(TransportError, match="no sign of life from rank 1"):
-        made.all(summed, only=[0])
+        while time.monotonic() - start < 30:
+            made.all(summed, only=[0])
 
 
 def test_a_stranger_spraying_the_port_changes_nothing(ranks: Make) -> None:

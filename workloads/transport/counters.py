@@ -16,6 +16,7 @@ class Counters:
     sent: dict[int, int] = field(init=False)  # datagrams of any kind to each peer
     received: dict[int, int] = field(init=False)  # datagrams of any kind from each peer, late and double ones included
     halves: int = 0
+    reliable_halves: int = 0  # among them; the data counters below are those of the others
     data_expected: int = 0
     data_arrived: int = 0
     lost: int = 0  # the peer had sent it, it never came in time: the network
@@ -34,8 +35,11 @@ class Counters:
         self.sent = dict.fromkeys(self.ranks, 0)
         self.received = dict.fromkeys(self.ranks, 0)
 
-    def closed(self, account: Account) -> None:
+    def closed(self, account: Account, *, reliable: bool) -> None:
         self.halves += 1
+        if reliable:  # all of it arrived in the end
+            self.reliable_halves += 1
+            return
         for bits in account.arrived.values():
             self.data_expected += len(bits)
             self.data_arrived += int(bits.sum())

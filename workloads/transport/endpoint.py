@@ -15,6 +15,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+import numpy as np
+
 from workloads.transport import native, wire
 from workloads.transport.counters import Counters
 from workloads.transport.flow import Outgoing
@@ -107,7 +109,8 @@ class Endpoint:
                 return
             job, future = entry
             try:
-                future.set_result(job())
+                with np.errstate(all="ignore"):  # infinities and NaN are the model's business
+                    future.set_result(job())
             except BaseException as error:  # noqa: BLE001 - the caller's thread is where it belongs
                 self._mail.abandon()
                 future.set_exception(error)
@@ -162,6 +165,8 @@ class Endpoint:
         """Until the half's rule ends it."""
         half.entered = time.perf_counter()
         half.absent = self._mail.absent()
+        if half.absent >= self.peers.keys() and self.peers:
+            self._check_alive(sorted(self.peers), half.entered)
         self._mail.sending(half)
         self._pump.prepare(half)
         half.sending = True
@@ -174,6 +179,8 @@ class Endpoint:
             self._pump.allow()
             now = time.perf_counter()
             self._tick(now, after_sending=half)
+            if half.first_packet is None and now - max((half.entered, *self._mail.heard.values())) > half.deadline_s:
+                half.first_packet = now - half.deadline_s  # cut off: not even our markers are answered
             reason = half.ending(now, self.policy, self._mail.allowance_s)
             if reason:
                 return self._closed(half, reason, now)
@@ -206,7 +213,7 @@ class Endpoint:
         account = half.account()
         if half.first_packet is not None:
             self._deadlines.took(half.size, account.seconds)
-        self.counters.closed(account)
+        self.counters.closed(account, reliable=half.reliable)
         return account
 
     def _give_up(self, half: Half, now: float) -> None:
@@ -219,8 +226,12 @@ class Endpoint:
             waited |= {f.peer for f in half.outgoing.values() if not f.finished}
         gone = sorted(peer for peer in waited if self._mail.heard[peer] < limit)
         if gone and (half.reliable or len(gone) == len(waited)):
+            self._check_alive(gone, now)
+
+    def _check_alive(self, peers: list[int], now: float) -> None:
+        if all(self._mail.heard[peer] < now - self.policy.timeout_s for peer in peers):
             raise TransportError(
-                f"rank {self.rank}: no sign of life from rank {', '.join(map(str, gone))} for "
+                f"rank {self.rank}: no sign of life from rank {', '.join(map(str, peers))} for "
                 f"{self.policy.timeout_s:g} s (timeout_s): did it end?"
             )
 

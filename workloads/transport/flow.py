@@ -15,6 +15,7 @@ from workloads.transport.sink import Sink
 Index = NDArray[np.uint32]
 
 MARKER_FIRST_S, MARKER_MAX_S = 0.001, 0.05
+PATIENCE_S = 0.0007
 _COUNT_UP = np.arange(1 << 16, dtype=np.uint32)
 
 
@@ -36,6 +37,7 @@ class Outgoing:
     marker_at: float = 0.0  # when to send the next marker
     marker_pause_s: float = MARKER_FIRST_S
     expires: float | None = None  # its half is closed: markers are repeated until then
+    patient: bool = False  # nothing was lost lately: the peer will say by itself that all has come
     stalled: bool = False  # there is more to send, but the peer has no room for it
 
     def __post_init__(self) -> None:
@@ -96,6 +98,9 @@ class Outgoing:
     def marker_due(self, now: float) -> bool:
         """Spaced in time, twice as long each time, until acknowledged."""
         if self.finished or now < self.marker_at or (self.resend is not None and len(self.resend)):
+            return False
+        if self.patient:
+            self.patient, self.marker_at = False, now + PATIENCE_S
             return False
         self.marker_at = now + self.marker_pause_s
         self.marker_pause_s = min(2 * self.marker_pause_s, MARKER_MAX_S)

@@ -45,6 +45,7 @@ class Mailbox:
         self._out: dict[int, dict[int, Outgoing]] = {peer: {} for peer in peers}  # by peer, by sequence
         self._remembered: dict[int, Half] = {}
         self.heard = dict.fromkeys(peers, time.perf_counter())  # when each peer last gave a sign of life
+        self._all_came = True  # in the latest half
         self._silent = dict.fromkeys(peers, 0)  # halves in a row without a sign of it
         self.pump: Pump  # set by the endpoint: the two need each other
 
@@ -65,6 +66,7 @@ class Mailbox:
 
     def sending(self, half: Half) -> None:
         for peer, flow in half.outgoing.items():
+            flow.patient = self._all_came
             self._out[peer][half.sequence] = flow
 
     def closed(self, half: Half) -> None:
@@ -74,6 +76,7 @@ class Mailbox:
             heard = flow.count or flow.ended_at is not None or flow.total == 0
             self._silent[peer] = 0 if heard else self._silent[peer] + 1
             self._counters.duplicates += flow.duplicates
+        self._all_came = all(flow.complete for flow in half.incoming.values())
         until = time.perf_counter() + 2 * self._policy.deadline_max_ms / 1000
         for peer, out in half.outgoing.items():
             out.expires = until
@@ -135,6 +138,8 @@ class Mailbox:
             self._counters.received[source] += len(rows)
         self._silent[source] = 0
         self.heard[source] = time.perf_counter()
+        if kind != wire.ACK:
+            self._passed(sequence, source)
         half = self._open.get(sequence)
         if kind in (wire.DATA, wire.RELIABLE):
             self._sort_data(rows, source, sequence)
@@ -181,18 +186,20 @@ class Mailbox:
         if half.first_packet is None:
             half.first_packet = now
         if first:
-            self._passed(half, flow.peer, now)
+            self._passed(half.sequence, flow.peer)
         if flow.complete:
             self._acknowledge(flow.peer, half.sequence, taken=flow.total, state=FINISHED)
         elif (flow.highest - flow.acknowledged) * flow.segment * 4 > self._window_bytes:
             flow.acknowledged = flow.highest
             self._acknowledge(flow.peer, half.sequence, taken=flow.highest, state=GOING_ON)
 
-    def _passed(self, half: Half, peer: int, now: float) -> None:
+    def _passed(self, sequence: int, peer: int) -> None:
         """A packet of a half says that its sender has ended the halves before it."""
-        for other in self._open.values():
-            if other.sequence < half.sequence and peer in other.incoming and other.incoming[peer].ended_at is None:
-                other.incoming[peer].ended_at = now
+        for half in self._open.values():
+            flow = half.incoming.get(peer)
+            if flow is not None and flow.ended_at is None and wire.ahead(sequence, half.sequence) > 0:
+                flow.ended_at = time.perf_counter()
+                half.first_packet = half.first_packet or flow.ended_at
 
     def _late(self, rows: wire.Bytes, source: int, sequence: int) -> None:
         """Of a closed half: counted; if an end marker overtook it, the next halves wait a little longer."""

@@ -1,0 +1,35 @@
+"""The lossy backend with CUDA tensors: pinned staging, streams, several ranks on one GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness import machine, run
+from tests.training import test_backend
+
+pytestmark = [pytest.mark.gpu, pytest.mark.training]
+
+
+def test_every_collective_with_cuda_tensors() -> None:
+    done = test_backend.torchrun(str(test_backend.HERE / "every_collective.py"), "cuda")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("on cuda: all is well") == 3
+
+
+@pytest.mark.netns
+@pytest.mark.parametrize("wrapper", ["ddp", "zero", "fsdp"])
+def test_unchanged_training_on_a_gpu_lives_with_ten_percent_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrapper: str
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(test_backend.HERE.parent.parent))
+    experiment = test_backend.experiment("toy.py", "loss_10", wrapper=wrapper, device="cuda")
+    result = run.execute(
+        experiment, seed=1, chosen={}, folder=tmp_path / "run", kernel=machine.look(), progress=lambda _: None
+    )
+    assert result.verdict.columns["outcome"].status == 0, result.verdict.columns["outcome"].reasons()
+    for summary in result.summaries:
+        print(wrapper, {k: summary[k] for k in ("first_lossy", "lossy", "gloo", "payload_bytes", "lost")})
+        assert 0.08 < summary["lost"] / summary["data_expected"] < 0.12
+        assert summary["payload_bytes"] > 0 and summary["lossy"] < 0.6 * summary["first_lossy"]

@@ -1,0 +1,126 @@
+"""Every collective of torch.distributed over the lossy backend, where nothing is lost; run by torchrun or lossbench.
+
+torchrun --nproc-per-node 3 tests/training/every_collective.py [cuda]
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import workloads.collective
+
+warnings.filterwarnings("ignore", category=FutureWarning)  # torch 2.13 renamed the flat forms; both names are meant
+DEVICE = torch.device(sys.argv[1] if len(sys.argv) > 1 else "cpu")
+
+
+def full(count: int, value: float, **keys: Any) -> torch.Tensor:
+    return torch.full((count,), value, device=DEVICE, **keys)
+
+
+def reductions(rank: int, world: int) -> None:
+    total = world * (world + 1) / 2
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        tensor = full(100_001, rank + 1, dtype=dtype)
+        dist.all_reduce(tensor)
+        assert torch.all(tensor == total), (dtype, tensor[:3])
+    tensor = full(1000, rank + 1.0)
+    dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
+    assert torch.all(tensor == total / world)
+    for op, wanted in ((dist.ReduceOp.MAX, world), (dist.ReduceOp.MIN, 1), (dist.ReduceOp.SUM, total)):
+        tensor = torch.arange(10, device=DEVICE) * (rank + 1)
+        dist.all_reduce(tensor, op=op)
+        assert tensor.equal((torch.arange(10, device=DEVICE) * wanted).to(tensor.dtype)), op
+    out = full(5, 0.0)
+    dist.reduce_scatter_tensor(out, full(5 * world, rank + 1.0))
+    assert torch.all(out == total)
+    out = full(3, 0.0)
+    dist.reduce_scatter(out, [full(3, float(n * (rank + 1))) for n in range(world)])
+    assert torch.all(out == rank * total)
+    tensor = full(6, rank + 1.0)
+    dist.reduce(tensor, dst=0)
+    assert torch.all(tensor == (total if rank == 0 else rank + 1))
+    tensor = torch.ones(3, dtype=torch.complex64, device=DEVICE) * (1 + 2j)
+    dist.all_reduce(tensor)
+    assert torch.all(tensor == world * (1 + 2j))
+    strided = torch.ones(40, 50, device=DEVICE).t()
+    dist.all_reduce(strided)
+    assert torch.all(strided == world)
+
+
+def moves(rank: int, world: int) -> None:
+    tensor = full(5000, rank, dtype=torch.bfloat16)
+    dist.broadcast(tensor, src=1)
+    assert torch.all(tensor == 1)
+    rooms = [full(70, -1.0) for _ in range(world)]
+    dist.all_gather(rooms, full(70, float(rank)))
+    assert [float(room[0]) for room in rooms] == list(range(world))
+    out = full(7 * world, -1.0)
+    dist.all_gather_into_tensor(out, full(7, float(rank)))
+    assert out.view(world, 7)[:, 0].tolist() == list(range(world))
+    out = full(2 * world, -1.0)
+    dist.all_to_all_single(out, torch.arange(2.0 * world, device=DEVICE) + 100 * rank)
+    assert out.tolist() == [100.0 * peer + 2 * rank + k for peer in range(world) for k in (0, 1)]
+    gathered = [full(2, 0.0) for _ in range(world)] if rank == 0 else None
+    dist.gather(full(2, float(rank)), gathered, dst=0)
+    assert gathered is None or [float(g[0]) for g in gathered] == list(range(world))
+    out = full(2, -1.0)
+    dist.scatter(out, [full(2, float(n)) for n in range(world)] if rank == 0 else None, src=0)
+    assert out[0] == rank
+    dist.barrier()
+
+
+def objects_and_pairs(rank: int, world: int) -> None:
+    objects: list[Any] = [None] * world
+    dist.all_gather_object(objects, {"rank": rank, "text": "x" * rank})
+    assert [o["rank"] for o in objects] == list(range(world))
+    chosen: list[Any] = [{"a": 1} if rank == 0 else None]
+    dist.broadcast_object_list(chosen, src=0)
+    assert chosen == [{"a": 1}]
+    tensor = torch.full((4,), float(rank))
+    if rank == 0:
+        dist.send(tensor + 7, 1)
+    elif rank == 1:
+        dist.recv(tensor, 0)
+        assert tensor[0] == 7
+    pair = dist.new_group([0, 1])
+    if rank < 2:
+        tensor = full(10, 1.0)
+        dist.all_reduce(tensor, group=pair)
+        assert tensor[0] == 2
+
+
+def several_in_flight(world: int) -> None:
+    tensors = [full(20_000 * (n + 1), float(n)) for n in range(6)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    for number, work in reversed(list(enumerate(works))):
+        work.wait()
+        assert torch.all(tensors[number] == number * world)
+    done = []
+    work = dist.all_reduce(full(10, 1.0), async_op=True)
+    work.get_future().then(lambda future: done.append(float(future.value()[0][0]))).wait()
+    assert done == [world]
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("lossy", pg_options=workloads.collective.Policy.from_environment())
+    rank, world = dist.get_rank(), dist.get_world_size()
+    reductions(rank, world)
+    moves(rank, world)
+    objects_and_pairs(rank, world)
+    several_in_flight(world)
+    counters = dist.group.WORLD.counters
+    assert counters["payload_bytes"] > 100_001 * 4 / world, "the sums went the lossy way"
+    print(f"rank {rank} of {world} on {DEVICE}: all is well", flush=True)
+    dist.destroy_process_group()
+    os._exit(0) if "--abrupt" in sys.argv else None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""torch programs on the backend "lossy", unchanged: every collective; DDP, ZeRO, FSDP2 on links that lose packets."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness import machine, run
+from harness.experiment import Experiment
+from harness.userfile import check
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.training
+
+
+def torchrun(*arguments: str, world: int = 3, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}", *arguments]
+    variables = {**os.environ, "PYTHONPATH": str(HERE.parent.parent), "OMP_NUM_THREADS": "1", **environment}
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=200, check=False)
+
+
+@pytest.mark.parametrize("native", ["", "0"], ids=["compiled", "python"])
+def test_every_collective_under_torchrun(native: str) -> None:
+    done = torchrun(str(HERE / "every_collective.py"), LOSSBENCH_NATIVE=native)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("all is well") == 3
+
+
+def test_a_wrong_policy_is_one_clear_line() -> None:
+    done = torchrun(str(HERE / "every_collective.py"), world=2, LOSSBENCH_POLICY="deadlines=3")
+    assert done.returncode != 0
+    assert "no setting 'deadlines': known are deadline_min_ms" in done.stderr
+
+
+def experiment(script: str, profile: str, **options: object) -> Experiment:
+    return check(
+        Experiment,
+        {
+            "name": "test", "topology": {"hosts": 3}, "impair": [{"profile": profile}],
+            "workload": {"command": ["python", str(HERE / script)], "options": options, "time_limit_s": 200},
+        },
+        origin="test",
+    )  # fmt: skip
+
+
+@pytest.mark.netns
+@pytest.mark.parametrize("policy", ["", "fsdp_gather=stale"])
+@pytest.mark.parametrize("wrapper", ["ddp", "zero", "fsdp"])
+def test_unchanged_training_lives_with_ten_percent_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrapper: str, policy: str
+) -> None:
+    if policy and wrapper != "fsdp":
+        pytest.skip("stale gathers concern FSDP alone: by design")
+    monkeypatch.setenv("LOSSBENCH_POLICY", policy)
+    monkeypatch.setenv("PYTHONPATH", str(HERE.parent.parent))
+    result = run.execute(
+        experiment("toy.py", "loss_10", wrapper=wrapper), seed=1, chosen={}, folder=tmp_path / "run",
+        kernel=machine.look(), progress=lambda _: None,
+    )  # fmt: skip
+    assert result.verdict.columns["fault"].status == 0, result.verdict.columns["fault"].reasons()
+    assert result.verdict.columns["outcome"].status == 0, result.verdict.columns["outcome"].reasons()
+    for summary in result.summaries:
+        assert 0.08 < summary["lost"] / summary["data_expected"] < 0.12, "packets were really lost"
+        parameters = 64 * 256 + 256 * 256 + 256 * 4
+        assert summary["payload_bytes"] > 150 * 4 * parameters * 0.5, "the gradients went the lossy way"
+        assert summary["lossy"] < 0.6 * summary["first_lossy"], "it learns"
+    gap = np.mean([s["lossy"] / s["gloo"] - 1 for s in result.summaries])
+    print(f"{wrapper} {policy}: final loss {gap:+.1%} against reliable")
+    assert gap < 0.5
