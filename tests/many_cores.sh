@@ -1,13 +1,13 @@
 #!/bin/bash
 # The collectives benchmark and the GPU tests on a machine with many cores and no network: packages come from .wheels,
-# torch from the machine. Usage: bash tests/many_cores.sh setup | collectives PROFILE... | gpu
+# torch from the machine. Usage: bash tests/many_cores.sh setup | collectives | tail_of | gpu, with PROFILES, HOSTS, MB, MTU, REPEATS set
 set -euo pipefail
 cd "$(dirname "$0")/.."
 packages=${PACKAGES:-/tmp/lossbench-packages}
 export LOSSBENCH_CACHE=${LOSSBENCH_CACHE:-/tmp/lossbench-cache} PYTHONPATH=$PWD:$packages
-setup() { python3 -m pip install -q --no-index --no-deps --target "$packages" .wheels/*.whl; }
+setup() { [ -d "$packages" ] || python3 -m pip install -q --no-index --no-deps --target "$packages" .wheels/*.whl; }
 lossbench() { python3 -m harness.cli.main "$@"; }
-collectives() {  # OPTIONS... PROFILE...
+collectives() {  # further options of `lossbench run`
   local profile
   for profile in $PROFILES; do
     lossbench run collectives --set topology.hosts="${HOSTS:-8}" --set topology.mtu="${MTU:-1500}" \
@@ -24,4 +24,8 @@ for row in one["rows"]:
 P
   done
 }
+tail_of() {  # PROFILES: p99/p50 of the lossy all-reduce alone
+  collectives --set 'workload.options.contenders=["lossy"]' --set workload.options.budget_s=100
+}
+gpu() { python3 -m pytest -q -s -p no:cacheprovider tests/gpu; }
 "$@"

@@ -64,6 +64,8 @@ class Network:
             steps = shaping.room()
             if down is not None:
                 steps = shaping.plan(how, rate_mbit=down, mtu=topology.mtu, at_host=False)
+            elif steps:
+                self.star.switch.link("set", index=self.star.ports[host.rank], txqlen=shaping.ROOM_PACKETS)
             shaping.carry_out(self.star.switch, self.star.ports[host.rank], steps)
             if up is not None:
                 with namespaces.open_inside(self.star.namespace(host.name)) as inside:

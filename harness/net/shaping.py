@@ -7,6 +7,8 @@ where a full queue is backpressure: its queue is larger than any socket's send b
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +18,7 @@ from harness.experiment import Shaping, TrafficClass
 
 ROOT, LINK = 0x10000, 0x10001
 TC_H_ROOT = 0xFFFFFFFF
-ROOM, ROOM_BYTES = 0xF00000, 64 << 20  # the queue of an unshaped port
+ROOM, ROOM_PACKETS = 0xF00000, 32_768  # the queue of an unshaped port
 INNER = 0x20000  # handle of a prio or ets below the link's class
 BURST_MS = 1.0
 QUEUE_MS = 10.0
@@ -116,9 +118,12 @@ def _filters(c: TrafficClass, *, parent: int, target: int, first_prio: int) -> l
 
 
 def room() -> list[Step]:
-    """An unshaped port of the switch: a queue to wait in when the host behind it is busy. Without one a veth drops what
-    does not fit its ring of 256 packets; with one, kernels from 6.16 on hold back instead."""
-    return [Step(command="add", kind="bfifo", arguments={"parent": TC_H_ROOT, "handle": ROOM, "limit": ROOM_BYTES})]
+    """An unshaped port of the switch: a queue to wait in when the host behind it is busy. A bare veth drops what does not
+    fit its ring of 256 packets; under a queue, kernels from 6.16 on hold back instead. Older ones drop all the same."""
+    numbers = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    if numbers is None or (int(numbers[1]), int(numbers[2])) < (6, 16):
+        return []
+    return [Step(command="add", kind="pfifo_fast", arguments={"parent": TC_H_ROOT, "handle": ROOM})]
 
 
 def room_drops(handle: IPRoute, interface_index: int) -> int:
