@@ -104,7 +104,8 @@ class Header:
 #   traffic  `sent`, `received`: datagrams per peer rank so far, joined with the kernel's counters; `complete`: true if
 #            nothing else was sent on the data link, so that every missing datagram must be a counted drop
 #   summary  final numbers of this rank          error    `message`: shown to the user
-#   row      one line of the run's result table: any names and values, the first name says what the line is about
+#   row      one line of the run's result table: any names and values. `shown`: the names a terminal shows, the first of
+#            them says what the line is about; `note` is printed below the table; `path` = "unknown" voids the line
 
 
 @dataclass(kw_only=True)

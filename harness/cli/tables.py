@@ -74,6 +74,8 @@ def show_suite(console: Console, result: SuiteResult) -> None:
             coloured(row["verdict"]),
         )
     console.print(table)
+    for name, row in zip(names, rows, strict=True):
+        show_result_rows(console, row["rows"], title=name)
     for text in dict.fromkeys(text for row in rows for text in row["warnings"]):
         console.print(f"warning: {text}", markup=False)
     for name, row in zip(names, rows, strict=True):
@@ -82,6 +84,31 @@ def show_suite(console: Console, result: SuiteResult) -> None:
                 for reason in row["reasons"][column]:
                     console.print(f"{name}, {column}: {reason}", markup=False)
     console.print(f"verdict: {coloured(result.status.word)}   results: {result.folder}", soft_wrap=True)
+
+
+def show_result_rows(console: Console, rows: list[dict[str, Any]], *, title: str) -> None:
+    """The lines a workload made; those whose path was not proven are greyed and say so."""
+    if not rows:
+        return
+    shown = rows[0].get("shown") or list(rows[0])
+    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0), title=title, title_justify="left")
+    for column in shown:
+        table.add_column(column.replace("_", " "), justify="left" if column == shown[0] else "right")
+    for row in rows:
+        void = row.get("path") == "unknown"
+        table.add_row(*(_cell(row.get(column)) for column in shown), style="dim" if void else None)
+    console.print(table)
+    for row in rows:
+        if row.get("path") == "unknown":
+            console.print(f"{row[shown[0]]}: unknown, its bytes did not cross the impaired links", markup=False)
+        if row.get("note"):
+            console.print(f"{row[shown[0]]}: {row['note']}", markup=False)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _asked(losses: list[float]) -> str:

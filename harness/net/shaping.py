@@ -118,8 +118,8 @@ def _filters(c: TrafficClass, *, parent: int, target: int, first_prio: int) -> l
 
 
 def room() -> list[Step]:
-    """An unshaped port of the switch: a queue to wait in when the host behind it is busy. A bare veth drops what does not
-    fit its ring of 256 packets; under a queue, kernels from 6.16 on hold back instead. Older ones drop all the same."""
+    """An unshaped port of the switch: a queue to wait in when the host behind it is busy. A bare veth drops what does
+    not fit its ring of 256 packets; under a queue, kernels from 6.16 on hold back instead; older ones still drop."""
     numbers = re.match(r"(\d+)\.(\d+)", os.uname().release)
     if numbers is None or (int(numbers[1]), int(numbers[2])) < (6, 16):
         return []

@@ -224,7 +224,7 @@ def test_two_at_the_same_time_both_work(tmp_path: Path) -> None:
 
 
 BAD = {
-    "no such suite": (["run", "quickstrat"], 2, "no suite 'quickstrat'; known: chatter, quickstart"),
+    "no such suite": (["run", "quickstrat"], 2, "no suite 'quickstrat'; known: chatter, collectives, quickstart"),
     "no such file": (["run", "missing.toml"], 2, "missing.toml: no such file"),
     "unknown key": (["run", "quickstart", "--set", "topology.host=3"], 2, "unknown key 'topology.host'; allowed:"),
     "unknown backend": (["run", "quickstart", "--backend", "xdp"], 2, "'netem', 'ebpf', 'cbpf'"),

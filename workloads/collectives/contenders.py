@@ -129,11 +129,11 @@ def _gloo(control: str, rto_ms: float) -> Make:
 
 CONTENDERS: dict[str, Make] = {
     "lossy": Lossy,
-    "gloo bbr 200ms": _gloo("bbr", 200),
-    "gloo bbr 5ms": _gloo("bbr", 5),
-    "gloo cubic 200ms": _gloo("cubic", 200),
-    "gloo cubic 5ms": _gloo("cubic", 5),
-    "direct tcp bbr 5ms": lambda door, store, limit_s: DirectTcp(door, store, limit_s, control="bbr", rto_ms=5),
-    "udp blast": Blast,
+    "gloo-bbr": _gloo("bbr", 200),
+    "gloo-bbr-5ms": _gloo("bbr", 5),
+    "gloo-cubic": _gloo("cubic", 200),
+    "gloo-cubic-5ms": _gloo("cubic", 5),
+    "tcp-bbr-5ms": lambda door, store, limit_s: DirectTcp(door, store, limit_s, control="bbr", rto_ms=5),
+    "udp-blast": Blast,
 }
 TCP = tuple(name for name in CONTENDERS if "gloo" in name or "tcp" in name)
