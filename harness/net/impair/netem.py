@@ -22,6 +22,7 @@ from harness.profile import BlockLoss, GilbertElliottLoss, IidLoss, Profile, Sta
 
 FIRST_PRIO = 2
 OVERSIZE = "oversize"  # beside the rule labels, which all begin with a number
+Raw = tuple[int, int, int]
 DEFAULT_LIMIT_PACKETS = 1000
 ASSUMED_PACKETS_PER_S = 1_000_000  # for sizing the queue of a delay when no rate is given
 
@@ -146,17 +147,19 @@ class NetemBackend:
 
     def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> Counters:
         ensure_clsact(self._switch, point.port_index)
-        known = point.hook in self._rules
+        known, before = point.hook in self._rules, self._rules.get(point.hook, ())
         if not known:
             self._oversize.put(point)
-        before = self._rules.get(point.hook, ())
         early = self.counters(point) if known else {}
-        forgotten = set()
+        forgotten: set[str] = set()
+        start: dict[int, Raw] = {}  # what each place has counted when its new rule begins
         for number, rule in enumerate(rules):
             device = self._device(point, number)
             old = before[number] if number < len(before) else None
-            if self._put_netem(device, rule) and old is not None:
-                forgotten.add(old.label)
+            made_anew = self._put_netem(device, rule)
+            if old is None or made_anew:
+                start[number] = self._raw(point, number)  # before its first packet comes
+            forgotten |= {old.label} if old is not None and made_anew else set()
             if old is None or old.match != rule.match:
                 self._redirect(point, number, rule, device)
         for number in range(len(rules), len(before)):
@@ -165,15 +168,19 @@ class NetemBackend:
                 "del-filter", "bpf", point.port_index, handle=1, parent=PARENT[point.hook.direction],
                 prio=FIRST_PRIO + number,
             )  # fmt: skip
-        final = self._final(point, before, early, forgotten) if known else {}
+        # One reading ends the old rule and begins the new one: no packet falls between two.
+        now = {number: self._raw(point, number) for number in range(max(len(rules), len(before)))}
+        final = self._final(point, before, early, forgotten, now) if known else {}
         self._rules[point.hook] = rules
-        self._start[point.hook] = {rule.label: list(self._raw(point, n)) for n, rule in enumerate(rules)}
-        self._start[point.hook][OVERSIZE] = [self._oversize.count(point)]
+        begins = {rule.label: list(start.get(n, now[n])) for n, rule in enumerate(rules)}
+        self._start[point.hook] = {**begins, OVERSIZE: [self._oversize.count(point)]}
         return final
 
-    def _final(self, point: HookPoint, before: tuple[Rule, ...], early: Counters, forgotten: set[str]) -> Counters:
+    def _final(
+        self, point: HookPoint, before: tuple[Rule, ...], early: Counters, forgotten: set[str], now: dict[int, Raw]
+    ) -> Counters:
         """Read after the change; before it only where the change wiped the counter out."""
-        late = self.counters(point)
+        late = self._counted(point, now)
         lost = forgotten | {rule.label for rule in before if rule.profile.duplicate_percent}
         return {label: early[label] if label in lost else count for label, count in late.items()}
 
@@ -231,7 +238,7 @@ class NetemBackend:
             )  # fmt: skip
         return out or [{"rule": UNMATCHED, "attached": True, "equal": True, "mean_loss": 0.0}]
 
-    def _raw(self, point: HookPoint, number: int) -> tuple[int, int, int]:
+    def _raw(self, point: HookPoint, number: int) -> Raw:
         """(packets redirected to the IFB, packets it let out, packets it dropped)."""
         qdisc = self._qdisc(point, number)
         if qdisc is None:
@@ -242,10 +249,13 @@ class NetemBackend:
         return redirected, basic["packets"] + queue["qlen"], queue["drops"]
 
     def counters(self, point: HookPoint) -> Counters:
+        return self._counted(point, {n: self._raw(point, n) for n in range(len(self._rules[point.hook]))})
+
+    def _counted(self, point: HookPoint, raw: dict[int, Raw]) -> Counters:
         out: Counters = {}
         for number, rule in enumerate(self._rules[point.hook]):
             start = self._start.get(point.hook, {}).get(rule.label, [0, 0, 0])
-            redirected, let_out, dropped = (n - s for n, s in zip(self._raw(point, number), start, strict=True))
+            redirected, let_out, dropped = (n - s for n, s in zip(raw[number], start, strict=True))
             # The qdisc's own count outlives its filter; but a duplicate is let out once more than it was seen.
             seen = redirected if rule.profile.duplicate_percent else let_out + dropped
             duplicated = max(let_out + dropped - seen, 0)
