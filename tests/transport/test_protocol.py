@@ -171,3 +171,31 @@ def test_a_wrong_policy_says_what_is_allowed(text: str, message: str) -> None:
 def test_a_policy_from_the_environment() -> None:
     policy = Policy.from_environment({"LOSSBENCH_POLICY": "deadline_max_ms=500, missing=zero"})
     assert (policy.deadline_max_ms, policy.missing) == (500.0, "zero")
+
+
+@pytest.mark.netns
+def test_scapy_reads_what_the_transport_sends(pump: str) -> None:
+    """A packet off the wire, field by field: the documented format is the real one."""
+    del pump
+    from harness.net.probe import datagram
+
+    made = make_ranks(2)
+    try:
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003)) as tap:
+            tap.bind(("lo", 0x0003))
+            tap.settimeout(0.3)
+            token, seen = made.groups[0].endpoint._token, []
+            made.all(summed)
+            try:
+                while True:
+                    fields = datagram.dissect_frame(tap.recv(65536))
+                    if fields is not None and fields["token"] == token:
+                        seen.append(fields)
+            except TimeoutError:
+                pass
+    finally:
+        made.close()
+    data = [f for f in seen if f["kind"] == 1]
+    assert {(f["source"], f["destination"], f["half"], f["dtype"]) for f in data} >= {(0, 1, 0, 1), (1, 0, 1, 1)}
+    assert all(f["block"] == (f["destination"] if f["half"] == 0 else f["source"]) for f in data)
+    assert any(f["kind"] == 3 and f["dtype"] == 1 for f in seen), "an acknowledgement: finished"

@@ -36,7 +36,7 @@ class Policy:
     dscp: int = 0
     send_thread: str = "auto"  # auto: if there are two cores for each rank; on, off
     reliable_below_bytes: int = 0  # smaller reductions go reliable
-    fsdp_gather: str = "stale"  # parameters FSDP gathers: stale (lossy, keeps a copy) or reliable
+    fsdp_gather: str = "reliable"  # parameters FSDP gathers: reliable, or stale (lossy, keeps a copy)
 
     def __post_init__(self) -> None:
         for name, allowed in (

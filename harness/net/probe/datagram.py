@@ -36,7 +36,7 @@ class LossbenchDatagram(Packet):  # type: ignore[misc]
         LEShortField("destination", 0),
         LEIntField("step", 0),
         ByteEnumField("half", 0, {number: name for name, number in contract.HALVES.items()}),
-        ByteField("dtype", 0),
+        ByteEnumField("dtype", 0, {0: "bytes", 1: "float32", 2: "bfloat16", 3: "float16"}),
         LEShortField("sequence", 0),
         LEIntField("block", 0),
         LEIntField("chunk", 0),
