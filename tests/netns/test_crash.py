@@ -80,6 +80,7 @@ def test_killed_at_any_step_clean_removes_all_of_ours_and_nothing_else(
     assert not [j for j in journal.networks() if not j.owner_alive() and j.standing() is None]
 
 
+@pytest.mark.wallclock
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("delay_s", [0.8, 1.5, 2.5])
 def test_interrupted_it_undoes_everything_by_itself(tmp_path: Path, number: signal.Signals, delay_s: float) -> None:
@@ -96,6 +97,7 @@ def test_interrupted_it_undoes_everything_by_itself(tmp_path: Path, number: sign
     assert left_behind() == []
 
 
+@pytest.mark.wallclock
 def test_ranks_die_with_the_harness(tmp_path: Path) -> None:
     marker = f"600.{os.getpid()}"
     process = subprocess.Popen(
@@ -150,6 +152,7 @@ def test_a_full_disk_is_one_line_and_nothing_stays(tmp_path: Path) -> None:
     assert left_behind() == []
 
 
+@pytest.mark.wallclock
 def test_a_link_that_goes_away_during_a_run_is_named(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*LOSSBENCH, "run", "quickstart", "--out", str(tmp_path), "--set", "workload.options.seconds=20"],

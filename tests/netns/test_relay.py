@@ -46,6 +46,7 @@ def test_loss_beside_a_delay_is_still_exact(build: Build, profile_file: Callable
     assert [f for f in proof.judgement.findings if f.status != Status.VALID and "delay" not in f.text] == []
 
 
+@pytest.mark.wallclock
 def test_some_packets_overtake(build: Build, profile_file: Callable[[str], str]) -> None:
     path = profile_file("[delay]\nmean_ms = 30\n[reorder]\npercent = 30")
     heard = probes(build(backend="relay", topology=SLOW, impair=[{"profile": path, "hosts": ["h0"]}]))[0]
@@ -64,6 +65,7 @@ def test_a_delay_can_be_taken_back_in_place(build: Build, profile_file: Callable
     assert heard.missing().sum() == 0 and np.median(heard.delays_ms) < 150
 
 
+@pytest.mark.wallclock
 def test_a_run_with_delay_ends_with_no_wire_left(tmp_path: Path) -> None:
     path = tmp_path / "slow.toml"
     path.write_text('why = "x"\n[delay]\nmean_ms = 20')
