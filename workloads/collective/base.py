@@ -9,6 +9,7 @@ import socket
 import struct
 import weakref
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -103,11 +104,14 @@ class Base(dist.ProcessGroup):
         def run() -> None:
             self._calls += 1
             self._endpoint.step = self._calls if self._step is None else self._step
-            for device, event in events:
-                self._pinned.stream(device).wait_event(event)
             try:
-                with torch.no_grad():
+                with torch.no_grad(), ExitStack() as streams:
+                    for device, event in events:
+                        streams.enter_context(torch.cuda.stream(self._pinned.stream(device)))
+                        self._pinned.stream(device).wait_event(event)
                     job()
+                    for device, _ in events:
+                        self._pinned.stream(device).synchronize()
             except BaseException as error:
                 future.set_exception(error)
                 raise

@@ -34,7 +34,7 @@ def as_bytes(tensor: torch.Tensor) -> Bytes:
 
 
 class Pinned:
-    """Pinned memory that is used again, and a stream of its own. Used by the endpoint's thread only."""
+    """Pinned memory that is used again, and a stream of its own, in which every job runs (base.py)."""
 
     def __init__(self) -> None:
         self._held: dict[tuple[str, torch.dtype], torch.Tensor] = {}
@@ -72,16 +72,14 @@ class Staged:
 
     def _fetch(self, counts: Sequence[int]) -> None:
         """Copies begin, one event per block."""
-        stream = self._pinned.stream(self.tensor.device)
         self._events = []
         flat, at = self._dense.reshape(-1), 0
-        with torch.cuda.stream(stream):
-            for count in counts:
-                self._host[at : at + count].copy_(flat[at : at + count], non_blocking=True)
-                event = torch.cuda.Event()
-                event.record(stream)
-                self._events.append(event)
-                at += count
+        for count in counts:
+            self._host[at : at + count].copy_(flat[at : at + count], non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+            self._events.append(event)
+            at += count
 
     def fetch_blocks(self, counts: Sequence[int]) -> Callable[[int], bool] | None:
         """For sending while copying: is block n here? None if all is (a CPU tensor)."""
@@ -97,13 +95,8 @@ class Staged:
         return self
 
     def give_back(self) -> None:
-        """The result to where the tensor is; visible to every stream when this returns."""
+        """The result to where the tensor is. The pinned memory is used again by the next call: copied now."""
         if self._cuda:
-            stream = self._pinned.stream(self.tensor.device)
-            with torch.cuda.stream(stream):
-                self.tensor.reshape(-1).copy_(self._host, non_blocking=True) if self.tensor.is_contiguous() else (
-                    self.tensor.copy_(self._host.view(self.tensor.shape), non_blocking=True)
-                )
-            stream.synchronize()
+            self.tensor.copy_(self._host.view(self.tensor.shape))
         elif self._dense is not self.tensor:
             self.tensor.copy_(self._dense)
