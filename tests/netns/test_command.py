@@ -162,6 +162,7 @@ def test_a_fault_whose_time_never_came_is_unknown(tmp_path: Path) -> None:
     assert code == 3 and "was never in force" in str(result["summary"][0]["reasons"]["fault"])
 
 
+@pytest.mark.wallclock
 def test_a_setting_wins_over_the_sweep(tmp_path: Path) -> None:
     _, result = run_json(tmp_path, "chatter", "--set", "impair.0.profile=gray_link", "--set", "topology.hosts=2")
     (row,) = result["summary"]

@@ -105,6 +105,13 @@ def several_in_flight(world: int) -> None:
     work = dist.all_reduce(full(10, 1.0), async_op=True)
     work.get_future().then(lambda future: done.append(float(future.value()[0][0]))).wait()
     assert done == [world]
+    # A result may start the next collective and wait for it, as DDP's communication hooks do.
+    nested = dist.all_reduce(full(10, 1.0), async_op=True).get_future()
+    inner = nested.then(lambda _: dist.all_reduce(full(10, 2.0), async_op=True).get_future().wait())
+    assert float(inner.wait()[0][0]) == 2 * world
+    flags = torch.tensor([True, False], device=DEVICE)
+    dist.all_reduce(flags)
+    assert flags.tolist() == [True, False]
 
 
 def main() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -87,6 +89,92 @@ def test_alone_a_rank_goes_on_for_a_while_and_then_says_so(ranks: Make) -> None:
     with pytest.raises(TransportError, match="no sign of life from rank 1"):
         while time.monotonic() - start < 30:
             made.all(summed, only=[0])
+
+
+def test_a_call_that_fails_on_one_rank_ends_on_all_and_says_so_ever_after(ranks: Make) -> None:
+    """In the middle of halves the ranks no longer agree which comes next: never go on with wrong numbers."""
+    made = ranks(2, policy=QUICK)
+    made.all(exchange.barrier)
+
+    def fails(group: Group) -> None:
+        group.endpoint.open(half=1, reliable=True)
+        raise ValueError("a job of ours went wrong")
+
+    good = made.start(0, exchange.barrier)
+    with pytest.raises(ValueError, match="went wrong"):
+        made.start(1, fails).result(10)
+    with pytest.raises(TransportError, match="broke in an earlier call: a job of ours went wrong"):
+        made.start(1, exchange.barrier).result(10)
+    made.groups[1].endpoint.close()
+    with pytest.raises(TransportError, match="no sign of life from rank 1|gave this call up"):
+        good.result(20)
+
+
+def test_a_mistake_before_anything_was_sent_breaks_nothing(ranks: Make) -> None:
+    made = ranks(2)
+
+    def mistaken(group: Group) -> None:
+        raise NotImplementedError("no such type")
+
+    for rank in (0, 1):
+        with pytest.raises(NotImplementedError):
+            made.start(rank, mistaken).result(10)
+    assert np.array_equal(made.all(summed)[0], np.full(20_000, 3.0, np.float32))
+
+
+def test_an_error_of_the_sending_thread_reaches_the_caller(ranks: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = ranks(2, policy=Policy(send_thread="on", deadline_max_ms=300, timeout_s=2))
+    pump = made.groups[0].endpoint._pump
+
+    def breaks(half: object) -> bool:
+        raise OSError(22, "Invalid argument")
+
+    monkeypatch.setattr(made.groups[0].endpoint._sender, "_send_round", breaks)
+    with pytest.raises(OSError, match="Invalid argument"):
+        made.start(0, summed).result(10)
+    assert pump is made.groups[0].endpoint._pump
+
+
+def test_a_closed_group_takes_no_more_calls(ranks: Make) -> None:
+    made = ranks(2)
+    made.close()
+    with pytest.raises(TransportError, match="this group is closed"):
+        made.all(summed)
+
+
+def test_one_bad_half_does_not_mislead_the_measured_loss(ranks: Make) -> None:
+    """The normaliser `expected` divides by 1-p: p is measured over packets, and bounded."""
+    group = ranks(1).groups[0]
+    from workloads.transport.half import Account
+
+    def half(arrived: int, total: int) -> Account:
+        bits = np.arange(total) < arrived
+        return Account(half=0, step=0, ended="markers", seconds=0, arrived={1: bits}, cut=0, lost=0, withheld=0)
+
+    group.heard(half(0, 1))
+    assert group.loss < 0.06
+    for _ in range(50):
+        group.heard(half(900, 1000))
+    assert group.loss == pytest.approx(0.1, abs=0.005)
+    for _ in range(300):
+        group.heard(half(0, 1000))
+    assert group.loss == 0.9
+
+
+def test_memory_of_a_finished_call_is_not_held(ranks: Make) -> None:
+    made = ranks(2)
+    watched = []
+
+    def job(group: Group) -> None:
+        mine = np.ones(50_000, np.float32)
+        watched.append(weakref.ref(mine))
+        all_reduce(group, mine, codec=F32)
+
+    for _ in range(12):
+        made.all(job)
+    time.sleep(0.3)
+    gc.collect()
+    assert sum(reference() is not None for reference in watched) <= 2
 
 
 def test_a_stranger_spraying_the_port_changes_nothing(ranks: Make) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import atexit
 import fcntl
 import os
+import queue
 import socket
 import struct
+import threading
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -42,6 +45,8 @@ class Base(dist.ProcessGroup):
         self._group = Group(self._endpoint)
         self._pinned = Pinned()
         self._step: int | None = None
+        self._results: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        threading.Thread(target=_tell_all, args=(self._results,), name="lossy-results", daemon=True).start()
         self._calls = 0
         # torch wants an inner backend to exist; point-to-point goes by it, over TCP.
         self._inner = dist.ProcessGroupGloo(dist.PrefixStore("inner", store), rank, size, timeout)
@@ -92,7 +97,7 @@ class Base(dist.ProcessGroup):
         self._endpoint.close()
 
     def abort(self) -> None:
-        self._endpoint.close()
+        self._endpoint.close(patience_s=0.0)
 
     # --- running -------------------------------------------------------------------------------------------------
 
@@ -100,10 +105,11 @@ class Base(dist.ProcessGroup):
         """Run in the endpoint's thread, after what was submitted before and what the tensors' streams still do."""
         future: torch.futures.Future[Any] = torch.futures.Future()
         events = events_of(tensors)
+        self._calls += 1
+        step = self._calls if self._step is None else self._step  # now: ranks agree on the order of calls, not on time
 
         def run() -> None:
-            self._calls += 1
-            self._endpoint.step = self._calls if self._step is None else self._step
+            self._endpoint.step = step
             try:
                 with torch.no_grad(), ExitStack() as streams:
                     for device, event in events:
@@ -113,12 +119,22 @@ class Base(dist.ProcessGroup):
                     for device, _ in events:
                         self._pinned.stream(device).synchronize()
             except BaseException as error:
-                future.set_exception(error)
+                self._finish(partial(future.set_exception, error))
                 raise
-            future.set_result(tensors)
+            self._finish(partial(future.set_result, tensors))
 
-        self._endpoint.submit(run)
+        self._endpoint.submit(run).add_done_callback(partial(self._never_ran, future))
         return _create_work_from_future(future)
+
+    def _finish(self, tell: Callable[[], None]) -> None:
+        """In a thread of its own: what waits for a result may call the next collective and wait for that one."""
+        self._results.put(tell)
+
+    def _never_ran(self, future: Any, done: Any) -> None:
+        """The group broke before it was this job's turn."""
+        error = done.exception()
+        if error is not None and not future.done():
+            self._finish(lambda: None if future.done() else future.set_exception(error))
 
     def _lossy(self, staged: Staged, op: str) -> bool:
         small = staged.array.nbytes < self.policy.reliable_below_bytes
@@ -140,6 +156,11 @@ class _Keys:
 
     def get(self, key: str) -> bytes:
         return bytes(self._store.get(key))
+
+
+def _tell_all(results: queue.SimpleQueue[Callable[[], None]]) -> None:
+    while True:
+        results.get()()
 
 
 def _close(reference: Any) -> None:

@@ -46,6 +46,8 @@ class LossyGroup(Moves):
     def _all_reduce(self, tensor: torch.Tensor, op: str) -> None:
         if tensor.is_sparse:
             raise NotImplementedError("the lossy backend has no sparse tensors")
+        if tensor.dtype == torch.bool:
+            op = {"sum": "bor", "max": "bor", "product": "band", "min": "band"}.get(op, op)
         if tensor.is_complex():
             self._all_reduce(torch.view_as_real(tensor), op)
             return
@@ -72,6 +74,8 @@ class LossyGroup(Moves):
 
     def _reduce_scatter_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
         op = op_name(opts)
+        if source.numel() != output.numel() * self.size():
+            raise ValueError(f"reduce_scatter: {source.numel()} elements are not {self.size()} x {output.numel()}")
 
         def job() -> None:
             given = self._given(source)

@@ -6,7 +6,6 @@ account      = all_gather(endpoint, mine, out, cut)                  what is mis
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -62,8 +61,7 @@ def start_reduce_scatter(
         is_there = None if ready is None else partial(ready, block)
         endpoint.send_to(half, peer, part, segment=layout.segment, block=block, code=codec.code, ready=is_there)
     if ready is not None:
-        while not ready(mine):
-            time.sleep(0.0001)
+        endpoint.answer_until(partial(ready, mine))
     own_part = layout.block(values, mine)
     kept = codec.widen(own_part).copy() if keep_own else None
     if in_place and own and codec.memory == codec.wide:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import torch
 
 from workloads.collective import exchange
 from workloads.collective.base import Base
-from workloads.collective.reduce import all_gather, is_lossy
+from workloads.collective.reduce import all_gather, all_reduce, is_lossy
 from workloads.collective.staging import Staged
 from workloads.collective.stale import StaleCopies
+from workloads.transport.codec import CODECS
 from workloads.transport.policy import Policy
 from workloads.transport.wire import Bytes
 
@@ -24,7 +26,9 @@ class Moves(Base):
         self._stale = StaleCopies()
 
     def _given(self, tensor: torch.Tensor, name: str = "in") -> Staged:
-        return Staged(tensor, self._pinned, name=name).here()
+        staged = Staged(tensor, self._pinned, name=name)
+        self._endpoint.answer_until(staged.is_here)
+        return staged
 
     def _taken(self, tensor: torch.Tensor, name: str = "out") -> Staged:
         return Staged(tensor, self._pinned, name=name, fetch=False)
@@ -51,12 +55,12 @@ class Moves(Base):
     def _gather_with_copies(self, given: Staged, taken: Staged) -> None:
         mine = given.array.copy()  # FSDP gathers in place: the own shard is part of the output
         copy = self._stale.find(mine, len(taken.array), given.codec)
+        everybody = np.array([copy is not None], dtype=np.int8)
+        all_reduce(self._group, everybody, codec=CODECS["int8"], op="min", lossy=False)  # all lossy, or none
         if copy is not None:
             taken.array[:] = copy
-        all_gather(
-            self._group, mine, taken.array, codec=given.codec, lossy=copy is not None,
-            counts=(len(mine),) * self.size(),
-        )  # fmt: skip
+        counts = (len(mine),) * self.size()
+        all_gather(self._group, mine, taken.array, codec=given.codec, lossy=bool(everybody[0]), counts=counts)
         self._stale.keep(mine, taken.array, given.codec, instead_of=copy)
 
     def allgather(self, outputs: list[Tensors], sources: Tensors, opts: Any = None) -> Any:

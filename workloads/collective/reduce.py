@@ -17,7 +17,8 @@ from workloads.transport.wire import Array, Bits
 
 COMBINE = {"sum": np.add, "avg": np.add, "max": np.maximum, "min": np.minimum, "product": np.multiply,
            "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}  # fmt: skip
-SMOOTHING = 0.05  # of the measured loss, per half
+FORGET = 0.98  # of the measured loss, per half
+PRIOR_PACKETS, MOST = 20.0, 0.9
 
 
 @dataclass
@@ -25,7 +26,9 @@ class Group:
     """An endpoint, and the loss it has measured so far (for the normaliser `expected`)."""
 
     endpoint: Endpoint
-    loss: float | None = None
+    loss: float = 0.0
+    _expected: float = PRIOR_PACKETS  # nothing lost so far, as a weak belief
+    _lost: float = 0.0
     accounts: list[Account] = field(default_factory=list)  # of the latest call
     empty_packets: int = 0  # to which nothing contributed
 
@@ -37,9 +40,15 @@ class Group:
         return tuple(range(self.endpoint.world))
 
     def heard(self, account: Account) -> None:
+        """Measured over the latest first halves, by packets: one short half says little."""
         self.accounts.append(account)
-        lost = 1 - account.fraction
-        self.loss = lost if self.loss is None else self.loss + SMOOTHING * (lost - self.loss)
+        if account.half != halves.SCATTER:
+            return
+        expected = sum(len(bits) for bits in account.arrived.values())
+        arrived = sum(int(bits.sum()) for bits in account.arrived.values())
+        self._expected = FORGET * self._expected + expected
+        self._lost = FORGET * self._lost + expected - arrived
+        self.loss = min(self._lost / self._expected, MOST) if self._expected else 0.0
 
 
 def is_lossy(codec: Codec, op: str) -> bool:
@@ -56,7 +65,7 @@ def scatter_half(
     empty: Bits = np.zeros(0, dtype=np.bool_)
     if lossy:
         group.heard(reduction.account)
-        empty = halves.normalise(reduction, op=op, normaliser=normaliser, world=world, loss=group.loss or 0.0)
+        empty = halves.normalise(reduction, op=op, normaliser=normaliser, world=world, loss=group.loss)
         group.empty_packets += int(empty.sum())
         endpoint.counters.payload_bytes += halves.payload_bytes(reduction.account, reduction.layout.segment)
     elif op == "avg":
@@ -127,9 +136,9 @@ def reduce_scatter(
 
 def all_gather(
     group: Group, mine: Array, out: Array, *, codec: Codec, lossy: bool, counts: Sequence[int],
-    block_of: tuple[int, ...] | None = None,
+    block_of: tuple[int, ...] | None = None, zero_missing: bool = False,
 ) -> Account:  # fmt: skip
-    """Everybody's block into `out`; what is missing keeps what `out` held, or becomes zero by the policy."""
+    """Everybody's block into `out`; what is missing keeps what `out` held, or becomes zero if asked."""
     endpoint = group.endpoint
     block_of = block_of or group.everyone()
     layout = group.layout(counts, codec)
@@ -140,6 +149,6 @@ def all_gather(
     if lossy:
         group.heard(account)
         endpoint.counters.payload_bytes += halves.payload_bytes(account, layout.segment)
-        if endpoint.policy.missing == "zero":
+        if zero_missing:
             fall_back(layout, out, account, block_of, factor=0)
     return account

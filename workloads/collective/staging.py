@@ -88,11 +88,9 @@ class Staged:
         self._fetch(counts)
         return lambda block: bool(self._events[block].query())
 
-    def here(self) -> Staged:
-        """All copies have ended."""
-        for event in self._events:
-            event.synchronize()
-        return self
+    def is_here(self) -> bool:
+        """Have all copies ended?"""
+        return all(event.query() for event in self._events)
 
     def give_back(self) -> None:
         """The result to where the tensor is. The pinned memory is used again by the next call: copied now."""

@@ -13,8 +13,8 @@ import numpy as np
 from workloads.transport.codec import Codec
 from workloads.transport.wire import Array
 
-SAMPLES = 256
-NEAR = 0.2  # of the shard's own size: optimizer steps are far smaller, other layers far away
+SAMPLES = 1024
+NEAR = 0.02  # of the shard's own size: what a step changes; layers nearer than that are near enough to stand in
 
 
 @dataclass
@@ -30,11 +30,13 @@ class StaleCopies:
             return None
         best = int(np.argmin(distances))
         size = float(np.abs(sample).mean())
-        return candidates[best][1] if distances[best] <= NEAR * size else None
+        return candidates[best][1] if size > 0 and distances[best] <= NEAR * size else None
 
     def keep(self, mine: Array, gathered: Array, codec: Codec, *, instead_of: Array | None) -> None:
-        entries = self._kept.setdefault((codec.name, len(gathered)), [])
         sample = _sample(mine, codec)
+        if not np.abs(sample).mean() > 0:  # all zero, or not a number: nothing to know it by
+            return
+        entries = self._kept.setdefault((codec.name, len(gathered)), [])
         for number, (_, copy) in enumerate(entries):
             if copy is instead_of:
                 copy[:] = gathered

@@ -17,23 +17,21 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from workloads.transport import native, wire
+from workloads.transport import native, patience, wire
 from workloads.transport.counters import Counters
 from workloads.transport.flow import Outgoing
 from workloads.transport.half import Account, Half
 from workloads.transport.layout import Buffers
 from workloads.transport.link import Address, Link
 from workloads.transport.mailbox import Mailbox
+from workloads.transport.patience import TransportError
 from workloads.transport.policy import Deadlines, Policy
 from workloads.transport.pump import make
+from workloads.transport.sender import Sender
 
 T = TypeVar("T")
 TICK_S = 0.0005
 LINGER_QUIET_S, LINGER_MAX_S = 0.25, 3.0  # markers are repeated at least every 50 ms
-
-
-class TransportError(RuntimeError):
-    """A collective can't be finished; one sentence that names the peers."""
 
 
 class Endpoint:
@@ -59,6 +57,10 @@ class Endpoint:
         self._ticked = 0.0
         self._woken = False
         self._closing = False
+        self._aborting = False
+        self._opened = False  # by the job that runs
+        self._broken: BaseException | None = None
+        self._pid = os.getpid()
         self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._wake_out, self._wake_in = os.pipe()
         os.set_blocking(self._wake_out, False)
@@ -77,19 +79,26 @@ class Endpoint:
     # --- jobs --------------------------------------------------------------------------------------------------------
 
     def submit(self, job: Callable[[], T]) -> Future[T]:
+        if self._closing:
+            raise TransportError(f"rank {self.rank}: this group is closed")
+        if self._broken is not None:
+            raise self._broken_error()
         future: Future[T] = Future()
         self._jobs.put((job, future))
         os.write(self._wake_in, b"j")
         self._woken = True  # after the byte: whoever clears the flag finds it
         return future
 
-    def close(self) -> None:
+    def close(self, patience_s: float = 30.0) -> None:
         """Waits for what was submitted, then answers peers until they are quiet. May be called twice."""
-        if self._closing:
+        if self._closing or os.getpid() != self._pid:  # a fork has no thread to end
             return
         self._closing = True
         self._jobs.put(None)
         os.write(self._wake_in, b"q")
+        self._woken = True
+        self._thread.join(patience_s)
+        self._aborting = True
         self._thread.join()
         if self._sender is not None:
             self._sender.stop()
@@ -98,6 +107,18 @@ class Endpoint:
         os.close(self._wake_out)
 
     def _main(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:  # noqa: BLE001 - nobody may wait for a thread that is gone
+            self._broken = error
+            while not self._jobs.empty():
+                if (entry := self._jobs.get()) is not None:
+                    entry[1].set_exception(self._broken_error())
+
+    def _broken_error(self) -> TransportError:
+        return TransportError(f"rank {self.rank}: this group broke in an earlier call: {self._broken}")
+
+    def _serve(self) -> None:
         while True:
             try:
                 entry = self._jobs.get_nowait()
@@ -107,13 +128,34 @@ class Endpoint:
             if entry is None:
                 self._linger()
                 return
-            job, future = entry
-            try:
-                with np.errstate(all="ignore"):  # infinities and NaN are the model's business
-                    future.set_result(job())
-            except BaseException as error:  # noqa: BLE001 - the caller's thread is where it belongs
-                self._mail.abandon()
-                future.set_exception(error)
+            self._run(*entry)
+            del entry  # and with it the caller's tensors
+
+    def _run(self, job: Callable[[], Any], future: Future[Any]) -> None:
+        """After a failure in the middle of halves the ranks no longer agree which comes next: the group is broken."""
+        if self._broken is not None:
+            future.set_exception(
+                TransportError(f"rank {self.rank}: this group broke in an earlier call: {self._broken}")
+            )
+            return
+        self._opened = False
+        try:
+            with np.errstate(all="ignore"):  # infinities and NaN are the model's business
+                result = job()
+        except BaseException as error:  # noqa: BLE001 - the caller's thread is where it belongs
+            self._mail.abandon()
+            if self._sender is not None:
+                self._sender.idle.wait()
+            self._broken = error if self._opened else None
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+    def answer_until(self, done: Callable[[], bool]) -> None:
+        """Within a job: wait for something else (a copy from a GPU), and tell peers meanwhile that this rank lives."""
+        while not done():
+            self._pump.work(None, sends=False, wait_s=TICK_S)
+            self._tick(time.perf_counter())
 
     def _linger(self) -> None:
         """The last acknowledgement may get lost: a peer that repeats its marker must still find somebody."""
@@ -121,13 +163,14 @@ class Endpoint:
             return
         until = time.perf_counter() + LINGER_MAX_S
         while (now := time.perf_counter()) < until and now - max(self._mail.heard.values()) < LINGER_QUIET_S:
+            self._clear_wake()
             self._pump.work(None, sends=False, wait_s=LINGER_QUIET_S / 4)
             self._tick(now)
 
     def _idle(self) -> None:
         """Nobody calls: answer peers, repeat what they did not acknowledge."""
         pause = self._mail.next_marker_s(time.perf_counter())
-        self._pump.work(None, sends=False, wait_s=5.0 if pause is None else pause)
+        self._pump.work(None, sends=False, wait_s=5.0 if pause is None else max(pause, TICK_S))
         self._clear_wake()
         self._tick(time.perf_counter())
 
@@ -135,6 +178,7 @@ class Endpoint:
 
     def open(self, *, half: int, reliable: bool = False) -> Half:
         """The next half in order; flows are added to it, then `listen`, then `drive`."""
+        self._opened = True
         out = Half(sequence=self._next, step=self.step, half=half, reliable=reliable)
         self._next += 1
         return out
@@ -164,9 +208,12 @@ class Endpoint:
     def drive(self, half: Half) -> Account:
         """Until the half's rule ends it."""
         half.entered = time.perf_counter()
-        half.absent = self._mail.absent()
+        half.absent = frozenset() if half.reliable else self._mail.absent()
         if half.absent >= self.peers.keys() and self.peers:
-            self._check_alive(sorted(self.peers), half.entered)
+            patience.check_alive(
+                sorted(self.peers), rank=self.rank, heard=self._mail.heard, timeout_s=self.policy.timeout_s,
+                now=half.entered,
+            )  # fmt: skip
         self._mail.sending(half)
         self._pump.prepare(half)
         half.sending = True
@@ -217,23 +264,11 @@ class Endpoint:
         return account
 
     def _give_up(self, half: Half, now: float) -> None:
-        """Slow peers say that they live; those that say nothing at all for `timeout_s` are gone."""
-        limit = now - self.policy.timeout_s
-        if half.entered > limit:
-            return
-        waited = {f.peer for f in half.incoming.values() if not f.complete}
-        if half.reliable:
-            waited |= {f.peer for f in half.outgoing.values() if not f.finished}
-        gone = sorted(peer for peer in waited if self._mail.heard[peer] < limit)
-        if gone and (half.reliable or len(gone) == len(waited)):
-            self._check_alive(gone, now)
-
-    def _check_alive(self, peers: list[int], now: float) -> None:
-        if all(self._mail.heard[peer] < now - self.policy.timeout_s for peer in peers):
-            raise TransportError(
-                f"rank {self.rank}: no sign of life from rank {', '.join(map(str, peers))} for "
-                f"{self.policy.timeout_s:g} s (timeout_s): did it end?"
-            )
+        if self._aborting:
+            raise TransportError(f"rank {self.rank}: aborted")
+        if half.error is not None:
+            raise half.error
+        patience.check(half, rank=self.rank, heard=self._mail.heard, timeout_s=self.policy.timeout_s, now=now)
 
     def _prefix(self, half: Half, *, kind: int, to: int, code: int, source: int | None = None) -> bytes:
         return wire.Prefix(
@@ -251,38 +286,10 @@ class Endpoint:
         self._mail.send_markers(now)
 
     def _send_control(self, peer: int, packet: bytes) -> None:
-        """A full queue loses it: it is repeated anyway."""
-        if self._link.send(packet, self.peers[peer]):
-            self.counters.sent[peer] += 1
+        """Whatever goes wrong here is a lost packet: it is repeated anyway."""
+        with contextlib.suppress(OSError):
+            if self._link.send(packet, self.peers[peer]):
+                self.counters.sent[peer] += 1
 
     def overflow(self) -> int:
         return self._link.dropped()
-
-
-class Sender:
-    """A second thread that only sends, where there are cores for it: the first one is free to take in and to add."""
-
-    def __init__(self, send_round: Callable[[Half], bool]) -> None:
-        self._send_round = send_round
-        self._halves: queue.SimpleQueue[Half | None] = queue.SimpleQueue()
-        self.idle = threading.Event()
-        self.idle.set()
-        self._thread = threading.Thread(target=self._main, name="lossy-send", daemon=True)
-        self._thread.start()
-
-    def start(self, half: Half) -> None:
-        self.idle.clear()
-        self._halves.put(half)
-
-    def stop(self) -> None:
-        self._halves.put(None)
-        self._thread.join()
-
-    def _main(self) -> None:
-        while (half := self._halves.get()) is not None:
-            try:
-                while half.sending and not half.sends_done():
-                    if not self._send_round(half):
-                        time.sleep(0.0002)  # no room at the peer or in the queue
-            finally:
-                self.idle.set()

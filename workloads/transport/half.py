@@ -9,6 +9,7 @@ import numpy as np
 from workloads.transport import wire
 from workloads.transport.flow import Incoming, Outgoing
 from workloads.transport.policy import Policy
+from workloads.transport.sink import NOWHERE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +52,8 @@ class Half:
     closed: str = ""
     closed_at: float = 0.0
     absent: frozenset[int] = frozenset()  # peers not waited for
+    given_up_by: int | None = None  # a peer left this reliable half before it was done
+    error: BaseException | None = None  # of the thread that sends
 
     @property
     def size(self) -> int:
@@ -96,6 +99,14 @@ class Half:
         if ended and len(ended) == len(open_ends) and self.sends_done():
             times.append(max(ended) + allowance_s)
         return max(min(times, default=now + 0.05) - now, 0.0)
+
+    def let_go(self) -> None:
+        """It is over: the caller's memory is not held any longer."""
+        for flow in self.incoming.values():
+            flow.sink = NOWHERE
+        if not self.reliable:
+            for out in self.outgoing.values():
+                out.data = out.data[:0].copy()
 
     def account(self) -> Account:
         cut = lost = 0

@@ -56,14 +56,17 @@ class Layout:
         whole = len(elements) // self.width
         rows = elements[: whole * self.width].reshape(whole, self.width)
         if len(factors) and (factors == factors[0]).all():
-            if factors[0] != 1:
+            if factors[0] == 0:
+                elements[:] = 0
+            elif factors[0] != 1:
                 elements[:] = codec.narrow(codec.widen(elements) * kind(factors[0]))
             return
         if len(factors) > whole and factors[-1] != 1:
             rest = elements[whole * self.width :]
-            rest[:] = codec.narrow(codec.widen(rest) * kind(factors[-1]))
+            rest[:] = codec.narrow(codec.widen(rest) * kind(factors[-1])) if factors[-1] else 0
         numbers = np.flatnonzero(factors[:whole] != 1)
         some = codec.widen(rows[numbers]) * factors[numbers].astype(codec.wide)[:, None]
+        some[factors[numbers] == 0] = 0  # whatever was there, infinities too
         rows[numbers] = codec.narrow(some)
 
 

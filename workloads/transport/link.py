@@ -122,12 +122,13 @@ class Link:
 
     @staticmethod
     def _refused(error: OSError) -> bool:
-        """Full queues are tried again; a link that is down, or a peer that is gone, loses packets as a network does."""
+        """Full queues are tried again; whatever else the host says (link down, no route) loses packets as a network
+        does: those who wait for them have their deadline."""
         if error.errno in (errno.EAGAIN, errno.ENOBUFS):
             return False
-        if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ECONNREFUSED, errno.EPERM):
-            return True
-        raise error
+        if error.errno == errno.EBADF:
+            raise error
+        return True
 
     def wait_either(self, seconds: float) -> None:
         """Until something can be sent or received."""

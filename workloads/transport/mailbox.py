@@ -57,21 +57,24 @@ class Mailbox:
         self._next = half.sequence + 1
         for peer, key in keys.items():
             self._expected[key] = (half, half.incoming[peer])
-            self.pump.expect(key, half, half.incoming[peer])
         for rows in self._early.pop(number, ()):
             self._early_bytes -= rows.size
             self._sort(rows, counted=True)
+        for peer, key in keys.items():
+            self.pump.expect(key, half, half.incoming[peer])
         for peer, (total, sent) in self._early_markers.pop(number, {}).items():
             self._marker(half, peer, total, sent)
 
     def sending(self, half: Half) -> None:
         for peer, flow in half.outgoing.items():
             flow.patient = self._all_came
+            flow.stalled = peer in half.absent  # it gets markers, so that it can be heard again, but no data
             self._out[peer][half.sequence] = flow
 
     def closed(self, half: Half) -> None:
         """No longer listened to; its markers are still repeated for a while."""
         self._forget(half)
+        half.let_go()
         for peer, flow in half.incoming.items():
             heard = flow.count or flow.ended_at is not None or flow.total == 0
             self._silent[peer] = 0 if heard else self._silent[peer] + 1
@@ -97,6 +100,7 @@ class Mailbox:
         for half in list(self._open.values()):
             half.sending = False
             self._forget(half)
+            half.let_go()
         for flows in self._out.values():
             flows.clear()
 
@@ -108,7 +112,8 @@ class Mailbox:
         flows = self._out[flow.peer]
         if len(flows) <= 1:
             return 0
-        return sum((other.cursor - other.taken) * other.segment for other in flows.values() if other is not flow)
+        others = [other for other in list(flows.values()) if other is not flow]
+        return sum((other.cursor - other.taken) * other.segment for other in others)
 
     # --- packets -----------------------------------------------------------------------------------------------------
 
@@ -197,9 +202,13 @@ class Mailbox:
         """A packet of a half says that its sender has ended the halves before it."""
         for half in self._open.values():
             flow = half.incoming.get(peer)
-            if flow is not None and flow.ended_at is None and wire.ahead(sequence, half.sequence) > 0:
+            if flow is None or wire.ahead(sequence, half.sequence) <= 0:
+                continue
+            if flow.ended_at is None:
                 flow.ended_at = time.perf_counter()
                 half.first_packet = half.first_packet or flow.ended_at
+            if half.reliable and not flow.complete:
+                half.given_up_by = peer  # nobody leaves a reliable half that others still need, unless it failed
 
     def _late(self, rows: wire.Bytes, source: int, sequence: int) -> None:
         """Of a closed half: counted; if an end marker overtook it, the next halves wait a little longer."""
@@ -268,7 +277,8 @@ class Mailbox:
 
     def next_marker_s(self, now: float) -> float | None:
         """Until the next marker is due; None if none is."""
-        times = [f.marker_at for flows in self._out.values() for f in flows.values() if not f.finished]
+        flows = [f for flows in self._out.values() for f in flows.values()]
+        times = [f.marker_at for f in flows if not f.finished and (f.sent_all or f.stalled)]
         return max(min(times) - now, 0.0) if times else None
 
     def send_markers(self, now: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import secrets
@@ -13,6 +14,7 @@ from workloads.transport.link import Link
 from workloads.transport.policy import Policy
 
 PORTS_TRIED = 64
+_groups = itertools.count()
 
 
 class Store(Protocol):
@@ -30,8 +32,8 @@ def meet(
     policy = policy or Policy.from_environment()
     link = _open(address, port, policy)
     try:
-        if rank == 0:  # groups of one run differ in their ports, and so in their tokens
-            drawn = secrets.randbits(63) if token is None else (token + link.address[1] - port) % 2**64
+        if rank == 0:  # groups of one run differ in their tokens
+            drawn = secrets.randbits(63) if token is None else (token + next(_groups)) % 2**64
             store.set("token", f"{drawn:x}")
         mine = {"address": link.address[0], "port": link.address[1], "window": link.window_bytes(world - 1)}
         store.set(f"rank{rank}", json.dumps(mine))

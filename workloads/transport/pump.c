@@ -21,7 +21,7 @@
 #define SOL_UDP 17
 #endif
 
-enum { HEADER = 32, PREFIX = 24, CHUNK_AT = 28, ROOM = 1 << 16, BATCH = 64 };
+enum { HEADER = 32, PREFIX = 24, CHUNK_AT = 28, ROOM = 1 << 16, BATCH = 64, SLACK = 16 * 2048 };
 enum { ADD_F32 = 1, ADD_BF16 = 2, PUT = 3 };
 enum { OTHERS = 1, BLOCKED = 2, NO_GSO = 4, FAILED = 8, COMPLETE = 16 };
 
@@ -139,7 +139,7 @@ static int sort_out(pump *p, const uint8_t *data, uint32_t bytes, uint32_t segme
         }
         while (end + segment <= bytes && length == segment && length >= PREFIX && !memcmp(data + end, data + at, PREFIX))
             end += segment;
-        if (!hand_over(p, data + at, end - at, length)) return flags | OTHERS | FAILED;
+        hand_over(p, data + at, end - at, length); /* no room left: lost, like anything that does not fit */
         flags |= OTHERS;
         at = end;
     }
@@ -151,7 +151,7 @@ int pump_receive(pump *p, int calls, int *flags)
 {
     char control[64];
     int done = 0;
-    while (done < calls && p->others_used + 8 + ROOM + 8 * 64 <= p->others_bytes) {
+    while (done < calls && p->others_used + ROOM + SLACK <= p->others_bytes) {
         struct iovec io = {p->room, ROOM};
         struct msghdr message = {.msg_iov = &io, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
         ssize_t got = recvmsg(p->fd, &message, MSG_DONTWAIT);
@@ -215,12 +215,8 @@ int pump_send(pump *p, int rounds, int *flags)
             int error = send_batch(p, flow, count);
             if (error == EAGAIN || error == ENOBUFS) { *flags |= BLOCKED; return went; }
             if (error == EIO && count > 1) { *flags |= NO_GSO; return went; }
-            if (error && error != ENETUNREACH && error != EHOSTUNREACH && error != ENETDOWN && error != ECONNREFUSED && error != EPERM) {
-                p->error = error;
-                *flags |= FAILED;
-                return went;
-            }
-            flow->cursor += count;
+            if (error == EBADF) { p->error = error; *flags |= FAILED; return went; }
+            flow->cursor += count; /* whatever else the host says (no route, link down, too long): lost, as in a network */
             went++;
         }
         if (went == before) break;

@@ -182,7 +182,7 @@ class NativePump(PythonPump):
         self._check(flags.value)
 
     def _notice(self) -> None:
-        """By differences: packets that came early were taken in by Python."""
+        """By differences: Python takes packets in, too."""
         for number in np.flatnonzero(self._received != self._before).tolist():
             entry, row = self._slots[number], self._in[number]
             assert entry is not None
@@ -222,9 +222,10 @@ class NativePump(PythonPump):
         row.prefix[:] = key
         row.mode, row.target, row.target_bytes = target
         row.arrived, row.total, row.segment = flow.arrived.ctypes.data, flow.total, flow.segment
-        row.count = row.highest = row.duplicates = row.received = 0
+        row.count, row.highest = flow.count, flow.highest  # packets that came early were taken in by Python
+        row.duplicates = row.received = 0
         self._before[free] = 0
-        self._noticed[free] = (0, 0, 0)
+        self._noticed[free] = (0, flow.count, 0)
         self._slots[free] = (half, flow)
         row.used = 1
 

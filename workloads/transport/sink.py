@@ -88,3 +88,19 @@ class Put(_Rows):
 
     def native(self) -> tuple[int, int, int] | None:
         return native.PUT, self.elements.ctypes.data, self.elements.nbytes
+
+
+class _Nowhere:
+    """The sink of a half that is over."""
+
+    def run(self, first: int, rows: wire.Bytes) -> None:
+        raise AssertionError(f"{len(rows)} packets from {first} on for a half that is over")
+
+    def some(self, index: Array, rows: wire.Bytes) -> None:
+        raise AssertionError(f"{len(rows)} packets {index} for a half that is over")
+
+    def native(self) -> None:
+        return None
+
+
+NOWHERE = _Nowhere()

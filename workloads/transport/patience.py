@@ -1,0 +1,32 @@
+"""When waiting makes no sense any more: one clear error instead of a hang."""
+
+from __future__ import annotations
+
+from workloads.transport.half import Half
+
+
+class TransportError(RuntimeError):
+    """A collective can't be finished; one sentence that names the peers."""
+
+
+def check(half: Half, *, rank: int, heard: dict[int, float], timeout_s: float, now: float) -> None:
+    """Slow peers say that they live; those that say nothing at all for `timeout_s` are gone. A lossy half goes on as long
+    as one of them is there, a reliable one needs all."""
+    if half.given_up_by is not None:
+        raise TransportError(f"rank {rank}: rank {half.given_up_by} gave this call up")
+    if half.entered > now - timeout_s:
+        return
+    waited = {f.peer for f in half.incoming.values() if not f.complete}
+    if half.reliable:
+        waited |= {f.peer for f in half.outgoing.values() if not f.finished}
+    gone = sorted(peer for peer in waited if heard[peer] < now - timeout_s)
+    if gone and (half.reliable or len(gone) == len(waited)):
+        check_alive(gone, rank=rank, heard=heard, timeout_s=timeout_s, now=now)
+
+
+def check_alive(peers: list[int], *, rank: int, heard: dict[int, float], timeout_s: float, now: float) -> None:
+    if all(heard[peer] < now - timeout_s for peer in peers):
+        raise TransportError(
+            f"rank {rank}: no sign of life from rank {', '.join(map(str, peers))} for {timeout_s:g} s (timeout_s): "
+            "did it end?"
+        )
