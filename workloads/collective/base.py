@@ -29,6 +29,7 @@ from workloads.transport.meeting import meet
 from workloads.transport.policy import Policy
 
 SIOCGIFADDR = 0x8915
+TELLERS = 4  # callbacks of results that may wait for further results, one inside the other
 
 
 class Base(dist.ProcessGroup):
@@ -46,7 +47,8 @@ class Base(dist.ProcessGroup):
         self._pinned = Pinned()
         self._step: int | None = None
         self._results: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        threading.Thread(target=_tell_all, args=(self._results,), name="lossy-results", daemon=True).start()
+        for _ in range(TELLERS):
+            threading.Thread(target=_tell_all, args=(self._results,), name="lossy-results", daemon=True).start()
         self._calls = 0
         # torch wants an inner backend to exist; point-to-point goes by it, over TCP.
         self._inner = dist.ProcessGroupGloo(dist.PrefixStore("inner", store), rank, size, timeout)
@@ -127,7 +129,7 @@ class Base(dist.ProcessGroup):
         return _create_work_from_future(future)
 
     def _finish(self, tell: Callable[[], None]) -> None:
-        """In a thread of its own: what waits for a result may call the next collective and wait for that one."""
+        """In another thread: what waits for a result may call the next collective and wait for that one."""
         self._results.put(tell)
 
     def _never_ran(self, future: Any, done: Any) -> None:

@@ -10,8 +10,8 @@ class TransportError(RuntimeError):
 
 
 def check(half: Half, *, rank: int, heard: dict[int, float], timeout_s: float, now: float) -> None:
-    """Slow peers say that they live; those that say nothing at all for `timeout_s` are gone. A lossy half goes on as long
-    as one of them is there, a reliable one needs all."""
+    """Slow peers say that they live; those that say nothing at all for `timeout_s` are gone. A lossy half goes on as
+    long as one of them is there, a reliable one needs all."""
     if half.given_up_by is not None:
         raise TransportError(f"rank {rank}: rank {half.given_up_by} gave this call up")
     if half.entered > now - timeout_s:
