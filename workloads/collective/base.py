@@ -51,7 +51,7 @@ class Base(dist.ProcessGroup):
             threading.Thread(target=_tell_all, args=(self._results,), name="lossy-results", daemon=True).start()
         self._calls = 0
         # torch wants an inner backend to exist; point-to-point goes by it, over TCP.
-        self._inner = dist.ProcessGroupGloo(dist.PrefixStore("inner", store), rank, size, timeout)
+        self._inner = inner_gloo(dist.PrefixStore("inner", store), rank, size, timeout)
         for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
             self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.CUSTOM, self._inner)
         self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
@@ -158,6 +158,19 @@ class _Keys:
 
     def get(self, key: str) -> bytes:
         return bytes(self._store.get(key))
+
+
+def inner_gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    """Connects when it is first used: on a link that loses 40 % even that may take longer than anybody waits."""
+    interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
+    options = dist.ProcessGroupGloo._Options()
+    options._timeout = timeout
+    where = {"interface": interface} if interface else {"hostname": socket.gethostname()}
+    try:
+        options._devices = [dist.ProcessGroupGloo.create_device(**where, lazy_init=True)]
+    except (TypeError, RuntimeError):  # an older torch, or a name that does not resolve: as torch itself would
+        return dist.ProcessGroupGloo(store, rank, size, timeout)
+    return dist.ProcessGroupGloo(store, rank, size, options)
 
 
 def _tell_all(results: queue.SimpleQueue[Callable[[], None]]) -> None:

@@ -15,6 +15,7 @@ from workloads.transport.sink import Sink
 Index = NDArray[np.uint32]
 
 MARKER_FIRST_S, MARKER_MAX_S = 0.001, 0.05
+QUICK_REPEATS, BUSY_PAUSE_S = 24, 0.02
 PATIENCE_S = 0.0007
 _COUNT_UP = np.arange(1 << 16, dtype=np.uint32)
 
@@ -36,6 +37,7 @@ class Outgoing:
     resend: Index | None = None  # reliable: what the peer misses
     marker_at: float = 0.0  # when to send the next marker
     marker_pause_s: float = MARKER_FIRST_S
+    repeats: int = 0
     expires: float | None = None  # its half is closed: markers are repeated until then
     patient: bool = False  # nothing was lost lately: the peer will say by itself that all has come
     stalled: bool = False  # there is more to send, but the peer has no room for it
@@ -88,7 +90,7 @@ class Outgoing:
 
     def acknowledged(self, *, taken: int, finished: bool, missing: Index | None, now: float) -> None:
         if taken > self.taken or missing is not None:
-            self.marker_pause_s = MARKER_FIRST_S
+            self.marker_pause_s, self.repeats = MARKER_FIRST_S, 0
         self.taken = max(self.taken, min(taken, self.total))
         self.finished = self.finished or finished
         if missing is not None and not self.finished and (self.resend is None or not len(self.resend)):
@@ -96,14 +98,16 @@ class Outgoing:
             self.marker_at = now  # ask again as soon as these are sent
 
     def marker_due(self, now: float) -> bool:
-        """Spaced in time, twice as long each time, until acknowledged."""
+        """Spaced in time until acknowledged; quickly at first, since a burst of losses may take many in a row."""
         if self.finished or now < self.marker_at or (self.resend is not None and len(self.resend)):
             return False
         if self.patient:
             self.patient, self.marker_at = False, now + PATIENCE_S
             return False
         self.marker_at = now + self.marker_pause_s
-        self.marker_pause_s = min(2 * self.marker_pause_s, MARKER_MAX_S)
+        self.repeats += 1
+        if self.repeats > QUICK_REPEATS:
+            self.marker_pause_s = min(2 * self.marker_pause_s, MARKER_MAX_S)
         return True
 
 

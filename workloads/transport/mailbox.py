@@ -9,7 +9,7 @@ from typing import Protocol
 from harness.contract import HEADER, HEADER_BYTES, MAGIC, VERSION
 from workloads.transport import wire
 from workloads.transport.counters import Counters
-from workloads.transport.flow import Incoming, Outgoing
+from workloads.transport.flow import BUSY_PAUSE_S, Incoming, Outgoing
 from workloads.transport.half import Half, bitmap, from_bitmap
 from workloads.transport.policy import Policy
 
@@ -158,7 +158,7 @@ class Mailbox:
                 self._acknowledge(source, sequence, taken=block, state=FINISHED)
         elif kind == wire.ACK:
             if state == BUSY:
-                self._still_busy(half, source)
+                self._still_busy(half, source, sequence)
             self._acknowledged(source, sequence, bytes(rows[-1]), finished=state == FINISHED, base=block, taken=chunk)
         else:
             self._counters.strangers += len(rows)
@@ -255,8 +255,10 @@ class Mailbox:
             base, body = bitmap(gone[gone < missing.highest], BITMAP_BYTES)
         self._send(peer, wire.control(prefix, block=base, chunk=taken, body=body))
 
-    def _still_busy(self, half: Half | None, peer: int) -> None:
+    def _still_busy(self, half: Half | None, peer: int, sequence: int) -> None:
         """A peer that has not come to this half yet is slow, not lost: the deadline begins anew."""
+        for out in (out for number, out in self._out[peer].items() if number % wire.SEQUENCES == sequence):
+            out.marker_at = time.perf_counter() + BUSY_PAUSE_S
         if half is not None and half.first_packet is not None and peer in half.incoming:
             flow = half.incoming[peer]
             if not flow.count and flow.ended_at is None:
