@@ -26,7 +26,7 @@ WORLD = 3
 class Loop:
     """The ranks of tests/training/loop.py."""
 
-    def __init__(self, network: Network, folder: Path, **each: dict[int, str]) -> None:
+    def __init__(self, network: Network, folder: Path, deadline_ms: int, **each: dict[int, str]) -> None:
         (folder / "hosts").write_text(hosts_file(network.experiment.topology), encoding="ascii")
         self.logs = [folder / f"rank{rank}.log" for rank in range(WORLD)]
         self.processes = []
@@ -36,7 +36,7 @@ class Loop:
                 "MASTER_PORT": "29500", "LOSSBENCH_ADDRESSES": ",".join(Host(rank=r).ipv4 for r in range(WORLD)),
                 "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent.parent),
                 "LOSSBENCH_RANKS_HERE": str(WORLD),
-                "LOSSBENCH_POLICY": f"deadline_min_ms=200,deadline_max_ms={DEADLINE_MS},timeout_s=20",
+                "LOSSBENCH_POLICY": f"deadline_min_ms={deadline_ms // 2},deadline_max_ms={deadline_ms},timeout_s=20",
                 **{name: values[rank] for name, values in each.items() if rank in values},
             }  # fmt: skip
             step_in = stepper(
@@ -71,9 +71,9 @@ class Loop:
 def loop(build: Build, tmp_path: Path) -> Iterator[Callable[..., Loop]]:  # noqa: F811
     made: list[Loop] = []
 
-    def make(profile: str = "loss_1", **each: dict[int, str]) -> Loop:
+    def make(profile: str = "loss_1", deadline_ms: int = DEADLINE_MS, **each: dict[int, str]) -> Loop:
         network = build(topology={"hosts": WORLD}, impair=[{"profile": profile}])
-        made.append(Loop(network, tmp_path, **each))
+        made.append(Loop(network, tmp_path, deadline_ms, **each))
         return made[-1]
 
     yield make
@@ -110,11 +110,12 @@ def test_a_worker_stopped_for_two_seconds_catches_up(loop: Callable[..., Loop]) 
     ranks.wait_for(lambda: all(p.poll() is not None for p in ranks.processes), seconds=120)
     assert [p.returncode for p in ranks.processes] == [0, 0, 0]
     all_right(ranks, [0, 1, 2])
-    assert [share for *_, share, _ in ranks.calls(0)][-1] > 0.9, "in the end everything arrives again"
+    assert max(share for *_, share, _ in ranks.calls(0)[-30:]) > 0.9, "in the end everything arrives again"
 
 
 def test_a_worker_that_comes_five_seconds_late_is_waited_for(loop: Callable[..., Loop]) -> None:
-    ranks = loop(profile="clean", LOOP_LATE_S={2: "5"}, LOOP_CALLS=dict.fromkeys(range(WORLD), "20"))
+    calls = dict.fromkeys(range(WORLD), "20")
+    ranks = loop(profile="clean", deadline_ms=2000, LOOP_LATE_S={2: "5"}, LOOP_CALLS=calls)
     ranks.wait_for(lambda: all(p.poll() is not None for p in ranks.processes))
     assert [p.returncode for p in ranks.processes] == [0, 0, 0]
     for rank in range(WORLD):
