@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.contract import HEADER_BYTES, Header
-from workloads.collective import exchange
+from workloads.collective import exchange, halves
 from workloads.collective.reduce import Group, all_reduce
 from workloads.transport.codec import CODECS
 from workloads.transport.endpoint import TransportError
@@ -287,3 +287,19 @@ def test_scapy_reads_what_the_transport_sends(pump: str) -> None:
     assert {(f["source"], f["destination"], f["half"], f["dtype"]) for f in data} >= {(0, 1, 0, 1), (1, 0, 1, 1)}
     assert all(f["block"] == (f["destination"] if f["half"] == 0 else f["source"]) for f in data)
     assert any(f["kind"] == 3 and f["dtype"] == 1 for f in seen), "an acknowledgement: finished"
+
+
+def test_a_half_that_others_began_long_ago_is_not_over_on_arrival(ranks: Make) -> None:
+    """Whoever is kept in the first half by a slow peer must not find the deadline of the second one already past."""
+    made = ranks(3, policy=Policy(send_thread="off", deadline_min_ms=700, deadline_max_ms=700))
+
+    def gathered(group: Group) -> str:
+        """Rank 0 sends at once; rank 1 listens, but is busy until its deadline would have passed; rank 2 is last."""
+        rank, layout = group.endpoint.rank, group.layout((1000,) * 3, F32)
+        half = halves.start_all_gather(group.endpoint, np.zeros(3000, np.float32), layout=layout, block_of=(0, 1, 2))
+        until = time.monotonic() + (0.0, 1.4, 1.6)[rank]
+        group.endpoint.answer_until(lambda: time.monotonic() > until)
+        mine = np.ones(1000, np.float32)
+        return halves.finish_all_gather(group.endpoint, half, mine, layout=layout, block=rank).ended
+
+    assert made.all(gathered)[1] == "all"

@@ -9,7 +9,7 @@ import torch
 
 from workloads.transport.codec import CODECS, Codec
 from workloads.transport.layout import even
-from workloads.transport.wire import Array, Bytes
+from workloads.transport.wire import Array
 
 
 def codec_of(tensor: torch.Tensor) -> Codec:
@@ -27,10 +27,6 @@ def as_array(tensor: torch.Tensor) -> Array:
     if tensor.dtype == torch.bool:
         return flat.view(torch.uint8).numpy()
     return flat.numpy()
-
-
-def as_bytes(tensor: torch.Tensor) -> Bytes:
-    return as_array(tensor).view(np.uint8)
 
 
 class Pinned:

@@ -44,9 +44,6 @@ class StaleCopies:
                 return
         entries.append((sample, gathered.copy()))
 
-    def held_bytes(self) -> int:
-        return sum(copy.nbytes for entries in self._kept.values() for _, copy in entries)
-
 
 def _sample(mine: Array, codec: Codec) -> Array:
     step = max(1, len(mine) // SAMPLES)

@@ -64,10 +64,8 @@ class Endpoint:
         self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._wake_out, self._wake_in = os.pipe()
         os.set_blocking(self._wake_out, False)
-        library = native.load()
-        self.native = "" if isinstance(library, str) else "pump.c"
         self._pump = make(
-            library, link=link, mail=self._mail, peers=peers, counters=self.counters, window_bytes=window_bytes,
+            native.load(), link=link, mail=self._mail, peers=peers, counters=self.counters, window_bytes=window_bytes,
             pace_mbit=policy.pace_mbit, wake=self._wake_out,
             order=[(rank + n) % self.world for n in range(1, self.world)],
         )  # fmt: skip
@@ -134,9 +132,7 @@ class Endpoint:
     def _run(self, job: Callable[[], Any], future: Future[Any]) -> None:
         """After a failure in the middle of halves the ranks no longer agree which comes next: the group is broken."""
         if self._broken is not None:
-            future.set_exception(
-                TransportError(f"rank {self.rank}: this group broke in an earlier call: {self._broken}")
-            )
+            future.set_exception(self._broken_error())
             return
         self._opened = False
         try:
@@ -208,6 +204,8 @@ class Endpoint:
     def drive(self, half: Half) -> Account:
         """Until the half's rule ends it."""
         half.entered = time.perf_counter()
+        if half.first_packet is not None:  # faster peers began this half while we were still in the one before it
+            half.first_packet = half.entered
         half.absent = frozenset() if half.reliable else self._mail.absent()
         if half.absent >= self.peers.keys() and self.peers:
             patience.check_alive(

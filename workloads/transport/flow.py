@@ -133,8 +133,8 @@ class Incoming:
     def complete(self) -> bool:
         return self.count >= self.total
 
-    def take(self, rows: wire.Bytes) -> int:
-        """New packets among these rows go to where they belong; returns how many were new."""
+    def take(self, rows: wire.Bytes) -> None:
+        """New packets among these rows go to where they belong."""
         index = wire.column(rows, wire.CHUNK_AT)
         many, first = len(index), int(index[0])
         if first + many <= self.total and (index - np.uint32(first) == _COUNT_UP[:many]).all():
@@ -142,10 +142,11 @@ class Incoming:
             if not part.any():
                 part[:] = True
                 self.sink.run(first, rows)
-                return self._counted(many, first + many)
-        return self._take_odd(index, rows)
+                self._counted(many, first + many)
+                return
+        self._take_odd(index, rows)
 
-    def _take_odd(self, index: Index, rows: wire.Bytes) -> int:
+    def _take_odd(self, index: Index, rows: wire.Bytes) -> None:
         """With gaps, out of order, twice, or numbers that can't be."""
         good = index < self.total
         good[good] = ~self.arrived[index[good]]
@@ -157,15 +158,14 @@ class Incoming:
             self.duplicates += int(len(good) - good.sum())
             index, rows = index[good], rows[good]
             if not len(index):
-                return 0
+                return
         self.arrived[index] = True
         self.sink.some(index, rows)
-        return self._counted(len(index), int(index.max()) + 1)
+        self._counted(len(index), int(index.max()) + 1)
 
-    def _counted(self, many: int, end: int) -> int:
+    def _counted(self, many: int, end: int) -> None:
         self.count += many
         self.highest = max(self.highest, end)
-        return many
 
     def missing(self) -> Index:
         return np.flatnonzero(~self.arrived).astype(np.uint32)

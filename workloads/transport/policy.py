@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 NORMALISERS = ("count", "world", "expected")
-MISSING = ("own", "old", "zero")
+MISSING = ("own", "zero")
 
 
 class PolicyError(ValueError):
@@ -28,7 +28,7 @@ class Policy:
     reorder_max_ms: float = 20.0
     close_fraction: float = 1.0  # end a half as soon as this share arrived
     normaliser: str = "count"  # count: mean of what arrived; world: divided by N; expected: unbiased
-    missing: str = "own"  # a lost second half keeps: own buffer, old value (what the output held), zero
+    missing: str = "own"  # a lost second half keeps the own buffer, or zero
     timeout_s: float = 60.0  # nothing at all heard, or a reliable transfer stuck: give up with an error
     absent_after: int = 3  # halves in a row without a sign of a peer: no longer waited for until heard again
     window_kb: int = 0  # packets under way to one peer; 0: from the size of the receive buffer
