@@ -13,12 +13,13 @@ lines to its records file. A script that knows nothing of this file still runs: 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import struct
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TextIO
 
 # --- the datagram header -------------------------------------------------------------------------------------------
@@ -44,6 +45,7 @@ HEADER_FIELDS: dict[str, tuple[int, int]] = {
 }
 KINDS: dict[str, int] = {"data": 1, "marker": 2, "ack": 3, "reliable": 4, "probe": 5}
 HALVES: dict[str, int] = {"reduce_scatter": 0, "all_gather": 1}
+CLONE_NEWNET = 0x40000000
 DATA_PORT = 29400  # UDP port of our datagrams unless LOSSBENCH_PORT says otherwise
 
 
@@ -97,6 +99,8 @@ class Header:
 #   LOSSBENCH_SPEC              JSON file: the workload's options
 #   LOSSBENCH_RECORDS           file this rank appends its JSON lines to
 #   LOSSBENCH_GO                FIFO: one byte of it for each rank, once every rank is ready
+#   LOSSBENCH_SEATS             JSON file, where this process hosts several ranks: [{"rank", "records", "namespace"},
+# ...]
 
 # --- JSON lines out ------------------------------------------------------------------------------------------------
 # Kinds the harness interprets; any other kind is stored as it is.
@@ -122,6 +126,7 @@ class Door:
     options: Mapping[str, Any] = field(default_factory=dict)
     records_path: str = ""
     go_path: str = ""
+    namespace: str = ""  # the host this rank's sockets belong to, where it is not the process's own
     _records: TextIO | None = None
 
     @classmethod
@@ -146,6 +151,29 @@ class Door:
             go_path=env.get("LOSSBENCH_GO", ""),
         )
 
+    @classmethod
+    def seats_from_environment(cls, environment: Mapping[str, str] | None = None) -> list[Door]:
+        """All ranks that this process hosts; usually one."""
+        env = os.environ if environment is None else environment
+        own = cls.from_environment(env)
+        if not env.get("LOSSBENCH_SEATS"):
+            return [own]
+        with open(env["LOSSBENCH_SEATS"], encoding="utf-8") as file:
+            seats = json.load(file)
+        return [
+            replace(own, rank=seat["rank"], records_path=seat["records"], namespace=seat["namespace"]) for seat in seats
+        ]
+
+    def enter(self) -> None:
+        """This thread steps into the rank's host: sockets and threads made from here on belong there."""
+        if not self.namespace:
+            return
+        libc = ctypes.CDLL(None, use_errno=True)
+        with open(self.namespace, "rb") as file:
+            if libc.setns(file.fileno(), CLONE_NEWNET) != 0:
+                number = ctypes.get_errno()
+                raise OSError(number, f"rank {self.rank} can't enter its host: {os.strerror(number)}")
+
     def record(self, kind: str, **fields: Any) -> None:
         """Append one JSON line; flushed at once so that a crash loses nothing that was said."""
         if not self.records_path:
@@ -158,8 +186,16 @@ class Door:
 
     def ready(self) -> None:
         """Say that this rank could start now, then wait until the harness opens the gate for all."""
-        self.record("ready")
-        if self.go_path:
-            gate = os.open(self.go_path, os.O_RDONLY)
-            os.read(gate, 1)
-            os.close(gate)
+        ready_together([self])
+
+
+def ready_together(doors: Sequence[Door]) -> None:
+    """`ready` for all ranks of this process."""
+    for door in doors:
+        door.record("ready")
+    if not doors[0].go_path:
+        return
+    gate = os.open(doors[0].go_path, os.O_RDONLY)
+    for _ in doors:
+        os.read(gate, 1)
+    os.close(gate)

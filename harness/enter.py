@@ -32,17 +32,19 @@ def die_with_parent() -> None:
 
 
 def stepper(*, namespace: str, host: str, hosts_path: Path, mortal: bool) -> Callable[[], None]:
-    """For subprocess's preexec_fn: network namespace, own /etc/hosts, own /sys, own hostname."""
+    """For subprocess's preexec_fn: network namespace, own /etc/hosts, own /sys, own hostname. No namespace: stay
+    here."""
     libc = ctypes.CDLL(None, use_errno=True)
-    target = str(namespaces.FOLDER / namespace)
+    target = str(namespaces.FOLDER / namespace) if namespace else ""
     source, name = str(hosts_path).encode(), host.encode()
     parent = os.getpid()
 
     def step_in() -> None:
-        fd = os.open(target, os.O_RDONLY)
-        namespaces.setns(fd)
-        os.close(fd)
-        if libc.unshare(CLONE_NEWNS | CLONE_NEWUTS) == 0:
+        if target:
+            fd = os.open(target, os.O_RDONLY)
+            namespaces.setns(fd)
+            os.close(fd)
+        if target and libc.unshare(CLONE_NEWNS | CLONE_NEWUTS) == 0:
             libc.mount(b"none", b"/", None, MS_REC_PRIVATE, None)
             libc.mount(b"sysfs", b"/sys", b"sysfs", 0, None)
             libc.mount(source, b"/etc/hosts", None, MS_BIND, None)

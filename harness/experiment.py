@@ -114,6 +114,7 @@ class Workload(Frozen):
     time_limit_s: Annotated[float, Field(gt=0)] = 600.0
     barrier: bool = True  # wait until every rank said ready; off for programs that don't know our contract
     interleaved: bool = False  # compares two sides measured in turn: their ratio stands on a busy machine
+    ranks_per_process: Annotated[int, Field(ge=0)] = 1  # workloads that know LOSSBENCH_SEATS; 0: all in one process
 
 
 class Probe(Frozen):
@@ -138,7 +139,7 @@ class Experiment(Frozen):
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,40}$")]
     why: str = ""
-    backend: Literal["auto", "netem", "ebpf", "cbpf", "edt", "relay"] = "auto"
+    backend: Literal["auto", "netem", "ebpf", "cbpf", "edt", "relay", "simulated"] = "auto"
     topology: Topology = Topology()
     impair: tuple[Impair, ...] = ()
     shaping: Shaping = Shaping()

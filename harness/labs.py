@@ -171,7 +171,7 @@ def become(lab: Lab, host_name: str, command: list[str]) -> None:
     folder = lab.journal().folder
     variables = environment(
         host, lab.experiment.topology, run_id=lab.id, token=0, seed=lab.seed, folder=folder, records=folder / "none",
-        cores=os.cpu_count() or 1,
+        threads=max(1, (os.cpu_count() or 1) // lab.experiment.topology.hosts),
     )  # fmt: skip
     for name in ("LOSSBENCH_SPEC", "LOSSBENCH_RECORDS", "LOSSBENCH_GO"):  # there is no run to report to
         variables.pop(name)

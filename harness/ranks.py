@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +18,13 @@ from harness.contract import DATA_PORT
 from harness.enter import hosts_file, stepper
 from harness.errors import RunError, UsageError
 from harness.experiment import Experiment, Workload
+from harness.net import namespaces
+from harness.nursery import Child, Nurseries
 from harness.store import RunFolder
 from harness.topology import CONTROL_INTERFACE, DATA_INTERFACE, Host, Topology
 
 MASTER_PORT = 29500
+PRELOADED = {"training": ("workloads.training.build",)}  # forked from a process that has loaded this
 LOG_LINES_SHOWN = 8
 GRACE_S = 3.0
 
@@ -38,9 +42,8 @@ def command_of(workload: Workload) -> list[str]:
 
 
 def environment(host: Host, topology: Topology, *, run_id: str, token: int, seed: int, folder: Path, records: Path,
-                cores: int) -> dict[str, str]:  # fmt: skip
+                threads: int) -> dict[str, str]:  # fmt: skip
     """The door's variables (harness/contract.py) and what stops libraries from guessing interfaces."""
-    threads = str(max(1, cores // topology.hosts))
     out = {
         "RANK": str(host.rank),
         "WORLD_SIZE": str(topology.hosts),
@@ -68,14 +71,14 @@ def environment(host: Host, topology: Topology, *, run_id: str, token: int, seed
         "PYTHONUNBUFFERED": "1",
     }
     if "OMP_NUM_THREADS" not in os.environ:
-        out["OMP_NUM_THREADS"] = threads
+        out["OMP_NUM_THREADS"] = str(threads)
     return out
 
 
 @dataclass(kw_only=True)
 class _Rank:
     number: int
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Child  # of this rank, and maybe of others too
     records: Path
     log: Path
     read_to: int = 0
@@ -87,43 +90,74 @@ class Ranks:
     """All ranks of one run."""
 
     folder: Path  # private to this run: gate, options, hosts file
+    nurseries: Nurseries | None = None  # of the suite; without one every rank is a fresh process
     members: list[_Rank] = field(default_factory=list)
     damaged_lines: int = 0
     _gate: int = -1
 
-    def prepare(self, experiment: Experiment) -> None:
+    def prepare(self, experiment: Experiment, *, extra: dict[str, Any] | None = None) -> None:
+        """`extra`: options that the harness itself adds."""
         (self.folder / "hosts").write_text(hosts_file(experiment.topology), encoding="ascii")
-        (self.folder / "options.json").write_text(json.dumps(experiment.workload.options), encoding="utf-8")
+        options = {**experiment.workload.options, **(extra or {})}
+        (self.folder / "options.json").write_text(json.dumps(options), encoding="utf-8")
         os.mkfifo(self.folder / "go")
         self._gate = os.open(self.folder / "go", os.O_RDWR)  # held open, so that no rank ever blocks in open(2)
 
     def start(self, experiment: Experiment, *, store: RunFolder, namespace_of: Any, run_id: str, token: int,
               seed: int) -> None:  # fmt: skip
-        command = command_of(experiment.workload)
-        cores = os.cpu_count() or 1
-        for host in experiment.topology.all_hosts():
-            records, log = store.records_path(host.rank), store.log_path(host.rank)
+        hosts, each = experiment.topology.all_hosts(), experiment.workload.ranks_per_process
+        crews = [hosts[n : n + each] for n in range(0, len(hosts), each)] if each else [hosts]
+        threads = max(1, (os.cpu_count() or 1) // len(crews))
+        for crew in crews:
+            first = crew[0]
             variables = environment(
-                host, experiment.topology, run_id=run_id, token=token, seed=seed, folder=self.folder,
-                records=records.resolve(), cores=cores,
+                first, experiment.topology, run_id=run_id, token=token, seed=seed, folder=self.folder,
+                records=store.records_path(first.rank).resolve(), threads=threads,
             )  # fmt: skip
-            step_in = stepper(
-                namespace=namespace_of(host.name),
-                host=host.name,
-                hosts_path=self.folder / "hosts",
-                mortal=True,
-            )
-            with open(log, "wb") as output:
-                try:
-                    process = subprocess.Popen(
-                        command, env={**os.environ, **variables}, preexec_fn=step_in, start_new_session=True,
-                        stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                    )  # fmt: skip
-                except FileNotFoundError:
-                    raise UsageError(f"no such program: {command[0]}") from None
-                except (OSError, subprocess.SubprocessError) as error:
-                    raise RunError(f"rank {host.rank} could not be started: {error}") from None
-            self.members.append(_Rank(number=host.rank, process=process, records=records, log=log))
+            if len(crew) > 1:
+                variables["LOSSBENCH_SEATS"] = str(self._seats(crew, store, namespace_of))
+            log = store.log_path(first.rank)
+            process = self._process(
+                experiment.workload, {**os.environ, **variables}, namespace=namespace_of(first.name), host=first.name,
+                log=log,
+            )  # fmt: skip
+            for host in crew:
+                records = store.records_path(host.rank)
+                self.members.append(_Rank(number=host.rank, process=process, records=records, log=log))
+
+    def _seats(self, crew: Sequence[Host], store: RunFolder, namespace_of: Any) -> Path:
+        """What a process needs to know of every rank it hosts."""
+        path = self.folder / f"seats-{crew[0].rank}.json"
+        places = [(host, namespace_of(host.name)) for host in crew]
+        seats = [
+            {"rank": host.rank, "records": str(store.records_path(host.rank).resolve()),
+             "namespace": str(namespaces.FOLDER / name) if name else ""}
+            for host, name in places
+        ]  # fmt: skip
+        path.write_text(json.dumps(seats), encoding="utf-8")
+        return path
+
+    def _process(self, workload: Workload, variables: dict[str, str], *, namespace: str, host: str,
+                 log: Path) -> subprocess.Popen[bytes] | Child:  # fmt: skip
+        hosts_path = self.folder / "hosts"
+        modules = PRELOADED.get(workload.name, ()) if not workload.command else ()
+        if self.nurseries is not None and modules:
+            return self.nurseries.of(modules).fork(
+                {"module": f"workloads.{workload.name}", "environment": variables, "log": str(log.resolve()),
+                 "cwd": str(Path.cwd()), "namespace": namespace, "host": host, "hosts_path": str(hosts_path)}
+            )  # fmt: skip
+        command = command_of(workload)
+        step_in = stepper(namespace=namespace, host=host, hosts_path=hosts_path, mortal=True)
+        with open(log, "wb") as output:
+            try:
+                return subprocess.Popen(
+                    command, env=variables, preexec_fn=step_in, start_new_session=True, stdin=subprocess.DEVNULL,
+                    stdout=output, stderr=subprocess.STDOUT,
+                )  # fmt: skip
+            except FileNotFoundError:
+                raise UsageError(f"no such program: {command[0]}") from None
+            except (OSError, subprocess.SubprocessError) as error:
+                raise RunError(f"the rank of {host} could not be started: {error}") from None
 
     def open_gate(self) -> None:
         """Every rank waits for one byte of the FIFO: all are let through at once, and none can come too late for it."""

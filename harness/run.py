@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pyroute2.netlink.exceptions import NetlinkError
 
-from harness import judge, machine, store
+from harness import judge, machine, simulated, store
 from harness.errors import LossbenchError, NotAbleError, RunError
 from harness.evidence import Proof
 from harness.experiment import Experiment
@@ -25,6 +25,7 @@ from harness.machine import Kernel
 from harness.net.impair import registry
 from harness.net.impair.relay import too_fast
 from harness.net.network import Network, classes_as_json, counters_as_json
+from harness.nursery import Nurseries
 from harness.placement import path_loss, rules_in_force
 from harness.ranks import Ranks, command_of
 from harness.store import RunFolder
@@ -48,7 +49,7 @@ class Result:
 
 
 def execute(experiment: Experiment, *, seed: int, chosen: dict[str, Any], folder: Path, kernel: Kernel,
-            progress: Progress) -> Result:  # fmt: skip
+            progress: Progress, nurseries: Nurseries | None = None) -> Result:  # fmt: skip
     # 1  The spec was read and checked when the experiment was made; its program must exist too.
     progress("1 spec")
     command_of(experiment.workload)
@@ -66,7 +67,7 @@ def execute(experiment: Experiment, *, seed: int, chosen: dict[str, Any], folder
         with plain_errors():
             # 4  Hosts and links.
             progress("4 hosts and links")
-            network = Network(network_id=journal.id, experiment=experiment, backend=backend)
+            network = network_of(backend, journal.id, experiment)
             undo.callback(network.remove)
             network.build(before_making=journal.before_making)
             # 5  Offloads, so that loss acts on MTU-sized packets.
@@ -84,9 +85,10 @@ def execute(experiment: Experiment, *, seed: int, chosen: dict[str, Any], folder
             queue_drops = network.queue_drops()
             # 8  The workload, watched and limited in time.
             progress("8 workload")
-            ranks = Ranks(folder=journal.folder)
+            ranks = Ranks(folder=journal.folder, nurseries=nurseries)
             undo.callback(ranks.end)
-            ranks.prepare(experiment)
+            simulation = {"simulated": simulated.layers(experiment)} if backend == "simulated" else None
+            ranks.prepare(experiment, extra=simulation)
             ranks.start(
                 experiment,
                 store=run_folder,
@@ -110,7 +112,20 @@ def execute(experiment: Experiment, *, seed: int, chosen: dict[str, Any], folder
             )  # fmt: skip
 
 
+def network_of(backend: str, network_id: str, experiment: Experiment) -> Network:
+    made = simulated.NoNetwork if backend == "simulated" else Network
+    return cast(Network, made(network_id=network_id, experiment=experiment, backend=backend))
+
+
 def choose_backend(experiment: Experiment, kernel: Kernel) -> tuple[str, str]:
+    if experiment.backend == "simulated":
+        if experiment.workload.name != "training":
+            raise NotAbleError("only the training workload can simulate loss", next_step="use --backend auto")
+        if experiment.workload.ranks_per_process not in (0, experiment.topology.hosts):
+            step = "add --set workload.ranks_per_process=0"
+            raise NotAbleError("a simulation needs all ranks in one process", next_step=step)
+        simulated.layers(experiment)
+        return "simulated", "asked for"
     used = [entry.profile for entry in experiment.impair]
     chosen = registry.choose(experiment.backend, profiles=used, able=kernel.able())
     shaped = experiment.topology.uplink_mbit() or experiment.topology.downlink_mbit()

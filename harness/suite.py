@@ -13,6 +13,7 @@ from harness import machine, store
 from harness.errors import NotAbleError
 from harness.experiment import Experiment
 from harness.journal import write_durably
+from harness.nursery import Nurseries
 from harness.run import Result, choose_backend, execute
 from harness.verdict import Status
 
@@ -93,11 +94,20 @@ def run_suite(points: list[tuple[dict[str, Any], Experiment]], *, seeds: int | N
         for number in range(seeds or experiment.seeds)
     ]
     folder = store.new_suite_folder(out, points[0][1].name, run_id)
+    nurseries = Nurseries()
+    try:
+        return _run_all(plan, folder=folder, run_id=run_id, kernel=kernel, progress=progress, nurseries=nurseries)
+    finally:
+        nurseries.close()
+
+
+def _run_all(plan: list[tuple[dict[str, Any], Experiment, int]], *, folder: Path, run_id: str, kernel: machine.Kernel,
+             progress: Callable[[int, int, str], None], nurseries: Nurseries) -> SuiteResult:  # fmt: skip
     results = []
     for number, (chosen, experiment, seed) in enumerate(plan):
         result = execute(
             experiment, seed=seed, chosen=chosen, folder=folder / f"{number:03d}", kernel=kernel,
-            progress=partial(progress, number, len(plan)),
+            progress=partial(progress, number, len(plan)), nurseries=nurseries,
         )  # fmt: skip
         results.append((chosen, experiment, result))
         so_far = SuiteResult(run_id=run_id, folder=folder, results=tuple(results))

@@ -17,7 +17,9 @@ def run(
     suite: str = typer.Argument(help="A suite by name, or an experiment file (.toml)."),
     settings: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Change a key, e.g. topology.hosts=8."),
     seeds: int | None = typer.Option(None, "--seeds", min=1, help="Repeat every point with this many seeds."),
-    backend: str | None = typer.Option(None, "--backend", help="netem, ebpf, cbpf, edt or relay; else automatic."),
+    backend: str | None = typer.Option(
+        None, "--backend", help="netem, ebpf, cbpf, edt, relay, or simulated (no network); else automatic."
+    ),
     out: Path = typer.Option(Path("results/runs"), "--out", help="Folder for the results."),
     as_json: bool = typer.Option(False, "--json", help="One JSON object on standard output."),
 ) -> None:

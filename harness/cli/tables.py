@@ -74,8 +74,7 @@ def show_suite(console: Console, result: SuiteResult) -> None:
             coloured(row["verdict"]),
         )
     console.print(table)
-    for name, row in zip(names, rows, strict=True):
-        show_result_rows(console, row["rows"], title=name)
+    show_results(console, rows, names)
     for text in dict.fromkeys(text for row in rows for text in row["warnings"]):
         console.print(f"warning: {text}", markup=False)
     for name, row in zip(names, rows, strict=True):
@@ -86,6 +85,18 @@ def show_suite(console: Console, result: SuiteResult) -> None:
     console.print(f"verdict: {coloured(result.status.word)}   results: {result.folder}", soft_wrap=True)
 
 
+def show_results(console: Console, rows: list[dict[str, Any]], names: list[str]) -> None:
+    """One table for all runs where each has one line, else one for each."""
+    if len(rows) > 1 and all(len(row["rows"]) <= 1 for row in rows):
+        lines = [{**row["rows"][0], "point": name} for name, row in zip(names, rows, strict=True) if row["rows"]]
+        if lines:
+            shown = ["point", *(lines[0].get("shown") or list(lines[0]))[1:]]
+            show_result_rows(console, [{**line, "shown": shown} for line in lines], title="results")
+        return
+    for name, row in zip(names, rows, strict=True):
+        show_result_rows(console, row["rows"], title=name)
+
+
 def show_result_rows(console: Console, rows: list[dict[str, Any]], *, title: str) -> None:
     """The lines a workload made; those whose path was not proven are greyed and say so."""
     if not rows:
@@ -93,7 +104,8 @@ def show_result_rows(console: Console, rows: list[dict[str, Any]], *, title: str
     shown = rows[0].get("shown") or list(rows[0])
     table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0), title=title, title_justify="left")
     for column in shown:
-        table.add_column(column.replace("_", " "), justify="left" if column == shown[0] else "right")
+        first = column == shown[0]
+        table.add_column(column.replace("_", " "), justify="left" if first else "right", no_wrap=first)
     for row in rows:
         void = row.get("path") == "unknown"
         table.add_row(*(_cell(row.get(column)) for column in shown), style="dim" if void else None)
@@ -101,14 +113,25 @@ def show_result_rows(console: Console, rows: list[dict[str, Any]], *, title: str
     for row in rows:
         if row.get("path") == "unknown":
             console.print(f"{row[shown[0]]}: unknown, its bytes did not cross the impaired links", markup=False)
+    for note, about in _notes(rows, shown[0]).items():
+        console.print(f"{about}: {note}", markup=False)
+
+
+def _notes(rows: list[dict[str, Any]], name: str) -> dict[str, str]:
+    """Each note once, with whom it is about."""
+    out: dict[str, list[str]] = {}
+    for row in rows:
         if row.get("note"):
-            console.print(f"{row[shown[0]]}: {row['note']}", markup=False)
+            out.setdefault(row["note"], []).append(str(row[name]))
+    return {note: about[0] if len(about) == 1 else f"{len(about)} lines" for note, about in out.items()}
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) >= 0.1 else f"{value:.3g}"  # within eight characters
+    return str(value)
 
 
 def _asked(losses: list[float]) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted([*(ROOT / "harness").rglob("*.py"), *(ROOT / "workloads").rglob("*.py")])
-WITH_TORCH = ("workloads/collective/", "workloads/collectives/")
+WITH_TORCH = tuple(f"workloads/{room}/" for room in ("collective", "collectives", "data", "models", "sync", "training"))
 STANDARD_ONLY = ("harness/errors.py", "harness/contract.py")
 # Decide, never act: no kernel, no process, no netlink.
 PURE = (

@@ -35,10 +35,13 @@ TELLERS = 4  # callbacks of results that may wait for further results, one insid
 class Base(dist.ProcessGroup):
     """One group of ranks. `counters`, `accounts`, `set_step` are what a strategy needs beyond torch's interface."""
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, policy: Policy) -> None:
+    def __init__(
+        self, store: Any, rank: int, size: int, timeout: timedelta, policy: Policy, door: Door | None = None
+    ) -> None:
+        """`door`: of this rank, where a process hosts several."""
         super().__init__(rank, size)
         self._name, self._desc = "", ""
-        door = Door.from_environment()
+        door = door or Door.from_environment()
         self._endpoint = meet(
             _Keys(store), rank=rank, world=size, address=own_address(door), port=door.port, token=door.token or None,
             policy=policy, cores=cores_per_rank(size),

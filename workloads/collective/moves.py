@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -14,15 +13,14 @@ from workloads.collective.reduce import all_gather, all_reduce, is_lossy
 from workloads.collective.staging import Staged
 from workloads.collective.stale import StaleCopies
 from workloads.transport.codec import CODECS
-from workloads.transport.policy import Policy
 from workloads.transport.wire import Bytes
 
 Tensors = list[torch.Tensor]
 
 
 class Moves(Base):
-    def __init__(self, store: Any, rank: int, size: int, timeout: timedelta, policy: Policy) -> None:
-        super().__init__(store, rank, size, timeout, policy)
+    def __init__(self, *given: Any, **keys: Any) -> None:
+        super().__init__(*given, **keys)
         self._stale = StaleCopies()
 
     def _given(self, tensor: torch.Tensor, name: str = "in") -> Staged:

@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from harness.contract import Door
 from workloads.collectives.contenders import CONTENDERS, TCP, Contender, Lossy, Quiet
-from workloads.collectives.tcp import NotHereError
+from workloads.transport.tuning import NotHereError
 
 SHOWN = ["contender", "n", "p50_ms", "p99_ms", "max_ms", "gbit_s", "arrived_1", "arrived_2", "vs_tcp"]  # 80 columns
 CONTROL_LIMIT = timedelta(seconds=300)

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from harness.contract import Door
 from workloads.collective.group import LossyGroup
 from workloads.collectives import tcp
+from workloads.transport import tuning
 from workloads.transport.link import Link
 from workloads.transport.policy import Policy
 
@@ -47,7 +48,7 @@ class Gloo:
     """As PyTorch ships it; connections take the congestion control and the RTO floor in force when they are made."""
 
     def __init__(self, door: Door, store: Any, limit_s: float, *, control: str, rto_ms: float) -> None:
-        tcp.tune(control=control, rto_ms=rto_ms)
+        tuning.tune(control=control, rto_ms=rto_ms)
         self._group = dist.ProcessGroupGloo(store, door.rank, door.world_size, timedelta(seconds=limit_s))
 
     def call(self, tensor: torch.Tensor) -> None:
@@ -61,7 +62,7 @@ class DirectTcp:
     """Our schedule over TCP."""
 
     def __init__(self, door: Door, store: Any, limit_s: float, *, control: str, rto_ms: float) -> None:
-        tcp.tune(control=control, rto_ms=rto_ms)
+        tuning.tune(control=control, rto_ms=rto_ms)
         self._mesh = tcp.Mesh(door.rank, door.addresses, store)
         self._limit_s = limit_s
 

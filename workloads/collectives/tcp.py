@@ -1,13 +1,11 @@
-"""What TCP does here: knobs of the namespace, and our own exchange over TCP with the schedule of the lossy one."""
+"""Our own exchange over TCP, with the schedule of the lossy one."""
 
 from __future__ import annotations
 
-import errno
 import selectors
 import socket
 import struct
 import threading
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,33 +13,7 @@ import numpy as np
 from workloads.transport.layout import even
 from workloads.transport.wire import Array
 
-SYSCTL = Path("/proc/sys/net/ipv4")
 SLICE = 1 << 18
-
-
-class NotHereError(Exception):
-    """This kernel or namespace can't do it; why."""
-
-
-def tune(*, control: str, rto_ms: float) -> None:
-    """For connections made from now on in this namespace."""
-    _write("tcp_congestion_control", control)
-    try:
-        _write("tcp_rto_min_us", str(round(rto_ms * 1000)))
-    except NotHereError:
-        if rto_ms != 200:  # what a kernel without the setting has
-            raise
-
-
-def _write(name: str, value: str) -> None:
-    try:
-        (SYSCTL / name).write_text(value, encoding="ascii")
-    except OSError as error:
-        reason = {
-            errno.ENOENT: "not on this kernel",
-            errno.EPERM: f"not allowed: sysctl net.ipv4.tcp_allowed_congestion_control must list {value}",
-        }.get(error.errno or 0, error.strerror)
-        raise NotHereError(f"{name}={value}: {reason}") from None
 
 
 class Mesh:

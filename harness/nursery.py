@@ -1,0 +1,213 @@
+"""A process that has loaded a workload's libraries once and forks ranks from then on: importing torch takes seconds,
+a fork
+milliseconds. The harness talks to it over a socket, one JSON line for each rank; it answers with pids and exit codes.
+
+    python -m harness.nursery FD MODULE...      (started by `Nursery`, not by people)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+from harness.enter import die_with_parent, stepper
+from harness.errors import RunError
+
+BORN_LIMIT_S = 60.0
+
+
+class Child:
+    """A forked rank, with the part of Popen's interface that `Ranks` uses."""
+
+    def __init__(self, nursery: Nursery, pid: int) -> None:
+        self.pid, self._nursery = pid, nursery
+
+    def poll(self) -> int | None:
+        return self._nursery.exit_code(self.pid)
+
+    def wait(self) -> int:
+        while (code := self.poll()) is None:
+            time.sleep(0.005)
+        return code
+
+
+class Nursery:
+    """The harness's end. Started when first needed; ends, with all its children, when closed or when the harness
+    dies."""
+
+    def __init__(self, modules: tuple[str, ...]) -> None:
+        ours, theirs = socket.socketpair()
+        self._socket, self._rest = ours, b""
+        self._codes: dict[int, int] = {}
+        self._born: list[int] = []
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "harness.nursery", str(theirs.fileno()), *modules], pass_fds=[theirs.fileno()],
+                preexec_fn=die_with_parent, start_new_session=True, stdin=subprocess.DEVNULL,
+                cwd=Path(__file__).resolve().parent.parent,
+            )  # fmt: skip
+
+    def fork(self, request: dict[str, Any]) -> Child:
+        """`request`: module, environment, log, cwd, and where to step in (namespace, host, hosts_path)."""
+        try:
+            self._socket.sendall(json.dumps(request).encode() + b"\n")
+        except OSError:
+            raise RunError("the process that starts ranks is gone") from None
+        limit = time.monotonic() + BORN_LIMIT_S
+        while not self._born:
+            self._listen(wait_s=0.5)
+            if self._process.poll() is not None or time.monotonic() > limit:
+                raise RunError("the process that starts ranks ended before it had started one")
+        return Child(self, self._born.pop(0))
+
+    def exit_code(self, pid: int) -> int | None:
+        self._listen(wait_s=0.0)
+        if pid not in self._codes and self._process.poll() is not None:
+            return -signal.SIGKILL  # children die with the nursery
+        return self._codes.get(pid)
+
+    def _listen(self, *, wait_s: float) -> None:
+        self._socket.settimeout(wait_s)
+        with contextlib.suppress(TimeoutError, BlockingIOError, ConnectionError):
+            self._rest += self._socket.recv(65536)
+        *lines, self._rest = self._rest.split(b"\n")
+        for line in lines:
+            said = json.loads(line)
+            if "code" in said:
+                self._codes[said["pid"]] = said["code"]
+            else:
+                self._born.append(said["pid"])
+
+    def close(self) -> None:
+        self._socket.close()
+        self._process.terminate()
+        self._process.wait()
+
+
+class Nurseries:
+    """One for each set of modules, for as long as a suite runs."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, ...], Nursery] = {}
+
+    def of(self, modules: tuple[str, ...]) -> Nursery:
+        if modules not in self._open:
+            self._open[modules] = Nursery(modules)
+        return self._open[modules]
+
+    def close(self) -> None:
+        for nursery in self._open.values():
+            nursery.close()
+        self._open.clear()
+
+
+# --- the other end ---------------------------------------------------------------------------------------------------
+
+
+def serve(control: socket.socket, modules: list[str]) -> None:
+    for module in modules:
+        with contextlib.suppress(Exception):  # the rank itself will say what is wrong with it
+            importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
+    wake, waker = os.pipe()
+    for end in (wake, waker):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(waker)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    buffer = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(control, selectors.EVENT_READ)
+        selector.register(wake, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is control:
+                    data = control.recv(65536)
+                    if not data:
+                        return
+                    *requests, buffer = (buffer + data).split(b"\n")
+                    for request in requests:
+                        _tell(control, {"pid": _fork(json.loads(request), control)})
+                else:
+                    os.read(wake, 4096)
+            _reap(control)
+
+
+def _tell(control: socket.socket, what: dict[str, int]) -> None:
+    control.sendall(json.dumps(what).encode() + b"\n")
+
+
+def _reap(control: socket.socket) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            _tell(control, {"pid": pid, "code": os.waitstatus_to_exitcode(status)})
+
+
+def _fork(request: dict[str, Any], control: socket.socket) -> int:
+    step_in = stepper(
+        namespace=request["namespace"], host=request["host"], hosts_path=Path(request["hosts_path"]), mortal=True
+    )
+    pid = os.fork()
+    if pid == 0:
+        _become(request, control, step_in)
+    return pid
+
+
+def _become(request: dict[str, Any], control: socket.socket, step_in: Any) -> NoReturn:
+    """In the child: what exec would have done, then the module."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        control.close()
+        os.setsid()
+        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        step_in()
+        os.environ.clear()
+        os.environ.update(request["environment"])
+        os.chdir(request["cwd"])
+        sys.argv = [request["module"]]
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    except BaseException:  # noqa: BLE001 - its last words belong into the log
+        traceback.print_exc()
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """As the interpreter ends: what was registered runs, what was printed is written."""
+    import atexit
+
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    with socket.socket(fileno=int(sys.argv[1])) as line:
+        serve(line, sys.argv[2:])

@@ -1,0 +1,139 @@
+"""No network at all: an experiment whose loss is drawn by the workload itself, from the same profiles. Never *valid*.
+
+Has the interface of net.network.Network, so that a run takes the same nine steps; its proof says that nothing was
+proven."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from typing import Any
+
+from harness import lossmodel
+from harness.contract import HALVES
+from harness.errors import NotAbleError
+from harness.evidence import Proof
+from harness.experiment import Experiment, Impair
+from harness.placement import Rules
+from harness.profile import BlockLoss
+from harness.topology import Topology
+from harness.verdict import Finding, Judgement, Status
+
+NOT_PROVEN = "simulated by the workload: no network lost anything, nothing is proven"
+
+
+def layers(experiment: Experiment) -> list[list[dict[str, Any]]]:
+    """Rules for workloads.sync.simulated: uplinks, then downlinks; later entries come first."""
+    if experiment.topology.uplink_mbit() or experiment.topology.downlink_mbit():
+        raise NotAbleError("the simulation has no rates", next_step="drop topology.rate_mbit, or use --backend auto")
+    out: list[list[dict[str, Any]]] = [[], []]
+    for number, entry in enumerate(experiment.impair):
+        refuse(entry, number)
+        for depth, direction in enumerate(("uplink", "downlink")):
+            if direction in entry.directions():
+                out[depth] = [*_rules(entry, direction, experiment.topology), *out[depth]]
+    return out
+
+
+def refuse(entry: Impair, number: int) -> None:
+    """What only a network can do."""
+    profile, match = entry.profile, entry.profile.match
+    reason = None
+    if profile.chain() is None and not isinstance(profile.loss, BlockLoss):
+        reason = "this loss model"
+    elif match.protocol == "tcp" or match.source_ports or match.destination_ports or match.dscp is not None:
+        reason = "ports, protocols or DSCP"
+    elif entry.from_s is not None or entry.to_s is not None:
+        reason = "times in seconds (steps it can)"
+    elif any((profile.delay, profile.slot, profile.duplicate_percent, profile.corrupt_percent, profile.rate_mbit)):
+        reason = "anything but loss"
+    if reason is not None:
+        raise NotAbleError(
+            f"impair.{number} ({profile.name}): the simulation has no {reason}",
+            next_step="use a real network: --backend auto",
+        )
+
+
+def _rules(entry: Impair, direction: str, topology: Topology) -> list[dict[str, Any]]:
+    profile, datagram = entry.profile, entry.profile.match.datagram
+    chain = profile.chain() or lossmodel.iid(0.0)  # none where whole blocks are drawn
+    base: dict[str, Any] = {
+        "chain": [[[o.probability, o.next_state, o.loss] for o in state] for state in chain.states],
+        "block_loss": profile.loss.percent / 100 if isinstance(profile.loss, BlockLoss) else None,
+        "sources": _ranks(profile.match.sources, topology),
+        "destinations": _ranks(profile.match.destinations, topology),
+        "steps": _steps(entry),
+    }  # fmt: skip
+    if datagram is not None:
+        base["halves"] = [HALVES[half] for half in datagram.halves] or None
+        base["blocks"] = datagram.blocks
+    if entry.pairs:
+        pairs = [(topology.host(a).rank, topology.host(b).rank) for a, b in entry.pairs]
+        return [{**base, "sources": [a], "destinations": [b]} for a, b in pairs]
+    if entry.hosts != "all":
+        base["sources" if direction == "uplink" else "destinations"] = [topology.host(h).rank for h in entry.hosts]
+    return [base]
+
+
+def _steps(entry: Impair) -> tuple[int, int] | None:
+    named = entry.profile.match.datagram.steps if entry.profile.match.datagram else None
+    ranges = [r for r in (named, (entry.from_step or 0, entry.to_step or 2**31)) if r]
+    low, high = max(r[0] for r in ranges), min(r[1] for r in ranges)
+    return None if (low, high) == (0, 2**31) else (low, high)
+
+
+def _ranks(places: tuple[str, ...], topology: Topology) -> list[int] | None:
+    """Host names or addresses as ranks."""
+    if not places:
+        return None
+    out = []
+    for host in topology.all_hosts():
+        addresses = [ipaddress.ip_address(a) for a in host.addresses(topology.family)]
+        nets = [ipaddress.ip_network(p) for p in places if not p.startswith("h")]
+        if host.name in places or any(a in net for a in addresses for net in nets if a.version == net.version):
+            out.append(host.rank)
+    return out
+
+
+class _NoStar:
+    def namespace(self, host: str) -> str:
+        del host
+        return ""
+
+    def offloads_wrong(self) -> list[str]:
+        return []
+
+
+class NoNetwork:
+    """Every question a run asks its network, with the answer of one that is not there."""
+
+    def __init__(self, *, network_id: str, experiment: Experiment, backend: str) -> None:
+        del network_id, experiment, backend
+        self.star, self.rules = _NoStar(), {}  # type: tuple[_NoStar, Rules]
+
+    def build(self, *, before_making: Callable[[str, str], None]) -> None:
+        del before_making
+
+    def put(self, rules: Rules) -> dict[Any, Any]:
+        del rules
+        return {}
+
+    def prove(self, **asked: Any) -> Proof:
+        del asked
+        return Proof(rows=(), judgement=Judgement(findings=(Finding(status=Status.UNKNOWN, text=NOT_PROVEN),)))
+
+    def _nothing(self) -> None:
+        pass
+
+    def _no_table(self) -> dict[Any, Any]:
+        return {}
+
+    def _no_list(self) -> list[str]:
+        return []
+
+    cut_to_mtu = shape = restart = close = remove = _nothing
+    read_back = counters = current_counters = classes = _no_table
+    ports_missing = not_in_force = _no_list
+
+    def queue_drops(self) -> int:
+        return 0

@@ -1,0 +1,52 @@
+"""The two halves by themselves, on tensors of any device: what a strategy builds on. Each returns its account."""
+
+from __future__ import annotations
+
+import torch
+
+from workloads.collective.group import LossyGroup
+from workloads.collective.reduce import all_gather, reduce_scatter
+from workloads.transport.half import Account
+
+
+def scatter_half(
+    group: LossyGroup, values: torch.Tensor, *, counts: tuple[int, ...], owners: tuple[int, ...], normaliser: str
+) -> tuple[torch.Tensor, Account]:
+    """The mean of what arrived of the block `owners[rank]`; `values` stays as it is."""
+    out = torch.empty(counts[owners[group.rank()]], dtype=values.dtype, device=values.device)
+    accounts: list[Account] = []
+
+    def job() -> None:
+        given = group._given(values)
+        taken = group._taken(out)
+        taken.array[:] = reduce_scatter(
+            group._group, given.array, codec=given.codec, op="avg", counts=counts, block_of=owners,
+            normaliser=normaliser,
+        )  # fmt: skip
+        taken.give_back()
+        accounts.extend(group._group.accounts)
+
+    group._submit([values], job).wait()
+    return out, accounts[0]
+
+
+def gather_half(
+    group: LossyGroup, mine: torch.Tensor, out: torch.Tensor, *, counts: tuple[int, ...], owners: tuple[int, ...],
+    zero_missing: bool = False,
+) -> Account:  # fmt: skip
+    """Everybody's block into `out`; what is missing keeps what `out` holds, or becomes zero."""
+    accounts: list[Account] = []
+
+    def job() -> None:
+        # On a GPU `out` comes over, is written into, and goes back: what did not arrive must survive the journey.
+        taken = group._given(out, "out")
+        given = group._given(mine)
+        account = all_gather(
+            group._group, given.array, taken.array, codec=given.codec, lossy=True, counts=counts, block_of=owners,
+            zero_missing=zero_missing,
+        )  # fmt: skip
+        accounts.append(account)
+        taken.give_back()
+
+    group._submit([mine, out], job).wait()
+    return accounts[0]

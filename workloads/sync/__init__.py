@@ -1,0 +1,34 @@
+"""Strategies: how workers stay in agreement when packets get lost. Chosen by name, three lines in any training loop.
+
+import torch.distributed as dist, workloads.collective, workloads.sync as sync
+dist.init_process_group("lossy")
+strategy = sync.make("bounded_drift", optimizer)      # then strategy.step() instead of optimizer.step()
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from workloads.sync.base import Channel, Strategy
+from workloads.sync.bounded_drift import BoundedDrift
+from workloads.sync.ddp import Ddp
+from workloads.sync.genuine import Genuine
+from workloads.sync.gradient_averaging import GradientAveraging
+from workloads.sync.none import Alone
+from workloads.sync.reliable import Reliable
+from workloads.sync.rps import Rps
+
+STRATEGIES: dict[str, type[Strategy]] = {
+    one.name: one for one in (Alone, Reliable, GradientAveraging, Rps, BoundedDrift, Ddp)
+}
+
+__all__ = ["STRATEGIES", "Channel", "Genuine", "Strategy", "make"]
+
+
+def make(name: str, optimizer: torch.optim.Optimizer, channel: Channel | None = None, **options: Any) -> Strategy:
+    """A strategy by name; without a channel: over the default process group, which must be "lossy"."""
+    if name not in STRATEGIES:
+        raise ValueError(f"no strategy '{name}': known are {', '.join(STRATEGIES)}")
+    return STRATEGIES[name](optimizer, channel or Genuine.of_default_group(), **options)

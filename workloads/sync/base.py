@@ -1,0 +1,137 @@
+"""What a strategy is: how workers stay in agreement. One small interface, one file each; sync.STRATEGIES names them.
+
+strategy = sync.make("bounded_drift", optimizer)
+...
+loss.backward()
+strategy.step()          # instead of optimizer.step()
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol
+
+import torch
+
+from workloads.sync.flat import Flat
+from workloads.transport.half import Account
+from workloads.transport.layout import even
+
+
+class Channel(Protocol):
+    """Between the workers. Genuine (UDP through the network) or simulated (in this process): strategies can't tell."""
+
+    rank: int
+    world: int
+    simulated: bool
+
+    def set_step(self, step: int) -> None:
+        """The training step that stands in the packets."""
+
+    def reduce_scatter(
+        self, values: torch.Tensor, *, counts: tuple[int, ...], owners: tuple[int, ...], normaliser: str = "count"
+    ) -> tuple[torch.Tensor, Account]:
+        """The mean of what arrived of the own block. `owners[rank]` is the block that rank reduces."""
+
+    def all_gather(
+        self, mine: torch.Tensor, out: torch.Tensor, *, counts: tuple[int, ...], owners: tuple[int, ...],
+        zero_missing: bool = False,
+    ) -> Account:  # fmt: skip
+        """Everybody's block into `out`, what is missing keeps what is there (or becomes zero)."""
+
+    def mean(self, values: torch.Tensor) -> None:
+        """Reliably, in place: by the transport that the user trusts (Gloo, NCCL)."""
+
+    def total(self, numbers: torch.Tensor) -> torch.Tensor:
+        """A reliable sum of a few float64 numbers."""
+
+    def counters(self) -> dict[str, Any]: ...
+
+    def close(self) -> None: ...
+
+
+class Strategy:
+    """`step` replaces `optimizer.step()`: between backward and the next forward."""
+
+    name: ClassVar[str] = ""
+    exchanges: ClassVar[str] = ""  # in words, for tables and docs
+    owned: ClassVar[bool] = False  # fixed owners hold the true values of their shard
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, channel: Channel, *, flat: Flat | None = None, seed: int = 0,
+        clip_norm: float | None = None,
+    ) -> None:  # fmt: skip
+        self.optimizer, self.channel, self.seed, self.clip_norm = optimizer, channel, seed, clip_norm
+        self.flat = flat or Flat(group["params"] for group in optimizer.param_groups)
+        self.steps = 0
+        self.accounts: list[Account] = []  # of the latest step: what arrived, per half
+        self.network_s: list[float] = []  # of the latest step: time in each half
+        self.optimizer_s = 0.0
+        self.aggregated: torch.Tensor | None = None  # the own block of the latest gradient, where there is such a thing
+        self.counts = even(len(self.flat.values), channel.world)
+
+    def step(self) -> None:
+        self.flat.check_untouched()
+        self.flat.collect()
+        self.channel.set_step(self.steps)
+        self.accounts, self.network_s, self.optimizer_s = [], [], 0.0
+        with torch.no_grad():
+            self._step()
+        self.steps += 1
+
+    def _step(self) -> None:
+        raise NotImplementedError
+
+    def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
+        """What the loop calls instead of the model."""
+        return model
+
+    def own_part(self) -> tuple[int, int]:
+        """(start, end) of the block this rank owns, where owners are fixed."""
+        start = sum(self.counts[: self.channel.rank])
+        return start, start + self.counts[self.channel.rank]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": self.steps, "optimizer": self.optimizer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
+        self.optimizer.load_state_dict(state["optimizer"])
+
+    # --- for the strategies ------------------------------------------------------------------------------------------
+
+    def fixed_owners(self) -> tuple[int, ...]:
+        return tuple(range(self.channel.world))
+
+    def reduce_half(self, values: torch.Tensor, owners: tuple[int, ...], *, normaliser: str = "count") -> torch.Tensor:
+        """The first half, with its account and its time."""
+        begun = time.perf_counter()
+        mine, account = self.channel.reduce_scatter(values, counts=self.counts, owners=owners, normaliser=normaliser)
+        self.network_s.append(time.perf_counter() - begun)
+        self.accounts.append(account)
+        return mine
+
+    def gather_half(
+        self, mine: torch.Tensor, out: torch.Tensor, owners: tuple[int, ...], *, zero_missing: bool = False
+    ) -> None:
+        begun = time.perf_counter()
+        account = self.channel.all_gather(mine, out, counts=self.counts, owners=owners, zero_missing=zero_missing)
+        self.network_s.append(time.perf_counter() - begun)
+        self.accounts.append(account)
+
+    def optimize(self, step: Callable[[], Any]) -> None:
+        begun = time.perf_counter()
+        step()
+        self.optimizer_s += time.perf_counter() - begun
+
+    def clip(self, gradient: torch.Tensor, *, share: float) -> None:
+        """To the global norm. Squares are added up reliably over all ranks: `share` of the sum is the whole's square (1
+        if every rank holds another part, 1/N if every rank holds all of it). All ranks scale alike, so they stay
+        together."""
+        if self.clip_norm is None:
+            return
+        square = torch.linalg.vector_norm(gradient, dtype=torch.float64).square().reshape(1).cpu()
+        norm = float(self.channel.total(square)[0] * share) ** 0.5
+        if norm > self.clip_norm:
+            gradient.mul_(self.clip_norm / (norm + 1e-6))

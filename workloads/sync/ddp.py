@@ -1,0 +1,27 @@
+"""Plain DistributedDataParallel over the backend "lossy": what a user would try first. One rank per process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from workloads.sync.base import Strategy
+
+
+class Ddp(Strategy):
+    name = "ddp"
+    exchanges = "gradients, gradients (torch's own buckets)"
+
+    def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
+        group: Any = getattr(self.channel, "group", None)
+        if group is None:
+            raise ValueError("strategy ddp needs one process per rank and a real network (ranks_per_process = 1)")
+        return DistributedDataParallel(model, process_group=group)
+
+    def _step(self) -> None:
+        """Gradients were averaged during backward."""
+        self.accounts = list(getattr(self.channel, "last_accounts", list)())
+        self.clip(self.flat.grads, share=1 / self.channel.world)
+        self.optimize(self.optimizer.step)

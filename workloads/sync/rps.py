@@ -1,0 +1,27 @@
+"""RPS (Yu et al., ICML 2019): a local step first, then MODELS are averaged, by owners drawn anew at every step.
+
+A block whose mean does not come back stays as this worker has it: the own, locally updated block."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from workloads.sync.base import Strategy
+
+
+class Rps(Strategy):
+    name = "rps"
+    exchanges = "updated models, averaged models"
+
+    def _step(self) -> None:
+        if self.clip_norm is not None:
+            self.clip(self.flat.grads, share=1 / self.channel.world)
+        self.optimize(self.optimizer.step)
+        values, owners = self.flat.values, self.owners()
+        mine = self.reduce_half(values, owners)
+        self.gather_half(mine, values, owners)
+
+    def owners(self) -> tuple[int, ...]:
+        """A permutation that all workers draw alike: owners()[rank] is the block that rank averages in this step."""
+        drawn = np.random.default_rng([self.seed, self.steps]).permutation(self.channel.world)
+        return tuple(int(block) for block in drawn)

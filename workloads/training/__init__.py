@@ -1,0 +1,1 @@
+"""The training workload: `python -m workloads.training`, started by `lossbench run`."""

@@ -1,0 +1,171 @@
+"""From settings to seats: data, models that are equal at the start, channels, strategies."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from harness.contract import Door
+from workloads import sync
+from workloads.data.batches import Batch, Batches
+from workloads.data.sets import DataSet, load
+from workloads.models import build as build_model
+from workloads.sync.base import Channel
+from workloads.sync.flat import Flat
+from workloads.sync.genuine import Genuine
+from workloads.sync.simulated import Medium, Rule, Simulated
+from workloads.training import engine as engines
+from workloads.training.crew import Control, Crew, LinkedControl, LocalControl, LocalTable
+from workloads.training.measure import DriftMeter
+from workloads.training.seat import Seat
+from workloads.training.settings import Settings
+from workloads.training.tasks import TASKS, Task
+from workloads.transport.policy import Policy
+
+
+class Noise:
+    """Batches of `random_walk`: independent numbers with zero mean for every rank and step."""
+
+    steps_per_epoch = 1
+
+    def __init__(self, *, ranks: list[int], size: int, seed: int, device: torch.device) -> None:
+        self._ranks, self._size, self._seed, self._device = ranks, size, seed, device
+
+    def at(self, step: int) -> Batch:
+        rows = [
+            np.random.default_rng([self._seed, 3, step, r]).standard_normal(self._size, np.float32) for r in self._ranks
+        ]
+        return (torch.from_numpy(np.stack(rows)).to(self._device),)
+
+
+@dataclass(kw_only=True)
+class Built:
+    settings: Settings
+    device: torch.device
+    data: DataSet | None
+    batches: Any
+    task: Task
+    crew: Crew
+    seats: list[Seat]
+    engine: engines.Engine
+
+    @property
+    def steps(self) -> int:
+        epochs = self.settings.epochs
+        return self.settings.steps if epochs is None else max(1, round(epochs * self.batches.steps_per_epoch))
+
+
+def choose_device(settings: Settings) -> torch.device:
+    wanted = settings.device
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise SystemExit("workload.options.device: this machine has no GPU that torch can use; say device = cpu")
+    if wanted == "cpu":
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+
+
+def built(settings: Settings, doors: list[Door]) -> Built:
+    if settings.strategy not in sync.STRATEGIES:
+        known = ", ".join(sync.STRATEGIES)
+        raise SystemExit(f"workload.options.strategy: no strategy '{settings.strategy}'; known are {known}")
+    device = choose_device(settings)
+    set_threads(len(doors))
+    ranks, first = [door.rank for door in doors], doors[0]
+    data, batches = None, Noise(ranks=ranks, size=settings.walk_size, seed=first.seed, device=device)
+    kind, about = "noise", {"size": settings.walk_size}
+    if settings.data != "random_walk":
+        data = load(settings.data, settings.data_dir)
+        kind, about = data.kind, data.about
+        batches = Batches(
+            data, ranks=ranks, world=first.world_size, items=settings.batch, seed=first.seed, device=device,
+            window=settings.window,
+        )  # fmt: skip
+    task = TASKS[kind](about)
+    crew = Crew(doors)
+    seats, calls, memory = _seats(settings, crew, kind, about, device)
+    keys: dict[str, Any] = {
+        "calls": calls, "strategies": [s.strategy for s in seats], "loss_of": task.loss, "device": device,
+        "precision": settings.precision,
+    }  # fmt: skip
+    chosen = engines.choose(
+        settings.engine, device=device, ranks=len(doors), model=seats[0].model, wrapped=calls[0] is not seats[0].model
+    )
+    if chosen is engines.Stacked:
+        keys |= {"values": memory[0], "grads": memory[1]}
+    return Built(
+        settings=settings, device=device, data=data, batches=batches, task=task, crew=crew, seats=seats,
+        engine=chosen(**keys),
+    )  # fmt: skip
+
+
+def set_threads(here: int) -> None:
+    """Ranks of one machine share its cores; they do not fight for them."""
+    ranks = int(os.environ.get("LOSSBENCH_RANKS_HERE", "1"))
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) * here // max(ranks, here)))
+
+
+def _seats(
+    settings: Settings, crew: Crew, kind: str, about: dict[str, Any], device: torch.device
+) -> tuple[list[Seat], list[Any], tuple[torch.Tensor, torch.Tensor]]:
+    models = []
+    for _ in crew.doors:
+        torch.manual_seed(crew.doors[0].seed)  # all ranks begin equal
+        models.append(build_model(settings.model, kind=kind, about=about).to(device))
+    size = sum(p.numel() for p in models[0].parameters())
+    memory = (torch.zeros(len(models), size, device=device), torch.zeros(len(models), size, device=device))
+    channels, controls = _links(settings, crew)
+    options: dict[str, Any] = {}
+    if settings.strategy in ("gradient_averaging", "bounded_drift"):
+        options["normaliser"] = settings.normaliser
+    if settings.strategy == "gradient_averaging":
+        options["rule"] = settings.rule
+    seats, calls = [], []
+    for number, (door, model) in enumerate(zip(crew.doors, models, strict=True)):
+        optimizer = settings.make_optimizer(model.parameters())
+        flat = Flat([model.parameters()], (memory[0][number], memory[1][number]))
+        strategy = sync.make(
+            settings.strategy, optimizer, channels[number], flat=flat, seed=door.seed, clip_norm=settings.clip_norm,
+            **options,
+        )  # fmt: skip
+        calls.append(strategy.wrap(model))
+        meter = DriftMeter(strategy, controls[number], door.seed)
+        seats.append(Seat(door=door, model=model, strategy=strategy, control=controls[number], meter=meter))
+    return seats, calls, memory
+
+
+def _links(settings: Settings, crew: Crew) -> tuple[list[Channel], list[Control]]:
+    """The channel that loses packets, and the control beside it."""
+    world, all_here = crew.doors[0].world_size, len(crew.doors) == crew.doors[0].world_size
+    local = LocalTable(world) if all_here else None
+    if settings.simulated is not None:
+        if not all_here:
+            raise SystemExit(
+                "simulated loss needs all ranks in one process: workload.ranks_per_process = topology.hosts"
+            )
+        layers = [[Rule(**rule) for rule in rules] for rules in settings.simulated]
+        medium = Medium(world, layers, crew.doors[0].seed)
+        table = LocalTable(world)
+        return [Simulated(medium, d.rank) for d in crew.doors], [LocalControl(table, d.rank) for d in crew.doors]
+    policy = Policy.from_environment()
+
+    def connect(number: int) -> tuple[Channel, Control]:
+        door = crew.doors[number]
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = dist.TCPStore(address, port, world, door.rank == 0, wait_for_workers=False)
+        control: Control
+        if local is not None:
+            control = LocalControl(local, door.rank)
+        else:
+            control = LinkedControl(store, door, os.environ.get("LOSSBENCH_CONTROL_INTERFACE", ""))
+        channel = Genuine.at(door, store, policy=policy, trusted=settings.trusted, rto_min_ms=settings.rto_min_ms)
+        return channel, control
+
+    pairs = crew.each(connect)
+    return [channel for channel, _ in pairs], [control for _, control in pairs]

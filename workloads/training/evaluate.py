@@ -1,0 +1,76 @@
+"""Judging models: every worker's, their mean, and the one assembled from the owners' parts. Never during a timed
+step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from workloads.data.batches import Batches
+from workloads.training.seat import Seat
+from workloads.training.tasks import Task
+
+ITEMS = 256
+CALIBRATION_ITEMS = 4096
+
+
+@contextmanager
+def holding(seat: Seat, vector: torch.Tensor) -> Iterator[None]:
+    """The seat's model with other values, for a while."""
+    kept = seat.strategy.flat.values.clone()
+    seat.strategy.flat.values.copy_(vector)
+    try:
+        yield
+    finally:
+        seat.strategy.flat.values.copy_(kept)
+
+
+def norms_of(model: torch.nn.Module) -> list[Any]:
+    return [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
+
+
+@torch.no_grad()
+def calibrate(model: torch.nn.Module, batches: Batches) -> None:
+    """BatchNorm statistics of these very weights, over training data: those of an average are not the average of
+    those."""
+    norms = norms_of(model)
+    if not norms:
+        return
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # a plain mean over all batches
+    model.train()
+    for batch in batches.parts("train", items=ITEMS, most=CALIBRATION_ITEMS):
+        model(batch[0])
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+
+
+@torch.no_grad()
+def judge(model: torch.nn.Module, task: Task, batches: Batches, most: int) -> dict[str, float]:
+    """Numbers on validation data, and the same on as much training data (`fit_...`)."""
+    calibrate(model, batches)
+    model.eval()
+    out = task.judge(model, batches.parts("valid", items=ITEMS, most=most))
+    seen = task.judge(model, batches.parts("train", items=ITEMS, most=most))
+    model.train()
+    return {**out, **{f"fit_{name}": value for name, value in seen.items()}}
+
+
+def judge_all(seats: list[Seat], each: Any, task: Task, batches: Batches, most: int) -> dict[str, Any]:
+    """Every rank here judges its own model; the mean and the owners' model are judged where rank 0 lives."""
+    out: dict[str, Any] = {"workers": [judge(seat.model, task, batches, most) for seat in seats]}
+    means = each(lambda n: seats[n].control.gather(seats[n].strategy.flat.values).mean(0))
+    owned = each(lambda n: seats[n].assembled())
+    first = seats[0]
+    if first.door.rank == 0:
+        with holding(first, means[0]):
+            out["mean"] = judge(first.model, task, batches, most)
+        if owned[0] is not None:
+            with holding(first, owned[0]):
+                out["owners"] = judge(first.model, task, batches, most)
+    return out

@@ -1,0 +1,107 @@
+"""What is measured beside the loss: how far workers are apart, what theory says about it, how biased gradients are."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import torch
+
+from workloads.sync.base import Strategy
+from workloads.training.crew import Control
+
+SAMPLES = 65_536  # parameters looked at, the same on all ranks
+LAGS = 16
+
+
+def stated_limit(p: float) -> float:
+    """Squared distance of two workers over the variance of one update, as the paper states it."""
+    return 2 * p / (1 + p)
+
+
+def exact_limit(p: float) -> float:
+    """For independent updates with zero mean: two workers that do not own the parameter."""
+    return 2 * p / (1 - p * p)
+
+
+def exact_owner_limit(p: float) -> float:
+    """Owner against worker."""
+    return p / (1 - p)
+
+
+def predicted(p: float, moved: list[float]) -> float:
+    """For any updates: `moved[k-1]` is how far the true values move in k steps, squared. Two workers are stale by S
+    and T
+    steps, P(|S-T| = k) = 2 (1-p)^2 p^k / (1-p^2); what lies further back than was looked at counts as the last."""
+    weights = [2 * (1 - p) ** 2 * p**k / (1 - p * p) for k in range(1, len(moved) + 1)]
+    rest = 2 * (1 - p) / (1 + p) * p ** (len(moved) + 1) / (1 - p)
+    return sum(w * m for w, m in zip(weights, moved, strict=True)) + rest * (moved[-1] if moved else 0.0)
+
+
+class DriftMeter:
+    """One rank's part in measuring drift: a sample of all parameters, and the recent past of those it owns."""
+
+    def __init__(self, strategy: Strategy, control: Control, seed: int) -> None:
+        self.strategy, self.control = strategy, control
+        size = len(strategy.flat.values)
+        generator = torch.Generator().manual_seed(seed)
+        chosen = torch.randperm(size, generator=generator)[:SAMPLES].sort().values
+        self._scale = size / len(chosen)
+        device = strategy.flat.values.device
+        starts = torch.tensor([0, *strategy.counts]).cumsum(0)
+        self._owner = (torch.bucketize(chosen, starts, right=True) - 1).to(device)
+        low, high = strategy.own_part()
+        self._own = chosen[(chosen >= low) & (chosen < high)].to(device)
+        self._chosen = chosen.to(device)
+        self._past: deque[torch.Tensor] = deque(maxlen=LAGS + 1)
+
+    def after_step(self) -> None:
+        if self.strategy.owned:
+            self._past.appendleft(self.strategy.flat.values[self._own])
+
+    def measure(self, arrived: float) -> dict[str, float | list[float]]:
+        """All ranks call this together. Squared distances, of the whole vector. `arrived`: share in the second half."""
+        rows = self.control.gather(self.strategy.flat.values[self._chosen]).double()
+        out: dict[str, float | list[float]] = {"pair": float(2 * rows.var(0).sum()) * self._scale}
+        if self.strategy.owned and len(rows) > 2:
+            out |= self._of_owned(rows, arrived)
+        return out
+
+    def _of_owned(self, rows: torch.Tensor, arrived: float) -> dict[str, float | list[float]]:
+        apart = rows - rows[self._owner, torch.arange(rows.shape[1], device=rows.device)]
+        others = len(rows) - 1
+        spread = (apart.square().sum(0) - apart.sum(0).square() / others) / (others - 1)
+        moved = self._moved()
+        p = 1 - arrived
+        out: dict[str, float | list[float]] = {
+            "pair_of_workers": float(2 * spread.sum()) * self._scale,
+            "owner_and_worker": float(apart.square().sum() / others) * self._scale,
+        }
+        if moved and 0 < p < 1:
+            out |= {
+                "moved": moved, "stated": stated_limit(p) * moved[0], "exact": exact_limit(p) * moved[0],
+                "exact_owner": exact_owner_limit(p) * moved[0], "predicted": predicted(p, moved),
+            }  # fmt: skip
+        return out
+
+    def _moved(self) -> list[float]:
+        now, *past = self._past
+        mine = torch.tensor([float((now - then).double().square().sum()) for then in past] or [0.0])
+        lags = self.control.gather(mine).sum(0) * self._scale
+        return [float(square) for square in lags] if past else []
+
+
+def gradient_bias(strategy: Strategy, control: Control, own: torch.Tensor) -> dict[str, float]:
+    """The aggregated own block against the mean of all gradients (gathered reliably): how long it is along that mean
+    (1 =
+    unbiased), how far off, and how much too much weight this worker's own gradient got."""
+    mean = control.gather(own).mean(0)
+    low, high = strategy.own_part()
+    if strategy.aggregated is None:
+        return {}
+    got, true, mine = strategy.aggregated.double(), mean[low:high].double(), own[low:high].double()
+    rest = mine - true
+    return {
+        "scale": float(got @ true / (true @ true).clamp(min=1e-30)),
+        "error": float((got - true).norm() / true.norm().clamp(min=1e-30)),
+        "own_weight": float((got - true) @ rest / (rest @ rest).clamp(min=1e-30)),
+    }

@@ -1,0 +1,107 @@
+"""The line of the result table that a training run ends in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from workloads.training.build import Built
+
+LAST = 0.1  # of all steps: the training loss is their mean
+WORST_TAIL = 0.99
+SHOWN = ["strategy", "train_loss", "MEASURE", "MEASURE_agreed", "drift_first", "drift_last", "arrived", "ms_step"]
+SHOWN_OF_NOISE = [
+    "strategy",
+    "drift_last",
+    "over_exact",
+    "over_stated",
+    "over_predicted",
+    "owner_over_exact",
+    "arrived",
+]
+
+
+def result_row(
+    job: Built, found: dict[str, Any], *, step_s: list[float], outside_s: float, drifts: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """One row for each rank here, equal on all but for its own judgement; rank 0's goes into the table."""
+    settings, measure = job.settings, job.task.measure
+    ms = 1000 * np.array(step_s) if step_s else np.zeros(1)
+    last = max(1, round(LAST * len(step_s)))
+    train_loss = _mean_over_ranks(job, [float(np.mean(s.losses[-last:])) if s.losses else 0.0 for s in job.seats])
+    shared: dict[str, Any] = {
+        "strategy": _name(job),
+        "workers": job.seats[0].door.world_size, "steps": job.steps, "train_loss": train_loss,
+        "ms_step": float(np.median(ms)), "ms_step_p99": float(np.quantile(ms, WORST_TAIL)),
+        "arrived_1": _arrived(job, 0), "arrived_2": _arrived(job, 1),
+        "outside": outside_s / max(sum(step_s), 1e-9), "simulated": settings.simulated is not None,
+    }  # fmt: skip
+    shared |= _drift(drifts)
+    if found:
+        shared |= _judged(job, found, measure)
+    halves = [share for share in (shared["arrived_1"], shared["arrived_2"]) if share is not None]
+    shared["arrived"] = sum(halves) / len(halves) if halves else None
+    shown = SHOWN if measure else SHOWN_OF_NOISE
+    shown = [name.replace("MEASURE", measure) for name in shown]
+    note = "simulated loss: no packet crossed a network" if settings.simulated is not None else ""
+    return [{**shared, "shown": [name for name in shown if name in shared], "note": note} for _ in job.seats]
+
+
+def _name(job: Built) -> str:
+    settings = job.settings
+    rule = f" {settings.rule}" if settings.strategy == "gradient_averaging" else ""
+    return settings.strategy + rule + (" (simulated)" if settings.simulated is not None else "")
+
+
+def _judged(job: Built, found: dict[str, Any], measure: str) -> dict[str, Any]:
+    """`X`: mean over workers' own models; `X_agreed`: of the owners' model, or of the mean model where nobody owns."""
+    names = list(found["workers"][0])
+    table = torch.tensor([[one[name] for name in names] for one in found["workers"]], dtype=torch.float64)
+    everybody = torch.cat(list(_everywhere(job, table)))
+    agreed = found.get("owners") or found.get("mean") or {}
+    out: dict[str, Any] = {name: float(everybody[:, n].mean()) for n, name in enumerate(names)}
+    out |= {f"{name}_agreed": value for name, value in agreed.items()}
+    out |= {f"{name}_mean_model": value for name, value in (found.get("mean") or {}).items()}
+    spread = everybody[:, names.index(measure)]
+    return {**out, "worst_worker": float(spread.min()), "best_worker": float(spread.max())}
+
+
+def _everywhere(job: Built, table: torch.Tensor) -> torch.Tensor:
+    """[world, 1, columns]: one row of `table` per seat here, gathered over all ranks."""
+    return job.crew.each(lambda n: job.seats[n].control.gather(table[n : n + 1]))[0]
+
+
+def _mean_over_ranks(job: Built, values: list[float]) -> float:
+    here = torch.tensor(values, dtype=torch.float64)[:, None]
+    return float(_everywhere(job, here).mean())
+
+
+def _arrived(job: Built, half: int) -> float | None:
+    if job.seats[0].share_arrived(half) is None:
+        return None
+    return _mean_over_ranks(job, [seat.share_arrived(half) or 0.0 for seat in job.seats])
+
+
+def _drift(drifts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean over the second half of the run, and over the first quarter: does it grow?"""
+    if not drifts:
+        return {}
+    late = drifts[len(drifts) // 2 :]
+    early = drifts[: max(1, len(drifts) // 4)]
+
+    def mean(name: str, some: list[dict[str, Any]]) -> float | None:
+        values = [d[name] for d in some if name in d]
+        return float(np.mean(values)) if values else None
+
+    out: dict[str, Any] = {"drift_last": mean("pair", late), "drift_first": mean("pair", early)}
+    workers = mean("pair_of_workers", late)
+    if workers is not None:
+        out["drift_workers"] = workers
+        for name in ("exact", "stated", "predicted"):
+            theory = mean(name, late)
+            out[f"over_{name}"] = workers / theory if theory else None
+        owner, theory = mean("owner_and_worker", late), mean("exact_owner", late)
+        out["owner_over_exact"] = owner / theory if owner and theory else None
+    return out

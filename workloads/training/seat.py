@@ -1,0 +1,55 @@
+"""One rank's things: model, optimizer, strategy, and its place among the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from harness.contract import Door
+from workloads.sync.base import Strategy
+from workloads.training.crew import Control
+from workloads.training.measure import DriftMeter
+
+
+@dataclass(kw_only=True)
+class Seat:
+    door: Door
+    model: torch.nn.Module
+    strategy: Strategy
+    control: Control
+    meter: DriftMeter
+    losses: list[float] = field(default_factory=list)
+    arrived: list[list[float]] = field(default_factory=lambda: [[], []])  # per half, per step
+
+    def assembled(self) -> torch.Tensor | None:
+        """Every owner's part of the parameters: the true model where owners are fixed. All ranks call this together."""
+        if not self.strategy.owned:
+            return None
+        low, high = self.strategy.own_part()
+        mine = torch.zeros_like(self.strategy.flat.values)
+        mine[low:high] = self.strategy.flat.values[low:high]
+        return self.control.gather(mine).sum(0)
+
+    def took(self, step: int, loss: float, compute_s: float) -> dict[str, Any]:
+        """The record of a step."""
+        accounts, seconds = self.strategy.accounts, self.strategy.network_s
+        self.losses.append(loss)
+        for half, account in enumerate(accounts[:2]):
+            self.arrived[half].append(account.fraction)
+        out: dict[str, Any] = {
+            "step": step, "loss": loss, "compute_ms": round(1000 * compute_s, 3),
+            "optimizer_ms": round(1000 * self.strategy.optimizer_s, 3),
+        }  # fmt: skip
+        for number, spent in enumerate(seconds, start=1):
+            out[f"half_{number}_ms"] = round(1000 * spent, 3)
+        for number, account in enumerate(accounts, start=1):
+            out[f"arrived_{number}"] = round(account.fraction, 5)
+            out[f"from_{number}"] = {peer: round(share, 4) for peer, share in account.per_peer().items()}
+            out[f"ended_{number}"] = account.ended
+        return out
+
+    def share_arrived(self, half: int) -> float | None:
+        past = self.arrived[half]
+        return sum(past) / len(past) if past else None

@@ -1,0 +1,76 @@
+"""Everything a training run may be told ([workload.options] of an experiment), checked before anything is built."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+OPTIMIZERS = {
+    "sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "rmsprop": torch.optim.RMSprop,
+    "adagrad": torch.optim.Adagrad, "adafactor": torch.optim.Adafactor,
+}  # fmt: skip
+
+
+class Settings(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    strategy: str = "bounded_drift"
+    rule: Literal["own", "zero"] = "own"  # gradient_averaging: a lost mean
+    normaliser: Literal["count", "world", "expected"] = "count"
+    data: str = "digits"  # or "random_walk": no data, gradients are noise
+    data_dir: str = ""
+    model: str = "mlp"
+    walk_size: int = Field(40_000, ge=1)
+
+    steps: int = Field(300, ge=1)
+    epochs: float | None = Field(None, gt=0)  # instead of steps
+    batch: int = Field(32, ge=1)  # of every worker
+    window: int = Field(64, ge=1)  # bytes of text per item
+    optimizer: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "adafactor"] = "adamw"
+    lr: float = Field(2e-3, gt=0)
+    optimizer_options: dict[str, Any] = {}
+    schedule: Literal["constant", "cosine", "steps"] = "constant"
+    warm_up: float = Field(0.0, ge=0, lt=1)  # share of all steps in which the rate rises
+    drop_at: tuple[float, ...] = (0.5, 0.75)  # schedule steps: x 0.1 at these shares of all steps
+    clip_norm: float | None = Field(None, gt=0)
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    precision: Literal["fp32", "bf16"] = "fp32"
+    engine: Literal["auto", "loop", "vmap", "graph"] = "auto"
+    trusted: Literal["gloo", "nccl", "lossy"] = "gloo"  # carries what `reliable` exchanges
+    rto_min_ms: float = Field(0.0, ge=0)  # of its TCP; 0 leaves the kernel's 200 ms
+
+    evaluate_every: int = Field(0, ge=0)  # 0: at the end only
+    evaluate_items: int = Field(2000, ge=1)
+    drift_every: int = Field(25, ge=0)
+    bias_every: int = Field(0, ge=0)  # costs a reliable exchange of all gradients
+    checkpoint_every: int = Field(0, ge=0)
+    checkpoint_dir: str = ""
+    resume: bool = False
+    simulated: list[list[dict[str, Any]]] | None = None  # rules, from the harness: backend = "simulated"
+
+    def learning_rate(self, step: int, steps: int) -> float:
+        """A warm-up, then as the schedule says."""
+        risen = min(1.0, (step + 1) / (self.warm_up * steps)) if self.warm_up else 1.0
+        done = step / steps
+        if self.schedule == "cosine":
+            risen *= float(0.55 + 0.45 * torch.cos(torch.tensor(done * torch.pi)))
+        if self.schedule == "steps":
+            risen *= 0.1 ** sum(done >= share for share in self.drop_at)
+        return self.lr * risen
+
+    def make_optimizer(self, parameters: Any) -> torch.optim.Optimizer:
+        return OPTIMIZERS[self.optimizer](parameters, lr=self.lr, **self.optimizer_options)
+
+
+def read(options: Any) -> Settings:
+    """One line that names the option and what it may be."""
+    try:
+        return Settings.model_validate(dict(options))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        known = f"; known are {', '.join(Settings.model_fields)}" if first["type"] == "extra_forbidden" else ""
+        raise SystemExit(f"workload.options.{where}: {first['msg']}{known}") from None

@@ -1,0 +1,105 @@
+"""What is learned: the loss of a batch, and how a trained model is judged, for each kind of data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from workloads.data.batches import Batch
+from workloads.data.sets import IGNORED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """`loss(call, batch)`; `judge(model, batches)` -> numbers; `measure`: the number that a table shows, and its
+    better side."""
+
+    loss: Callable[[Any, Batch], torch.Tensor]
+    judge: Callable[[torch.nn.Module, Any], dict[str, float]]
+    measure: str
+
+
+def image_loss(call: Any, batch: Batch) -> torch.Tensor:
+    return F.cross_entropy(call(batch[0]).float(), batch[1])
+
+
+def judge_images(model: torch.nn.Module, batches: Any) -> dict[str, float]:
+    right = wrong = 0
+    loss = 0.0
+    for pixels, labels in batches:
+        scores = model(pixels).float()
+        loss += float(F.cross_entropy(scores, labels, reduction="sum"))
+        hits = int((scores.argmax(1) == labels).sum())
+        right, wrong = right + hits, wrong + len(labels) - hits
+    return {"loss": loss / (right + wrong), "accuracy": right / (right + wrong)}
+
+
+def text_loss(call: Any, batch: Batch) -> torch.Tensor:
+    scores = call(batch[0][..., :-1]).float()
+    return F.cross_entropy(scores.flatten(0, 1), batch[0][..., 1:].reshape(-1))
+
+
+def judge_text(model: torch.nn.Module, batches: Any) -> dict[str, float]:
+    total, count = 0.0, 0
+    for (tokens,) in batches:
+        total += float(text_loss(model, (tokens,))) * len(tokens)
+        count += len(tokens)
+    return {"loss": total / count, "perplexity": math.exp(min(total / count, 700.0))}
+
+
+def utterance_loss(call: Any, batch: Batch) -> torch.Tensor:
+    slots, intents = call(batch[0])
+    return F.cross_entropy(slots.float().flatten(0, 1), batch[1].reshape(-1), ignore_index=IGNORED) + F.cross_entropy(
+        intents.float(), batch[2]
+    )
+
+
+def judge_utterances(names: list[str], model: torch.nn.Module, batches: Any) -> dict[str, float]:
+    total, count, right = 0.0, 0, 0
+    found = asked = hits = 0
+    for words, slots, intents in batches:
+        slot_scores, intent_scores = model(words)
+        total += float(utterance_loss(lambda _, s=slot_scores, i=intent_scores: (s, i), (words, slots, intents))) * len(
+            words
+        )
+        count += len(words)
+        right += int((intent_scores.argmax(1) == intents).sum())
+        for guess, truth in zip(slot_scores.argmax(2).tolist(), slots.tolist(), strict=True):
+            length = sum(tag != IGNORED for tag in truth)
+            a = spans([names[tag] for tag in guess[:length]])
+            b = spans([names[tag] for tag in truth[:length]])
+            found, asked, hits = found + len(a), asked + len(b), hits + len(a & b)
+    f1 = 2 * hits / (found + asked) if found + asked else 1.0
+    return {"loss": total / count, "intent_accuracy": right / count, "slot_f1": f1}
+
+
+def spans(tags: list[str]) -> set[tuple[int, int, str]]:
+    """(start, end, kind) of every slot, as conlleval counts them: an I- that continues nothing begins a new one."""
+    out, start, kind = set(), 0, ""
+    for number, tag in enumerate([*tags, "O"]):
+        prefix, _, name = tag.partition("-")
+        if kind and (prefix != "I" or name != kind):
+            out.add((start, number, kind))
+            kind = ""
+        if prefix in ("B", "I") and not kind:
+            start, kind = number, name
+    return out
+
+
+def noise_loss(call: Any, batch: Batch) -> torch.Tensor:
+    return call(batch[0])  # its gradient is the noise itself
+
+
+TASKS: dict[str, Callable[[dict[str, Any]], Task]] = {
+    "images": lambda _: Task(loss=image_loss, judge=judge_images, measure="accuracy"),
+    "text": lambda _: Task(loss=text_loss, judge=judge_text, measure="perplexity"),
+    "utterances": lambda about: Task(
+        loss=utterance_loss, judge=lambda m, b: judge_utterances(about["slots"], m, b), measure="slot_f1"
+    ),
+    "noise": lambda _: Task(loss=noise_loss, judge=lambda *_: {}, measure=""),
+}
