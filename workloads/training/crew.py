@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from harness.contract import Door
 
 T = TypeVar("T")
 PATIENCE_S = 600
+SWITCH_S = 0.0002
 
 
 class Crew:
@@ -24,6 +26,7 @@ class Crew:
         self.doors = list(doors)
         self._threads = [] if len(doors) == 1 else [ThreadPoolExecutor(1, f"rank-{d.rank}") for d in doors]
         if self._threads:
+            sys.setswitchinterval(SWITCH_S)  # a thread that wakes up would wait 5 ms for each of the others
             self.each(self._settle)
 
     def _settle(self, seat: int) -> None:

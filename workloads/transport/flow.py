@@ -17,6 +17,7 @@ Index = NDArray[np.uint32]
 MARKER_FIRST_S, MARKER_MAX_S = 0.001, 0.05
 QUICK_REPEATS, BUSY_PAUSE_S = 24, 0.02
 PATIENCE_S = 0.0007
+ANSWER_FACTOR, MARKERS_KNOWN = 1.5, 64
 _COUNT_UP = np.arange(1 << 16, dtype=np.uint32)
 
 
@@ -36,8 +37,11 @@ class Outgoing:
     finished: bool = False  # the peer wants nothing more
     resend: Index | None = None  # reliable: what the peer misses
     marker_at: float = 0.0  # when to send the next marker
+    answer_s: float = 0.0  # how long this peer takes to answer a marker: no use in asking again before
     marker_pause_s: float = MARKER_FIRST_S
     repeats: int = 0
+    markers: int = 0  # number of the latest one, from 1
+    marked: dict[int, float] = field(default_factory=dict)  # when each of the latest markers went
     expires: float | None = None  # its half is closed: markers are repeated until then
     patient: bool = False  # nothing was lost lately: the peer will say by itself that all has come
     stalled: bool = False  # there is more to send, but the peer has no room for it
@@ -97,6 +101,11 @@ class Outgoing:
             self.resend = missing
             self.marker_at = now  # ask again as soon as these are sent
 
+    def answered(self, marker: int, now: float) -> float | None:
+        """The time from this marker to its answer; None if it is not known any more."""
+        sent = self.marked.pop(marker, None)
+        return None if sent is None else now - sent
+
     def marker_due(self, now: float) -> bool:
         """Spaced in time until acknowledged; quickly at first, since a burst of losses may take many in a row."""
         if self.finished or now < self.marker_at or (self.resend is not None and len(self.resend)):
@@ -104,8 +113,10 @@ class Outgoing:
         if self.patient:
             self.patient, self.marker_at = False, now + PATIENCE_S
             return False
-        self.marker_at = now + self.marker_pause_s
+        self.marker_at = now + max(self.marker_pause_s, ANSWER_FACTOR * self.answer_s)
         self.repeats += 1
+        self.markers = self.markers % MARKERS_KNOWN + 1
+        self.marked[self.markers] = now
         if self.repeats > QUICK_REPEATS:
             self.marker_pause_s = min(2 * self.marker_pause_s, MARKER_MAX_S)
         return True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
@@ -123,6 +124,13 @@ class Half:
             cut=cut, lost=lost,
             withheld=sum(flow.total - min(flow.cursor, flow.total) for flow in self.outgoing.values()),
         )  # fmt: skip
+
+
+class Pump(Protocol):
+    """Who fills flows by itself must know which are listened to."""
+
+    def expect(self, key: bytes, half: Half, flow: Incoming) -> None: ...
+    def forget(self, half: Half) -> None: ...
 
 
 def bitmap(missing: np.ndarray, limit_bytes: int) -> tuple[int, bytes]:

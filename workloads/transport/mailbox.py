@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from harness.contract import HEADER, HEADER_BYTES, MAGIC, VERSION
 from workloads.transport import wire
 from workloads.transport.counters import Counters
 from workloads.transport.flow import BUSY_PAUSE_S, Incoming, Outgoing
-from workloads.transport.half import Half, bitmap, from_bitmap
+from workloads.transport.half import Half, Pump, bitmap, from_bitmap
+from workloads.transport.patience import Answers
 from workloads.transport.policy import Policy
 
 SendControl = Callable[[int, bytes], None]
@@ -18,13 +18,6 @@ BITMAP_BYTES = 1024
 GOING_ON, FINISHED, BUSY = 0, 1, 2  # an acknowledgement's state: want more, want nothing more, not here yet
 REMEMBERED = 8  # closed halves whose late packets can still be told from double ones
 EARLY_FACTOR = 2  # early packets kept, in windows; more can't come from peers that keep to theirs
-
-
-class Pump(Protocol):
-    """Who fills flows by itself must know which are listened to."""
-
-    def expect(self, key: bytes, half: Half, flow: Incoming) -> None: ...
-    def forget(self, half: Half) -> None: ...
 
 
 class Mailbox:
@@ -47,6 +40,7 @@ class Mailbox:
         self.heard = dict.fromkeys(peers, time.perf_counter())  # when each peer last gave a sign of life
         self._all_came = True  # in the latest half
         self._silent = dict.fromkeys(peers, 0)  # halves in a row without a sign of it
+        self._answers = Answers(peers)
         self.pump: Pump  # set by the endpoint: the two need each other
 
     # --- halves come and go ------------------------------------------------------------------------------------------
@@ -67,7 +61,7 @@ class Mailbox:
 
     def sending(self, half: Half) -> None:
         for peer, flow in half.outgoing.items():
-            flow.patient = self._all_came
+            flow.patient, flow.answer_s = self._all_came, self._answers.seconds[peer]
             flow.stalled = peer in half.absent  # it gets markers, so that it can be heard again, but no data
             self._out[peer][half.sequence] = flow
 
@@ -132,7 +126,7 @@ class Mailbox:
 
     def _sort(self, rows: wire.Bytes, *, counted: bool) -> None:
         """Rows of one prefix, whatever it is."""
-        magic, version, kind, token, source, destination, _, _, state, sequence, block, chunk = HEADER.unpack_from(
+        magic, version, kind, token, source, destination, marker, _, state, sequence, block, chunk = HEADER.unpack_from(
             rows[0]
         )
         known = (magic, version, token, destination) == (MAGIC, VERSION, self._token, self._rank)
@@ -150,16 +144,18 @@ class Mailbox:
             self._sort_data(rows, source, sequence)
         elif kind == wire.MARKER:
             if half is not None:
-                self._marker(half, source, block, chunk)
+                self._marker(half, source, block, chunk, marker)
             elif wire.ahead(sequence, self._next) >= 0:
                 self._early_markers.setdefault(sequence, {})[source] = (block, chunk)
-                self._acknowledge(source, sequence, taken=0, state=BUSY)
+                self._acknowledge(source, sequence, taken=0, state=BUSY, marker=marker)
             else:
-                self._acknowledge(source, sequence, taken=block, state=FINISHED)
+                self._acknowledge(source, sequence, taken=block, state=FINISHED, marker=marker)
         elif kind == wire.ACK:
             if state == BUSY:
                 self._still_busy(half, source, sequence)
-            self._acknowledged(source, sequence, bytes(rows[-1]), finished=state == FINISHED, base=block, taken=chunk)
+            self._acknowledged(
+                source, sequence, bytes(rows[-1]), finished=state == FINISHED, base=block, taken=chunk, marker=marker
+            )
         else:
             self._counters.strangers += len(rows)
 
@@ -228,7 +224,7 @@ class Mailbox:
 
     # --- markers and acknowledgements --------------------------------------------------------------------------------
 
-    def _marker(self, half: Half, peer: int, total: int, sent: int) -> None:
+    def _marker(self, half: Half, peer: int, total: int, sent: int, marker: int = 0) -> None:
         flow = half.incoming.get(peer)
         if flow is None or flow.total != total:
             self._counters.mismatched += 1
@@ -242,13 +238,14 @@ class Mailbox:
         done = flow.complete if half.reliable else sent >= total
         self._acknowledge(
             peer, half.sequence, taken=flow.highest, state=FINISHED if done else GOING_ON,
-            missing=flow if half.reliable else None,
+            missing=flow if half.reliable else None, marker=marker,
         )  # fmt: skip
 
     def _acknowledge(
-        self, peer: int, sequence: int, *, taken: int, state: int, missing: Incoming | None = None
+        self, peer: int, sequence: int, *, taken: int, state: int, missing: Incoming | None = None, marker: int = 0
     ) -> None:
-        prefix = self._control_prefix(wire.ACK, peer, sequence, state=state)
+        """`marker`: the one this answers; 0 if nobody asked."""
+        prefix = self._control_prefix(wire.ACK, peer, sequence, state=state, marker=marker)
         base, body = 0, b""
         if missing is not None and state != FINISHED:
             gone = missing.missing()
@@ -264,12 +261,15 @@ class Mailbox:
             if not flow.count and flow.ended_at is None:
                 half.first_packet = time.perf_counter()
 
-    def _acknowledged(self, peer: int, sequence: int, packet: bytes, *, finished: bool, base: int, taken: int) -> None:
+    def _acknowledged(
+        self, peer: int, sequence: int, packet: bytes, *, finished: bool, base: int, taken: int, marker: int
+    ) -> None:
         now = time.perf_counter()
         for number, flow in list(self._out[peer].items()):
             if number % wire.SEQUENCES == sequence:
                 body = packet[HEADER_BYTES:]
                 missing = from_bitmap(base, body, flow.total) if body else None
+                self._answers.took(peer, flow.answered(marker, now))
                 flow.acknowledged(taken=taken, finished=finished, missing=missing, now=now)
                 if finished:
                     del self._out[peer][number]
@@ -289,12 +289,12 @@ class Mailbox:
                 if flow.expires is not None and flow.expires < now:
                     del flows[number]
                 elif (flow.sent_all or flow.stalled) and flow.marker_due(now):
-                    prefix = self._control_prefix(wire.MARKER, peer, number, state=0)
+                    prefix = self._control_prefix(wire.MARKER, peer, number, state=0, marker=flow.markers)
                     self._send(peer, wire.control(prefix, block=flow.total, chunk=flow.cursor))
                     self._counters.markers += 1
 
-    def _control_prefix(self, kind: int, peer: int, sequence: int, *, state: int) -> bytes:
+    def _control_prefix(self, kind: int, peer: int, sequence: int, *, state: int, marker: int) -> bytes:
         return wire.Prefix(
-            kind=kind, token=self._token, source=self._rank, destination=peer, step=0, half=0, dtype=state,
+            kind=kind, token=self._token, source=self._rank, destination=peer, step=marker, half=0, dtype=state,
             sequence=sequence,
         ).pack()  # fmt: skip

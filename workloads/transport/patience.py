@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from workloads.transport.half import Half
+
+LONGEST_S = 0.05
+FRESH = 0.25  # weight of the newest
+
+
+class Answers:
+    """How long peers take to answer, smoothed: asking slow ones more often makes them slower."""
+
+    def __init__(self, peers: Iterable[int]) -> None:
+        self.seconds = dict.fromkeys(peers, 0.0)
+
+    def took(self, peer: int, seconds: float | None) -> None:
+        if seconds is not None:
+            self.seconds[peer] += FRESH * (min(seconds, LONGEST_S) - self.seconds[peer])
 
 
 class TransportError(RuntimeError):

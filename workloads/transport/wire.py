@@ -79,6 +79,8 @@ def one_flow(rows: Bytes) -> bool:
 
 def flows_of(rows: Bytes) -> list[Bytes]:
     """Runs of rows with the same prefix, in order."""
+    if len(rows) == 1:  # as markers and acknowledgements come
+        return [rows]
     words = rows[:, :PREFIX_BYTES].view(np.uint64)
     cuts = np.flatnonzero((words[1:] != words[:-1]).any(axis=1)) + 1
     return np.split(rows, cuts)
