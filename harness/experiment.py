@@ -183,10 +183,12 @@ def find(name_or_path: str) -> Path:
     return known
 
 
-def points(path: Path, *, settings: list[str]) -> list[tuple[dict[str, Any], Experiment]]:
-    """Every point of a suite: what the sweep chose there, and the experiment it makes; all checked before any runs."""
+def points(path: Path, *, settings: list[str], full: bool = False) -> list[tuple[dict[str, Any], Experiment]]:
+    """Every point of a suite: what the sweep chose there, and the experiment it makes; all checked before any runs.
+    `full`: as [full] says (dotted keys, and a sweep of its own), not the small form."""
     data = read_toml(path)
     data.setdefault("name", path.stem.lower())
+    _apply_full(data, wanted=full, path=path)
     for setting in settings:
         key, separator, value = setting.partition("=")
         if not separator or not key.strip():
@@ -207,6 +209,19 @@ def points(path: Path, *, settings: list[str]) -> list[tuple[dict[str, Any], Exp
         _profiles_beside(point, path.parent)
         out.append((chosen, check(Experiment, point, origin=str(path))))
     return out
+
+
+def _apply_full(data: dict[str, Any], *, wanted: bool, path: Path) -> None:
+    changes = data.pop("full", None)
+    if not wanted:
+        return
+    if not isinstance(changes, dict):
+        raise UsageError(f"{path} has no full form", next_step="run it without --full")
+    sweep = changes.pop("sweep", None)
+    for key, value in changes.items():
+        _assign(data, key, value, origin=f"{path}: full")
+    if sweep is not None:
+        data["sweep"] = sweep
 
 
 def _profiles_beside(point: dict[str, Any], folder: Path) -> None:

@@ -24,7 +24,7 @@ from harness.store import RunFolder
 from harness.topology import CONTROL_INTERFACE, DATA_INTERFACE, Host, Topology
 
 MASTER_PORT = 29500
-PRELOADED = {"training": ("workloads.training.build",)}  # forked from a process that has loaded this
+PRELOADED = {"training": ("workloads.training.build", "torch._dynamo")}  # forked from a process that has loaded this
 LOG_LINES_SHOWN = 8
 GRACE_S = 3.0
 

@@ -17,6 +17,7 @@ def run(
     suite: str = typer.Argument(help="A suite by name, or an experiment file (.toml)."),
     settings: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Change a key, e.g. topology.hosts=8."),
     seeds: int | None = typer.Option(None, "--seeds", min=1, help="Repeat every point with this many seeds."),
+    full: bool = typer.Option(False, "--full", help="The suite's large form (GPUs, hours) instead of its small one."),
     backend: str | None = typer.Option(
         None, "--backend", help="netem, ebpf, cbpf, edt, relay, or simulated (no network); else automatic."
     ),
@@ -42,7 +43,7 @@ def run(
 
     if backend is not None:
         settings = [*settings, f"backend={backend}"]
-    points = experiment.points(experiment.find(suite), settings=settings)
+    points = experiment.points(experiment.find(suite), settings=settings, full=full)
     console = Console(stderr=True, highlight=False)
     with tables.Progress(console, quiet=as_json) as progress:
         result = suites.run_suite(points, seeds=seeds, out=out, run_id=secrets.token_hex(3), progress=progress.show)

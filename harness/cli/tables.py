@@ -141,8 +141,15 @@ def _asked(losses: list[float]) -> str:
 
 
 def _name(row: dict[str, Any], *, seeds: int) -> str:
-    point = " ".join(str(value) for value in row["point"].values()) or "run"
+    point = " ".join(_word(value) for value in row["point"].values()) or "run"
     return f"{point} #{row['seed']}" if seeds > 1 else point
+
+
+def _word(value: Any) -> str:
+    """A swept value in few letters: of tables and lists what is inside them."""
+    if isinstance(value, dict):
+        return " ".join(_word(v) for k, v in value.items() if k != "why")
+    return "+".join(_word(v) for v in value) if isinstance(value, list) else str(value)
 
 
 def show_proof(console: Console, result: SuiteResult) -> None:

@@ -117,7 +117,7 @@ def _seats(
     models = []
     for _ in crew.doors:
         torch.manual_seed(crew.doors[0].seed)  # all ranks begin equal
-        models.append(build_model(settings.model, kind=kind, about=about).to(device))
+        models.append(build_model("walk" if kind == "noise" else settings.model, kind=kind, about=about).to(device))
     size = sum(p.numel() for p in models[0].parameters())
     memory = (torch.zeros(len(models), size, device=device), torch.zeros(len(models), size, device=device))
     channels, controls = _links(settings, crew)
