@@ -67,6 +67,7 @@ class Strategy:
         self.steps = 0
         self.accounts: list[Account] = []  # of the latest step: what arrived, per half
         self.network_s: list[float] = []  # of the latest step: time in each half
+        self.agree_s = 0.0  # and in agreeing on a norm
         self.optimizer_s = 0.0
         self.aggregated: torch.Tensor | None = None  # the own block of the latest gradient, where there is such a thing
         self.counts = even(len(self.flat.values), channel.world)
@@ -75,7 +76,7 @@ class Strategy:
         self.flat.check_untouched()
         self.flat.collect()
         self.channel.set_step(self.steps)
-        self.accounts, self.network_s, self.optimizer_s = [], [], 0.0
+        self.accounts, self.network_s, self.agree_s, self.optimizer_s = [], [], 0.0, 0.0
         with torch.no_grad():
             self._step()
         self.steps += 1
@@ -86,6 +87,10 @@ class Strategy:
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
         """What the loop calls instead of the model."""
         return model
+
+    def busy_s(self) -> float:
+        """Of the latest step: network and optimizer."""
+        return sum(self.network_s) + self.agree_s + self.optimizer_s
 
     def own_part(self) -> tuple[int, int]:
         """(start, end) of the block this rank owns, where owners are fixed."""
@@ -132,6 +137,8 @@ class Strategy:
         if self.clip_norm is None:
             return
         square = torch.linalg.vector_norm(gradient, dtype=torch.float64).square().reshape(1).cpu()
+        begun = time.perf_counter()
         norm = float(self.channel.total(square)[0] * share) ** 0.5
+        self.agree_s += time.perf_counter() - begun
         if norm > self.clip_norm:
             gradient.mul_(self.clip_norm / (norm + 1e-6))

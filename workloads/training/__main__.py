@@ -79,7 +79,7 @@ class Trainer:
         if self._due(self.settings.bias_every, step):
             grads = [seat.strategy.flat.grads.clone() for seat in self.seats]
         self.crew.each(lambda n: self._synchronise_one(n))
-        spent = max(sum(s.strategy.network_s) + s.strategy.optimizer_s for s in self.seats)
+        spent = max(s.strategy.busy_s() for s in self.seats)
         for seat, loss in zip(self.seats, losses, strict=True):
             seat.door.record("step", **seat.took(step, loss, computed - begun))
             if not math.isfinite(loss):

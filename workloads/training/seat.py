@@ -42,6 +42,8 @@ class Seat:
             "step": step, "loss": loss, "compute_ms": round(1000 * compute_s, 3),
             "optimizer_ms": round(1000 * self.strategy.optimizer_s, 3),
         }  # fmt: skip
+        if self.strategy.agree_s:
+            out["agree_ms"] = round(1000 * self.strategy.agree_s, 3)
         for number, spent in enumerate(seconds, start=1):
             out[f"half_{number}_ms"] = round(1000 * spent, 3)
         for number, account in enumerate(accounts, start=1):
