@@ -196,8 +196,8 @@ def points(path: Path, *, settings: list[str], full: bool = False) -> list[tuple
         _assign(data, key.strip(), _value(value.strip()), origin=f"--set {setting}")
     sweep = data.pop("sweep", {})
     for key in [setting.partition("=")[0].strip() for setting in settings]:
-        if isinstance(sweep, dict):
-            sweep.pop(key, None)  # what the command line says is not swept over
+        if isinstance(sweep, dict):  # what the command line says is not swept over, nor anything inside it
+            sweep = {swept: values for swept, values in sweep.items() if not f"{swept}.".startswith(f"{key}.")}
     if not isinstance(sweep, dict) or not all(isinstance(v, list) and v for v in sweep.values()):
         raise UsageError(f"{path}: sweep must map dotted keys to lists of values")
     out = []

@@ -1,6 +1,7 @@
 #!/bin/bash
 # The collectives benchmark and the GPU tests on a machine with many cores and no network: packages come from .wheels,
-# torch from the machine. Usage: bash tests/many_cores.sh setup | collectives | tail_of | gpu, with PROFILES, HOSTS, MB, MTU, REPEATS set
+# torch from the machine. Usage: bash tests/many_cores.sh setup | collectives | tail_of | gpu | training speed|cifar|llm, with
+# PROFILES, HOSTS, MB, MTU, REPEATS set
 set -euo pipefail
 cd "$(dirname "$0")/.."
 packages=${PACKAGES:-/tmp/lossbench-packages}
@@ -27,5 +28,6 @@ P
 tail_of() {  # PROFILES: p99/p50 of the lossy all-reduce alone
   collectives --set 'workload.options.contenders=["lossy"]' --set workload.options.budget_s=100
 }
+training() { python3 tests/gpu_training.py "$@"; }
 gpu() { python3 -m pytest -q -s -p no:cacheprovider tests/gpu; }
 "$@"

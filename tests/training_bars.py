@@ -56,7 +56,7 @@ def paired(task: str, seeds: int) -> None:
         half = stats.t.ppf(0.975, len(change) - 1) * stats.sem(change) if len(change) > 1 else float("nan")
         drift = [np.mean([row[name] for row in lossy]) for name in ("drift_first", "drift_last")]
         print(
-            f"{task:10} {strategy:20} {optimizer:6} {measure}: reliable {np.mean([a[measure] for a in twin]):.4f}, 10 %: "
+            f"{task:10} {strategy:18} {optimizer:5} {measure}: reliable {np.mean([a[measure] for a in twin]):.4f}; "
             f"{np.mean([b[measure] for b in lossy]):.4f}: {change.mean():+.2f} % +- {half:.2f} (n={len(change)}; "
             f"{' '.join(f'{c:+.2f}' for c in change)}); drift {drift[0]:.3g} -> {drift[1]:.3g}; "
             f"outside {100 * np.mean([b['outside'] for b in lossy]):.1f} %",

@@ -1,0 +1,116 @@
+"""Training bars that need a GPU: CIFAR-10 as in the RPS paper, a LLaMA-style model on WikiText-2. Commands, not tests.
+
+python tests/gpu_training.py speed | cifar | llm        with LOSSBENCH_DATA; OUT for the rows; SECONDS as a limit
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+OUT = Path(os.environ.get("OUT", "/tmp"))
+LIMIT_S = float(os.environ.get("SECONDS_LIMIT", "100000"))
+BEGAN = time.monotonic()
+PACKETS, BLOCKS = "iid", "block"
+
+
+def run(name: str, suite: str, *settings: str, full: bool = False) -> dict[str, Any] | None:
+    """One point, one seed; its row is kept in OUT/rows.jsonl, its curve in OUT/curves."""
+    if time.monotonic() - BEGAN > LIMIT_S:
+        print(f"{name}: left out, no time", flush=True)
+        return None
+    folder = Path("/tmp/lossbench-runs") / name
+    command = [sys.executable, "-m", "harness.cli.main", "run", suite, "--json", "--out", str(folder)]
+    command += ["--full"] if full else []
+    for setting in settings:
+        command += ["--set", setting]
+    began = time.monotonic()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    took = time.monotonic() - began
+    try:
+        result = json.loads(done.stdout)["summary"][0]
+    except (ValueError, KeyError, IndexError):
+        print(f"{name}: {done.stderr[-600:]}", flush=True)
+        return None
+    row = result["rows"][0] if result["rows"] else {}
+    keep = {"name": name, "took_s": round(took, 1), "columns": result["columns"], "row": row, "seed": result["seed"],
+            "reasons": result["reasons"] if result["columns"]["outcome"] != "valid" or not row else {}}  # fmt: skip
+    with open(OUT / "rows.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps(keep) + "\n")
+    shown = {k: round(v, 4) for k, v in row.items() if isinstance(v, float)}
+    print(name, f"{took:.0f} s", result["columns"], shown, keep["reasons"], flush=True)
+    curve(name, Path(result["dir"]))
+    return row
+
+
+def curve(name: str, folder: Path, every: int = 20) -> None:
+    """The mean training loss of all workers, in windows of steps."""
+    losses: dict[int, list[float]] = {}
+    for path in (folder / "records").glob("*.jsonl"):
+        for line in path.read_text().splitlines():
+            record = json.loads(line)
+            if record["kind"] == "step":
+                losses.setdefault(record["step"] // every, []).append(record["loss"])
+    text = json.dumps(
+        {"name": name, "every": every, "loss": [round(sum(v) / len(v), 5) for _, v in sorted(losses.items())]}
+    )
+    with open(OUT / "curves.jsonl", "a", encoding="utf-8") as file:
+        file.write(text + "\n")
+
+
+def speed() -> None:
+    base = ("topology.hosts=8", "workload.options.steps=60", "impair.0.profile.loss.percent=10", "probe.packets=8000",
+            "workload.options.drift_every=0", "workload.options.evaluate_items=256")  # fmt: skip
+    image = ("workload.options.data=digits32", "workload.options.model=resnet20", "workload.options.strategy=rps")
+    for per in (1, 2, 4, 0):
+        run(
+            f"resnet20 8 workers, {per} per process",
+            "rps-convergence",
+            *base,
+            *image,
+            f"workload.ranks_per_process={per}",
+        )
+    text = ("workload.options.model=llama_6m", "workload.options.window=256", "workload.options.batch=16")
+    for hosts, per in ((4, 1), (4, 0), (8, 1)):
+        run(f"llama_6m {hosts} workers, {per} per process", "packet-loss-llm", *base, *text, f"topology.hosts={hosts}",
+            f"workload.ranks_per_process={per}")  # fmt: skip
+    run("resnet20 simulated", "rps-convergence", *base, *image, "workload.ranks_per_process=0", "backend=simulated")
+
+
+def cifar(workers: int = 8, epochs: float = 12) -> None:
+    """Arrival 100 / 95 / 90 % for rps, 100 / 99 / 95 % for gradient_averaging, by packets and by blocks."""
+    per = os.environ.get("PER", "1")
+    common = (
+        f"topology.hosts={workers}", f"workload.options.epochs={os.environ.get('EPOCHS', epochs)}",
+        f"workload.options.lr={workers / 4}", "workload.options.warm_up=0.2", "workload.options.drift_every=100",
+        f"workload.ranks_per_process={per}", "probe.packets=40000", "workload.options.schedule=constant",
+    )  # fmt: skip
+    plan = [("rps", PACKETS, 0), ("rps", PACKETS, 10), ("gradient_averaging", PACKETS, 5), ("rps", BLOCKS, 10),
+            ("gradient_averaging", BLOCKS, 5), ("gradient_averaging", PACKETS, 1), ("gradient_averaging", BLOCKS, 1),
+            ("rps", PACKETS, 5), ("rps", BLOCKS, 5), ("gradient_averaging", PACKETS, 0)]  # fmt: skip
+    for strategy, model, percent in plan:
+        loss = f"impair.0.profile.loss={{model='{model}', percent={percent}}}"
+        run(f"{strategy} {model} {percent}", "rps-convergence", *common, loss, f"workload.options.strategy={strategy}",
+            full=True)  # fmt: skip
+
+
+def llm(seeds: int = 5) -> None:
+    steps = os.environ.get("STEPS", "400")
+    common = (
+        "topology.hosts=4", f"workload.options.steps={steps}", "workload.options.batch=32", "probe.packets=20000",
+        "workload.options.lr=2e-3", "workload.options.drift_every=50",
+        f"workload.ranks_per_process={os.environ.get('PER', '1')}",
+    )  # fmt: skip
+    for seed in range(seeds):
+        for percent in (0, 10):
+            run(f"llm {percent} seed {seed}", "packet-loss-llm", *common, f"impair.0.profile.loss.percent={percent}",
+                f"first_seed={seed}", full=True)  # fmt: skip
+
+
+if __name__ == "__main__":
+    {"speed": speed, "cifar": cifar, "llm": llm}[sys.argv[1]]()
