@@ -96,13 +96,14 @@ def run_suite(points: list[tuple[dict[str, Any], Experiment]], *, seeds: int | N
     folder = store.new_suite_folder(out, points[0][1].name, run_id)
     nurseries = Nurseries()
     try:
-        return _run_all(plan, folder=folder, run_id=run_id, kernel=kernel, progress=progress, nurseries=nurseries)
+        return run_plan(plan, folder=folder, run_id=run_id, kernel=kernel, progress=progress, nurseries=nurseries)
     finally:
         nurseries.close()
 
 
-def _run_all(plan: list[tuple[dict[str, Any], Experiment, int]], *, folder: Path, run_id: str, kernel: machine.Kernel,
+def run_plan(plan: list[tuple[dict[str, Any], Experiment, int]], *, folder: Path, run_id: str, kernel: machine.Kernel,
              progress: Callable[[int, int, str], None], nurseries: Nurseries) -> SuiteResult:  # fmt: skip
+    """One run after the other; what is finished is on disk before the next begins."""
     results = []
     for number, (chosen, experiment, seed) in enumerate(plan):
         result = execute(
