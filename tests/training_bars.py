@@ -15,12 +15,12 @@ import numpy as np
 from scipy import stats
 
 TASKS: dict[str, tuple[str, list[str]]] = {  # the measure that is compared, and what makes the task
-    "text": ("perplexity_agreed", ["data=pydoc", "model=llama_200k", "batch=8", "steps=300", "evaluate_items=400"]),
+    "text": ("perplexity_agreed", ["data=pydoc", "model=llama_200k", "batch=8", "steps=500", "evaluate_items=400"]),
     "digits": ("loss_agreed", ["data=digits", "model=mlp", "batch=32", "steps=150"]),
     "utterances": ("loss_agreed", ["data=snips_small", "model=tagger_small", "batch=16", "steps=200"]),
 }
 OPTIMIZERS = {
-    "adamw": ['optimizer="adamw"', "lr=3e-3", 'schedule="cosine"', "warm_up=0.05", "clip_norm=1.0"],
+    "adamw": ['optimizer="adamw"', 'schedule="cosine"', "warm_up=0.05", "clip_norm=1.0"],
     "sgd": [
         'optimizer="sgd"',
         "optimizer_options={momentum=0.9}",
@@ -29,7 +29,10 @@ OPTIMIZERS = {
         "clip_norm=1.0",
     ],
 }
-SGD_RATE = {"text": 0.15, "digits": 0.05, "utterances": 0.15}
+RATES = {
+    "adamw": {"text": 1e-3, "digits": 1e-3, "utterances": 2e-3},
+    "sgd": {"text": 0.05, "digits": 0.05, "utterances": 0.1},
+}
 PAIRS = [("bounded_drift", "adamw"), ("rps", "sgd"), ("gradient_averaging", "adamw")]
 
 
@@ -48,9 +51,12 @@ def rows(seeds: int, percent: float, options: list[str], suite: str = "packet-lo
 
 def paired(task: str, seeds: int) -> None:
     measure, options = TASKS[task]
+    twins: dict[str, list[dict[str, Any]]] = {}
     for strategy, optimizer in PAIRS:
-        common = [*options, *OPTIMIZERS[optimizer]] + ([f"lr={SGD_RATE[task]}"] if optimizer == "sgd" else [])
-        twin = rows(seeds, 0, [*common, 'strategy="reliable"'])
+        common = [*options, *OPTIMIZERS[optimizer], f"lr={RATES[optimizer][task]}"]
+        if optimizer not in twins:
+            twins[optimizer] = rows(seeds, 0, [*common, 'strategy="reliable"'])
+        twin = twins[optimizer]
         lossy = rows(seeds, 10, [*common, f'strategy="{strategy}"'])
         change = np.array([100 * (b[measure] / a[measure] - 1) for a, b in zip(twin, lossy, strict=True)])
         half = stats.t.ppf(0.975, len(change) - 1) * stats.sem(change) if len(change) > 1 else float("nan")
