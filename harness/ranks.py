@@ -24,6 +24,7 @@ from harness.store import RunFolder
 from harness.topology import CONTROL_INTERFACE, DATA_INTERFACE, Host, Topology
 
 MASTER_PORT = 29500
+PREPARED = {"training": "workloads.training.prepare"}  # asked once, with all options, before anything is built
 PRELOADED = {"training": ("workloads.training.build", "torch._dynamo")}  # forked from a process that has loaded this
 LOG_LINES_SHOWN = 8
 GRACE_S = 3.0
@@ -39,6 +40,21 @@ def command_of(workload: Workload) -> list[str]:
         known = sorted(p.stem for p in module.parent.glob("*.py") if not p.stem.startswith("_"))
         raise UsageError(f"no workload '{workload.name}'", next_step=f"known: {', '.join(known)}; or give a command")
     return [sys.executable, "-m", f"workloads.{workload.name}"]
+
+
+def prepare(workloads: Sequence[Workload]) -> None:
+    """Workloads that can say beforehand what is wrong, and fetch what hosts without a way outside can't."""
+    for name, module in PREPARED.items():
+        options = [dict(w.options) for w in workloads if w.name == name and not w.command]
+        distinct = list({json.dumps(one, sort_keys=True): one for one in options}.values())
+        if not distinct:
+            continue
+        asked = subprocess.run(
+            [sys.executable, "-m", module], input=json.dumps(distinct), stdout=subprocess.PIPE, text=True, check=False,
+            cwd=Path(__file__).resolve().parent.parent,
+        )  # fmt: skip
+        if asked.returncode:
+            raise UsageError((asked.stdout.strip().splitlines() or [f"{module} failed"])[-1])
 
 
 def environment(host: Host, topology: Topology, *, run_id: str, token: int, seed: int, folder: Path, records: Path,

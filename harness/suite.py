@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness import machine, store
+from harness import machine, ranks, store
 from harness.errors import NotAbleError
 from harness.experiment import Experiment
 from harness.journal import write_durably
@@ -88,6 +88,7 @@ def run_suite(points: list[tuple[dict[str, Any], Experiment]], *, seeds: int | N
         raise NotAbleError(kernel.namespaces, next_step="run with sudo")
     for _, experiment in points:
         choose_backend(experiment, kernel)
+    ranks.prepare([experiment.workload for _, experiment in points])
     plan = [
         (chosen, experiment, experiment.first_seed + number)
         for chosen, experiment in points

@@ -131,11 +131,11 @@ def _chi_square(runs: Any, chain: Any) -> float:
 
 
 def honest() -> None:
-    print("\n== 100 honest quickstart networks in a row: how many are not proven?")
+    print("\n== 100 honest networks in a row: how many are not proven?")
     kernel = machine.look()
     for backend in ("ebpf", "cbpf"):
         ((_, e),) = experiment.points(
-            experiment.find("quickstart"), settings=[f"backend={backend}", "workload.options.seconds=0.01"]
+            experiment.find("proof"), settings=[f"backend={backend}", "workload.options.seconds=0.01"]
         )
         wrong, start = [], time.monotonic()
         for seed in range(100):

@@ -46,7 +46,7 @@ ALSO_ON_STOCK = (
     "test_offloads.py::test_a_udp_segment_sender_loses_single_mtu_packets[netem]",
     "test_offloads.py::test_offloads_switched_back_on_make_the_fault_unknown_never_silently_bursty[netem]",
     "test_shaping.py::test_web_is_served_first_and_training_loses[prio]",
-    "test_command.py::test_quickstart_is_valid_and_stored_from_manifest_to_verdict",
+    "test_command.py::test_a_run_is_valid_and_stored_from_manifest_to_verdict",
 )
 
 

@@ -1,6 +1,6 @@
 """The smallest workload: comes up, waits for the others, ends. It shows that the network and the launcher work.
 
-lossbench run quickstart
+lossbench run proof
 """
 
 from __future__ import annotations

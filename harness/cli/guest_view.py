@@ -37,7 +37,7 @@ def run(
     cpus: int = typer.Option(2, "--cpus", min=1),
     writable: Path | None = WRITABLE,
 ) -> None:
-    """Run a command on a stock kernel: lossbench vm run -- lossbench run quickstart --backend netem
+    """Run a command on a stock kernel: lossbench vm run -- lossbench run proof --backend netem
 
     The guest sees this machine's files read-only (what it writes elsewhere than in the writable folder is gone with
     it), the same folder, the same environment; its output and exit status come back."""

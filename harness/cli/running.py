@@ -21,6 +21,7 @@ def run(
     backend: str | None = typer.Option(
         None, "--backend", help="netem, ebpf, cbpf, edt, relay, or simulated (no network); else automatic."
     ),
+    data_dir: Path | None = typer.Option(None, "--data-dir", help="Folder with data sets (or LOSSBENCH_DATA)."),
     out: Path = typer.Option(Path("results/runs"), "--out", help="Folder for the results."),
     as_json: bool = typer.Option(False, "--json", help="One JSON object on standard output."),
 ) -> None:
@@ -30,7 +31,7 @@ def run(
 
       lossbench run quickstart
 
-      lossbench run quickstart --set topology.hosts=8 --set impair.0.profile=bursty_5 --seeds 3
+      lossbench run proof --set topology.hosts=8 --set impair.0.profile=bursty_5 --seeds 3
 
       lossbench run my_experiment.toml --json
     """
@@ -43,6 +44,8 @@ def run(
 
     if backend is not None:
         settings = [*settings, f"backend={backend}"]
+    if data_dir is not None:
+        settings = [*settings, f"workload.options.data_dir={str(data_dir.resolve())!r}"]
     points = experiment.points(experiment.find(suite), settings=settings, full=full)
     console = Console(stderr=True, highlight=False)
     with tables.Progress(console, quiet=as_json) as progress:

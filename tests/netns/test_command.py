@@ -25,8 +25,8 @@ def run_json(out: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout)
 
 
-def test_quickstart_is_valid_and_stored_from_manifest_to_verdict(tmp_path: Path) -> None:
-    code, result = run_json(tmp_path, "quickstart")
+def test_a_run_is_valid_and_stored_from_manifest_to_verdict(tmp_path: Path) -> None:
+    code, result = run_json(tmp_path, "proof")
     assert (code, result["verdict"]) == (0, "valid")
     assert set(result) == {"run_id", "verdict", "dir", "summary"}
     (row,) = result["summary"]
@@ -48,7 +48,7 @@ def test_quickstart_is_valid_and_stored_from_manifest_to_verdict(tmp_path: Path)
 
 
 def test_people_get_a_table_that_fits_80_columns(tmp_path: Path) -> None:
-    done = lossbench("run", "quickstart", "--out", str(tmp_path))
+    done = lossbench("run", "proof", "--out", str(tmp_path))
     assert done.returncode == 0 and done.stdout == ""
     assert "kernel" in done.stderr and "verdict: valid" in done.stderr
     assert max(len(line) for line in done.stderr.splitlines() if "results:" not in line) <= 80
@@ -158,7 +158,7 @@ def test_a_fault_that_is_removed_during_the_run_is_not_valid(tmp_path: Path) -> 
 
 
 def test_a_fault_whose_time_never_came_is_unknown(tmp_path: Path) -> None:
-    code, result = run_json(tmp_path, "quickstart", "--set", "impair.0.from_s=30")
+    code, result = run_json(tmp_path, "proof", "--set", "impair.0.from_s=30")
     assert code == 3 and "was never in force" in str(result["summary"][0]["reasons"]["fault"])
 
 
@@ -182,7 +182,7 @@ def test_an_expectation_that_fails_is_exit_code_1(tmp_path: Path) -> None:
 
 
 def test_a_fault_that_was_not_probed_is_unknown_and_exit_code_3(tmp_path: Path) -> None:
-    code, result = run_json(tmp_path, "quickstart", "--set", "probe.packets=0")
+    code, result = run_json(tmp_path, "proof", "--set", "probe.packets=0")
     assert (code, result["verdict"]) == (3, "unknown")
 
 
@@ -217,7 +217,7 @@ def test_two_at_the_same_time_both_work(tmp_path: Path) -> None:
     results: list[int] = []
 
     def one(number: int) -> None:
-        results.append(run_json(tmp_path / str(number), "quickstart")[0])
+        results.append(run_json(tmp_path / str(number), "proof")[0])
 
     threads = [threading.Thread(target=one, args=(n,)) for n in range(3)]
     for thread in threads:
@@ -228,18 +228,18 @@ def test_two_at_the_same_time_both_work(tmp_path: Path) -> None:
 
 
 BAD = {
-    "no such suite": (["run", "quickstrat"], 2, "no suite 'quickstrat'; known: chatter, collectives, quickstart"),
+    "no such suite": (["run", "prof"], 2, "no suite 'prof'; known: bursty, chatter, collectives"),
     "no such file": (["run", "missing.toml"], 2, "missing.toml: no such file"),
-    "unknown key": (["run", "quickstart", "--set", "topology.host=3"], 2, "unknown key 'topology.host'; allowed:"),
-    "unknown backend": (["run", "quickstart", "--backend", "xdp"], 2, "'netem', 'ebpf', 'cbpf'"),
-    "a backend this kernel lacks": (["run", "quickstart", "--backend", "netem"], 4, "this kernel has no sch_netem"),
-    "delay without netem": (["run", "quickstart", "--set", "impair.0.profile=wan_40ms"], 4, "lossbench vm run"),
-    "no such workload": (["run", "quickstart", "--set", "workload.name=nop"], 2, "no workload 'nop'; known: chatter,"),
+    "unknown key": (["run", "proof", "--set", "topology.host=3"], 2, "unknown key 'topology.host'; allowed:"),
+    "unknown backend": (["run", "proof", "--backend", "xdp"], 2, "'netem', 'ebpf', 'cbpf'"),
+    "a backend this kernel lacks": (["run", "proof", "--backend", "netem"], 4, "this kernel has no sch_netem"),
+    "delay without netem": (["run", "proof", "--set", "impair.0.profile=wan_40ms"], 4, "lossbench vm run"),
+    "no such workload": (["run", "proof", "--set", "workload.name=nop"], 2, "no workload 'nop'; known: chatter,"),
     "no such program": (
-        ["run", "quickstart", "--set", 'workload.command=["nosuchprogram"]'], 2, "no such program: nosuchprogram",
+        ["run", "proof", "--set", 'workload.command=["nosuchprogram"]'], 2, "no such program: nosuchprogram",
     ),
-    "no such host": (["run", "quickstart", "--set", 'impair.0.hosts=["h9"]'], 2, "no such host 'h9'"),
-    "no such option": (["run", "quickstart", "--sed", "3"], 2, "see lossbench run --help"),
+    "no such host": (["run", "proof", "--set", 'impair.0.hosts=["h9"]'], 2, "no such host 'h9'"),
+    "no such option": (["run", "proof", "--sed", "3"], 2, "see lossbench run --help"),
     "no lab": (["net", "show"], 2, "no lab is up; lossbench net up"),
     "too many hosts": (["net", "up", "--hosts", "1000"], 2, "topology.hosts"),
 }  # fmt: skip

@@ -38,7 +38,7 @@ def making(self, kind, name):
     count += 1
     if where == "making" and count == number: die()
 journal.Journal.before_making = making
-((chosen, e),) = experiment.points(experiment.find("quickstart"), settings=["workload.options.seconds=0.2"])
+((chosen, e),) = experiment.points(experiment.find("proof"), settings=["workload.options.seconds=0.2"])
 run.execute(e, seed=0, chosen={}, folder=folder, kernel=machine.look(), progress=progress)
 """
 
@@ -85,7 +85,7 @@ def test_killed_at_any_step_clean_removes_all_of_ours_and_nothing_else(
 @pytest.mark.parametrize("delay_s", [0.8, 1.5, 2.5])
 def test_interrupted_it_undoes_everything_by_itself(tmp_path: Path, number: signal.Signals, delay_s: float) -> None:
     process = subprocess.Popen(
-        [*LOSSBENCH, "run", "quickstart", "--out", str(tmp_path), "--set", "workload.options.seconds=20"],
+        [*LOSSBENCH, "run", "proof", "--out", str(tmp_path), "--set", "workload.options.seconds=20"],
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     time.sleep(delay_s)
@@ -101,7 +101,7 @@ def test_interrupted_it_undoes_everything_by_itself(tmp_path: Path, number: sign
 def test_ranks_die_with_the_harness(tmp_path: Path) -> None:
     marker = f"600.{os.getpid()}"
     process = subprocess.Popen(
-        [*LOSSBENCH, "run", "quickstart", "--out", str(tmp_path), "--set", f'workload.command=["sleep","{marker}"]',
+        [*LOSSBENCH, "run", "proof", "--out", str(tmp_path), "--set", f'workload.command=["sleep","{marker}"]',
          "--set", "workload.barrier=false"],
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
@@ -129,7 +129,7 @@ def _sleepers(marker: str) -> int:
 
 def test_clean_leaves_a_running_experiment_alone(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [*LOSSBENCH, "run", "quickstart", "--out", str(tmp_path), "--set", "workload.options.seconds=3", "--json"],
+        [*LOSSBENCH, "run", "proof", "--out", str(tmp_path), "--set", "workload.options.seconds=3", "--json"],
         stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     while not namespaces_of(process.pid):
@@ -144,7 +144,7 @@ def test_a_full_disk_is_one_line_and_nothing_stays(tmp_path: Path) -> None:
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)], check=True)
     try:
-        done = lossbench("run", "quickstart", "--out", str(disk))
+        done = lossbench("run", "proof", "--out", str(disk))
     finally:
         subprocess.run(["umount", str(disk)], check=True)
     assert done.returncode == 4, done.stderr
@@ -155,7 +155,7 @@ def test_a_full_disk_is_one_line_and_nothing_stays(tmp_path: Path) -> None:
 @pytest.mark.wallclock
 def test_a_link_that_goes_away_during_a_run_is_named(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [*LOSSBENCH, "run", "quickstart", "--out", str(tmp_path), "--set", "workload.options.seconds=20"],
+        [*LOSSBENCH, "run", "proof", "--out", str(tmp_path), "--set", "workload.options.seconds=20"],
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     deadline = time.monotonic() + 20

@@ -69,7 +69,7 @@ def test_a_delay_can_be_taken_back_in_place(build: Build, profile_file: Callable
 def test_a_run_with_delay_ends_with_no_wire_left(tmp_path: Path) -> None:
     path = tmp_path / "slow.toml"
     path.write_text('why = "x"\n[delay]\nmean_ms = 20')
-    done = lossbench("run", "quickstart", "--backend", "relay", "--set", f"impair.0.profile={path}", "--set",
+    done = lossbench("run", "proof", "--backend", "relay", "--set", f"impair.0.profile={path}", "--set",
                      "topology.rate_mbit=50", "--out", str(tmp_path))  # fmt: skip
     assert done.returncode in (0, 1, 3), done.stderr  # on a busy machine the delay itself may not be met
     assert "Traceback" not in done.stderr and "exact" in done.stderr
@@ -96,5 +96,5 @@ def _relays() -> list[str]:
 def test_links_that_could_outrun_it_are_refused(tmp_path: Path, setting: str, words: str) -> None:
     path = tmp_path / "slow.toml"
     path.write_text('why = "x"\n[delay]\nmean_ms = 20')
-    done = lossbench("run", "quickstart", "--backend", "relay", "--set", f"impair.0.profile={path}", "--set", setting)
+    done = lossbench("run", "proof", "--backend", "relay", "--set", f"impair.0.profile={path}", "--set", setting)
     assert done.returncode == 4 and words in done.stderr and "lossbench vm run" in done.stderr

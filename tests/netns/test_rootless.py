@@ -1,4 +1,4 @@
-"""An ordinary user: the whole quickstart in a user namespace of their own, with cbpf."""
+"""An ordinary user: a whole run in a user namespace of their own, with cbpf."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def lossbench(home: Path, arguments: str) -> subprocess.CompletedProcess[str]:
     return as_nobody(script, readable=closed)
 
 
-def test_an_ordinary_user_runs_quickstart_with_cbpf_and_leaves_nothing(home: Path) -> None:
-    done = lossbench(home, f"run quickstart --json --out {home}/runs")
+def test_an_ordinary_user_runs_a_suite_with_cbpf_and_leaves_nothing(home: Path) -> None:
+    done = lossbench(home, f"run proof --json --out {home}/runs")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["summary"]
     assert row["backend"] in ("cbpf", "netem") and row["columns"]["fault"] == "valid"
@@ -86,7 +86,7 @@ def test_an_ordinary_user_runs_quickstart_with_cbpf_and_leaves_nothing(home: Pat
 
 def test_what_needs_root_says_so_in_one_line(home: Path) -> None:
     if machine.look().able()["netem"] is not None:
-        bursty = lossbench(home, "run quickstart --set impair.0.profile=bursty_5")
+        bursty = lossbench(home, "run proof --set impair.0.profile=bursty_5")
         assert bursty.returncode == 4 and "run as root" in bursty.stderr and "Traceback" not in bursty.stderr
     lab = lossbench(home, "net up")
     assert lab.returncode == 4 and "a standing lab needs root" in lab.stderr
