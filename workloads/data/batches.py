@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
+from workloads.data.fetch import DataError
 from workloads.data.sets import DataSet
 
 Batch = tuple[torch.Tensor, ...]
@@ -29,7 +30,7 @@ class Batches:
         self._valid = tuple(part.to(device) for part in data.valid)
         self.steps_per_epoch = self._count() // (world * items)
         if self.steps_per_epoch < 1:
-            raise ValueError(f"{data.name} has {self._count()} items: too few for {world} ranks with {items} each")
+            raise DataError(f"{data.name} has {self._count()} items: too few for {world} ranks with {items} each")
         self._epoch, self._order, self._shift = -1, torch.empty(0), 0
 
     def _count(self) -> int:

@@ -69,6 +69,8 @@ class Layer(nn.Module):
 
 
 class Llama(nn.Module):
+    stackable = False  # torch.func has no batching rule for attention on a CPU: it would go one by one, and slower
+
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape

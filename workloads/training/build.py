@@ -75,6 +75,8 @@ def built(settings: Settings, doors: list[Door]) -> Built:
     if settings.strategy not in sync.STRATEGIES:
         known = ", ".join(sync.STRATEGIES)
         raise SystemExit(f"workload.options.strategy: no strategy '{settings.strategy}'; known are {known}")
+    if settings.strategy == "ddp" and (len(doors) > 1 or settings.simulated is not None):
+        raise SystemExit("strategy ddp needs one process per rank and a real network: workload.ranks_per_process = 1")
     device = choose_device(settings)
     set_threads(len(doors))
     ranks, first = [door.rank for door in doors], doors[0]

@@ -26,6 +26,8 @@ class Engine:
     ) -> None:  # fmt: skip
         self.calls, self.flats, self.loss_of = list(calls), [s.flat for s in strategies], loss_of
         self.device, self.precision = device, precision
+        for flat in self.flats:
+            flat.collect()  # from now on the parameters' gradients are parts of the vector
 
     def cast(self) -> AbstractContextManager[Any]:
         if self.precision == "fp32":
@@ -127,7 +129,8 @@ def choose(wanted: str, *, device: torch.device, ranks: int, model: torch.nn.Mod
     if wanted == "auto":
         wanted = "loop"
         if not wrapped:
-            wanted = "graph" if device.type == "cuda" else "vmap" if ranks > 1 and not odd else "loop"
+            stacks = ranks > 1 and not odd and getattr(model, "stackable", True)
+            wanted = "graph" if device.type == "cuda" else "vmap" if stacks else "loop"
     if wrapped and wanted != "loop":
         raise SystemExit("strategy ddp needs engine = loop: it averages gradients while autograd makes them")
     if wanted == "vmap" and odd:

@@ -1,0 +1,105 @@
+"""Drift and bias: the formulas, and that what is measured is what they say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.training.workers import simulated, together
+from workloads import sync
+from workloads.sync.simulated import Rule
+from workloads.training.crew import LocalControl, LocalTable
+from workloads.training.measure import (
+    DriftMeter,
+    exact_limit,
+    exact_owner_limit,
+    gradient_bias,
+    predicted,
+    stated_limit,
+)
+
+pytestmark = pytest.mark.training
+SIZE, WORLD = 12_000, 6
+
+
+def walk(p: float, steps: int, *, name: str = "bounded_drift", **options: object) -> list[dict]:
+    """Drift records of a random walk."""
+    table = LocalTable(WORLD)
+
+    def work(channel: object) -> list[dict]:
+        vector = torch.nn.Parameter(torch.zeros(SIZE))
+        strategy = sync.make(name, torch.optim.SGD([vector], 0.1), channel, **options)
+        meter = DriftMeter(strategy, LocalControl(table, channel.rank), 0)
+        generator = torch.Generator().manual_seed(channel.rank)
+        out = []
+        for step in range(steps):
+            vector.grad = torch.randn(SIZE, generator=generator)
+            strategy.step()
+            meter.after_step()
+            if step > 40 and step % 2 == 0:
+                out.append(meter.measure(1 - p))
+        return out
+
+    return together(simulated(WORLD, Rule.iid(p)), work)[0]
+
+
+@pytest.mark.parametrize("p", [0.1, 0.4])
+def test_a_random_walk_drifts_as_the_exact_formula_says(p: float) -> None:
+    found = walk(p, 240)
+
+    def ratio(measured: str, theory: str) -> float:
+        return float(np.mean([one[measured] for one in found]) / np.mean([one[theory] for one in found]))
+
+    assert ratio("pair_of_workers", "exact") == pytest.approx(1, abs=0.08)
+    assert ratio("owner_and_worker", "exact_owner") == pytest.approx(1, abs=0.08)
+    assert ratio("pair_of_workers", "predicted") == pytest.approx(1, abs=0.08)
+    assert ratio("exact", "stated") == pytest.approx((1 + p) / (1 - p * p))
+
+
+def test_the_prediction_equals_the_exact_formula_for_independent_updates() -> None:
+    for p in (0.05, 0.1, 0.3):
+        assert predicted(p, [float(k) for k in range(1, 40)]) == pytest.approx(exact_limit(p), rel=1e-6)
+    assert stated_limit(0.1) == pytest.approx(0.1818, abs=1e-4)
+    assert exact_limit(0.4) == pytest.approx(0.952, abs=1e-3)
+    assert exact_owner_limit(0.5) == 1
+
+
+def test_the_prediction_knows_a_constant_mean_update() -> None:
+    """Moving by mu every step: |S-T| steps apart are (S-T)^2 mu^2, and E (S-T)^2 = 2p/(1-p)^2."""
+    p = 0.2
+    assert predicted(p, [float(k * k) for k in range(1, 60)]) == pytest.approx(2 * p / (1 - p) ** 2, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("normaliser", "scale", "own_weight"),
+    [
+        ("count", 1.0, (1 - 0.2**WORLD) / (WORLD * 0.8) - 1 / WORLD),
+        ("world", None, 0.2 / WORLD),
+        ("expected", 1.0, 0.0),
+    ],
+)
+def test_gradients_are_biased_as_predicted(normaliser: str, scale: float | None, own_weight: float) -> None:
+    """20 % loss. `world` shrinks what others sent by (1-p); `count` gives the own gradient too much weight."""
+    table = LocalTable(WORLD)
+
+    def work(channel: object) -> list[dict[str, float]]:
+        vector = torch.nn.Parameter(torch.zeros(SIZE))
+        strategy = sync.make("bounded_drift", torch.optim.SGD([vector], 0.1), channel, normaliser=normaliser)
+        generator = torch.Generator().manual_seed(1)
+        common = torch.randn(SIZE, generator=generator)
+        generator.manual_seed(100 + channel.rank)
+        out = []
+        for _ in range(60):
+            vector.grad = common + torch.randn(SIZE, generator=generator)
+            own = vector.grad.clone()
+            strategy.step()
+            out.append(gradient_bias(strategy, LocalControl(table, channel.rank), own))
+        return out
+
+    found = [one for rank in together(simulated(WORLD, Rule.iid(0.2)), work) for one in rank]
+    if scale is not None:
+        assert np.mean([one["scale"] for one in found]) == pytest.approx(scale, abs=0.01)
+        assert np.mean([one["own_weight"] for one in found]) == pytest.approx(own_weight, abs=0.01)
+    else:
+        assert np.mean([one["scale"] for one in found]) == pytest.approx(1 - 0.2 * (1 - 1 / WORLD), abs=0.02)

@@ -1,0 +1,181 @@
+"""The training workload by itself, loss simulated in this process: engines agree, checkpoints resume, mistakes are
+one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.contract import Door
+from workloads.training.__main__ import Trainer
+
+pytestmark = pytest.mark.training
+ROOT = Path(__file__).resolve().parents[2]
+LOSSY = {"simulated": [[{"chain": [[[1.0, 0, 0.2]]]}]]}
+QUICK = {"steps": 12, "drift_every": 4, "evaluate_items": 64, "batch": 8}
+
+
+def trained(tmp_path: Path, world: int = 3, **options: Any) -> Trainer:
+    """In this process; records beside each other in tmp_path."""
+    given = {**QUICK, **LOSSY, **options}
+    (tmp_path / "records").mkdir(exist_ok=True, parents=True)
+    doors = [
+        Door(
+            rank=r, world_size=world, addresses=(), options=given, records_path=str(tmp_path / "records" / f"{r}.jsonl")
+        )
+        for r in range(world)
+    ]
+    trainer = Trainer(doors)
+    trainer.run()
+    return trainer
+
+
+def records(tmp_path: Path, rank: int, kind: str) -> list[dict[str, Any]]:
+    lines = (tmp_path / "records" / f"{rank}.jsonl").read_text().splitlines()
+    return [one for one in map(json.loads, lines) if one["kind"] == kind]
+
+
+def values(trainer: Trainer) -> torch.Tensor:
+    return torch.stack([seat.strategy.flat.values for seat in trainer.seats])
+
+
+@pytest.mark.parametrize(("data", "model"), [("digits", "mlp"), ("pydoc", "llama_200k")])
+def test_stacked_workers_train_as_workers_one_by_one(data: str, model: str, tmp_path: Path) -> None:
+    keys = {"data": data, "model": model, "steps": 4, "window": 16, "optimizer": "sgd", "lr": 0.1}
+    loop = trained(tmp_path / "a", engine="loop", **keys)
+    stacked = trained(tmp_path / "b", engine="vmap", **keys)
+    torch.testing.assert_close(values(loop), values(stacked), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("data", "model", "measure"),
+    [("digits", "mlp", "accuracy"), ("digits32", "resnet8", "accuracy"), ("pydoc", "llama_200k", "perplexity"),
+     ("snips_small", "tagger_small", "slot_f1"), ("random_walk", "mlp", "")],
+)  # fmt: skip
+def test_every_kind_of_task_trains_and_is_judged(data: str, model: str, measure: str, tmp_path: Path) -> None:
+    trained(tmp_path, data=data, model=model, steps=4, window=16, walk_size=2000)
+    (row,) = records(tmp_path, 0, "row")
+    assert "(simulated)" in row["strategy"] and row["simulated"] is True
+    if measure:
+        assert row[measure] > 0 and row[f"{measure}_agreed"] > 0
+        judged = {one["model"] for one in records(tmp_path, 0, "evaluation")}
+        assert judged == {"worker", "mean", "owners"}
+    steps = records(tmp_path, 1, "step")
+    assert [one["step"] for one in steps] == list(range(4))
+    assert {"loss", "compute_ms", "half_1_ms", "half_2_ms", "arrived_1", "arrived_2", "from_1", "from_2"} <= set(
+        steps[0]
+    )
+
+
+def test_learning_really_happens(tmp_path: Path) -> None:
+    trained(tmp_path, steps=120, batch=32)
+    (row,) = records(tmp_path, 0, "row")
+    assert row["accuracy"] > 0.9
+    losses = [one["loss"] for one in records(tmp_path, 0, "step")]
+    assert losses[-1] < losses[0] / 3
+
+
+def test_statistics_of_batchnorm_are_those_of_the_model_that_is_judged(tmp_path: Path) -> None:
+    """Running statistics spoiled on purpose do not change the judgement."""
+    from workloads.training.evaluate import judge
+
+    trainer = trained(tmp_path, data="digits32", model="resnet8", steps=3)
+    seat, job = trainer.seats[0], trainer.job
+    before = judge(seat.model, job.task, job.batches, 64)
+    for module in seat.model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.running_mean.fill_(100.0)
+    assert judge(seat.model, job.task, job.batches, 64) == pytest.approx(before)
+
+
+@pytest.mark.parametrize("strategy", ["bounded_drift", "rps", "gradient_averaging", "reliable"])
+def test_a_run_resumed_from_a_checkpoint_ends_as_one_that_was_not_interrupted(strategy: str, tmp_path: Path) -> None:
+    keys = {"strategy": strategy, "optimizer": "adamw", "simulated": [[]], "checkpoint_every": 4}
+    whole = trained(tmp_path / "whole", **keys)
+    half = tmp_path / "half"
+    trained(half, **keys, steps=8)
+    resumed = trained(tmp_path / "rest", **keys, resume=True, checkpoint_dir=str(half / "checkpoints"))
+    assert records(tmp_path / "rest", 0, "begin")[0]["first_step"] == 8
+    torch.testing.assert_close(values(whole), values(resumed))
+
+
+def test_the_latest_checkpoint_that_all_ranks_have_is_taken(tmp_path: Path) -> None:
+    trained(tmp_path, checkpoint_every=4)
+    folder = tmp_path / "checkpoints"
+    assert sorted(p.name for p in folder.glob("*rank-1*")) == ["step-00000008.rank-1.pt", "step-00000012.rank-1.pt"]
+    (folder / "step-00000012.rank-1.pt").unlink()
+    trained(tmp_path / "again", resume=True, checkpoint_dir=str(folder))
+    assert records(tmp_path / "again", 0, "begin")[0]["first_step"] == 8
+
+
+# --- trouble, seen from outside --------------------------------------------------------------------------------------
+
+
+def outside(tmp_path: Path, world: int = 2, records_path: str = "", **options: Any) -> subprocess.CompletedProcess[str]:
+    (tmp_path / "records").mkdir(exist_ok=True, parents=True)
+    (tmp_path / "options.json").write_text(json.dumps({**QUICK, **LOSSY, **options}))
+    seats = [
+        {"rank": r, "records": records_path or str(tmp_path / "records" / f"{r}.jsonl"), "namespace": ""}
+        for r in range(world)
+    ]
+    (tmp_path / "seats.json").write_text(json.dumps(seats))
+    variables = {"LOSSBENCH_SPEC": str(tmp_path / "options.json"), "LOSSBENCH_SEATS": str(tmp_path / "seats.json")}
+    env = {**os.environ, **variables, "RANK": "0", "WORLD_SIZE": str(world), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "workloads.training"]
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def last_line(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stderr.strip().splitlines()[-1]
+
+
+def test_a_loss_that_is_not_a_number_ends_the_run_and_keeps_what_was_learned(tmp_path: Path) -> None:
+    said = last_line(outside(tmp_path, optimizer="sgd", lr=1e30, strategy="none"))
+    assert "the loss is nan" in said or "the loss is inf" in said
+    assert "a lower lr may help" in said
+    assert records(tmp_path, 0, "step"), "results so far are kept"
+    assert "the loss is" in records(tmp_path, 0, "error")[0]["message"]
+
+
+def test_an_unreadable_checkpoint_is_named(tmp_path: Path) -> None:
+    trained(tmp_path, world=2, checkpoint_every=12)
+    damaged = tmp_path / "checkpoints" / "step-00000012.rank-1.pt"
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    said = last_line(outside(tmp_path / "again", resume=True, checkpoint_dir=str(tmp_path / "checkpoints")))
+    assert str(damaged) in said and "delete it to go on from an earlier one" in said
+
+
+def test_a_checkpoint_of_another_strategy_is_refused(tmp_path: Path) -> None:
+    trained(tmp_path, world=2, checkpoint_every=12)
+    folder = str(tmp_path / "checkpoints")
+    said = last_line(outside(tmp_path / "again", resume=True, strategy="rps", checkpoint_dir=folder))
+    assert "was made with strategy bounded_drift, this run has rps" in said
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    said = last_line(outside(tmp_path, records_path="/dev/full"))
+    assert "No space left on device" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({"stepz": 3}, "workload.options.stepz: Extra inputs are not permitted; known are strategy,"),
+     ({"steps": 0}, "workload.options.steps: Input should be greater than or equal to 1"),
+     ({"strategy": "rsp"}, "no strategy 'rsp'; known are none, reliable"),
+     ({"data": "cifar"}, "no data set 'cifar': known are digits"),
+     ({"model": "resnet20", "data": "pydoc"}, "model 'resnet20' is for images, this data is text"),
+     ({"strategy": "ddp"}, "strategy ddp needs one process per rank"),
+     ({"engine": "graph", "device": "cpu"}, "engine graph needs a GPU"),
+     ({"batch": 5000}, "too few for 2 ranks")],
+)  # fmt: skip
+def test_a_wrong_option_is_one_clear_line(options: dict[str, Any], expected: str, tmp_path: Path) -> None:
+    assert expected in last_line(outside(tmp_path, **options))
