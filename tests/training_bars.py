@@ -15,8 +15,8 @@ import numpy as np
 from scipy import stats
 
 TASKS: dict[str, tuple[str, list[str]]] = {  # the measure that is compared, and what makes the task
-    "text": ("perplexity_agreed", ["data=pydoc", "model=llama_200k", "batch=8", "steps=500", "evaluate_items=400"]),
-    "digits": ("loss_agreed", ["data=digits", "model=mlp", "batch=32", "steps=150"]),
+    "text": ("perplexity_agreed", ["data=pydoc", "model=llama_25k", "batch=8", "steps=1500", "evaluate_items=400"]),
+    "digits": ("loss_agreed", ["data=digits", "model=mlp", "batch=32", "steps=600"]),
     "utterances": ("loss_agreed", ["data=snips_small", "model=tagger_small", "batch=16", "steps=200"]),
 }
 OPTIMIZERS = {
@@ -30,8 +30,8 @@ OPTIMIZERS = {
     ],
 }
 RATES = {
-    "adamw": {"text": 1e-3, "digits": 1e-3, "utterances": 2e-3},
-    "sgd": {"text": 0.05, "digits": 0.05, "utterances": 0.1},
+    "adamw": {"text": 3e-3, "digits": 1e-3, "utterances": 2e-3},
+    "sgd": {"text": 0.1, "digits": 0.05, "utterances": 0.1},
 }
 PAIRS = [("bounded_drift", "adamw"), ("rps", "sgd"), ("gradient_averaging", "adamw")]
 

@@ -22,6 +22,7 @@ class Shape:
 
 # Names tell non-embedding parameters, from what two cores can train to LLaMA2-7B itself.
 SHAPES = {
+    "llama_25k": Shape(width=32, layers=2, heads=4, kv_heads=2, hidden=96),
     "llama_200k": Shape(width=64, layers=4, heads=4, kv_heads=2, hidden=192),
     "llama_1m": Shape(width=128, layers=6, heads=4, kv_heads=2, hidden=352),
     "llama_6m": Shape(width=256, layers=8, heads=8, kv_heads=4, hidden=688),
