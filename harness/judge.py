@@ -28,7 +28,7 @@ def judge(*, experiment: Experiment, proof: Proof | None, watched: Watched, miss
             "timing": timing,
             "outcome": judge_outcome(experiment, watched),
         },
-        essential=experiment.essential,
+        essential=("fault", *experiment.essential) if experiment.backend == "simulated" else experiment.essential,
         marks=marks,
     )
 

@@ -62,6 +62,7 @@ class Nursery:
 
     def fork(self, request: dict[str, Any]) -> Child:
         """`request`: module, environment, log, cwd, and where to step in (namespace, host, hosts_path)."""
+        self._socket.settimeout(BORN_LIMIT_S)
         try:
             self._socket.sendall(json.dumps(request).encode() + b"\n")
         except OSError:
@@ -89,7 +90,11 @@ class Nursery:
             if "code" in said:
                 self._codes[said["pid"]] = said["code"]
             else:
+                self._codes.pop(said["pid"], None)  # numbers are used again
                 self._born.append(said["pid"])
+
+    def lives(self) -> bool:
+        return self._process.poll() is None
 
     def close(self) -> None:
         self._socket.close()
@@ -104,6 +109,8 @@ class Nurseries:
         self._open: dict[tuple[str, ...], Nursery] = {}
 
     def of(self, modules: tuple[str, ...]) -> Nursery:
+        if modules in self._open and not self._open[modules].lives():
+            self._open.pop(modules).close()
         if modules not in self._open:
             self._open[modules] = Nursery(modules)
         return self._open[modules]

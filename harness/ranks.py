@@ -44,14 +44,18 @@ def command_of(workload: Workload) -> list[str]:
 
 def prepare(workloads: Sequence[Workload]) -> None:
     """Workloads that can say beforehand what is wrong, and fetch what hosts without a way outside can't."""
+    if any("simulated" in w.options for w in workloads if w.name in PREPARED):
+        raise UsageError("workload.options.simulated is the harness's own", next_step="use --backend simulated")
+    package = str(Path(__file__).resolve().parent.parent)
     for name, module in PREPARED.items():
         options = [dict(w.options) for w in workloads if w.name == name and not w.command]
         distinct = list({json.dumps(one, sort_keys=True): one for one in options}.values())
         if not distinct:
             continue
+        paths = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
         asked = subprocess.run(
             [sys.executable, "-m", module], input=json.dumps(distinct), stdout=subprocess.PIPE, text=True, check=False,
-            cwd=Path(__file__).resolve().parent.parent,
+            env={**os.environ, "PYTHONPATH": paths},
         )  # fmt: skip
         if asked.returncode:
             raise UsageError((asked.stdout.strip().splitlines() or [f"{module} failed"])[-1])

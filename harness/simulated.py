@@ -26,6 +26,8 @@ def layers(experiment: Experiment) -> list[list[dict[str, Any]]]:
     """Rules for workloads.sync.simulated: uplinks, then downlinks; later entries come first."""
     if experiment.topology.uplink_mbit() or experiment.topology.downlink_mbit():
         raise NotAbleError("the simulation has no rates", next_step="drop topology.rate_mbit, or use --backend auto")
+    if experiment.topology.mtu != 1500:
+        raise NotAbleError("the simulation cuts packets for an MTU of 1500", next_step="drop topology.mtu")
     out: list[list[dict[str, Any]]] = [[], []]
     for number, entry in enumerate(experiment.impair):
         refuse(entry, number)
@@ -71,7 +73,9 @@ def _rules(entry: Impair, direction: str, topology: Topology) -> list[dict[str, 
         pairs = [(topology.host(a).rank, topology.host(b).rank) for a, b in entry.pairs]
         return [{**base, "sources": [a], "destinations": [b]} for a, b in pairs]
     if entry.hosts != "all":
-        base["sources" if direction == "uplink" else "destinations"] = [topology.host(h).rank for h in entry.hosts]
+        end = "sources" if direction == "uplink" else "destinations"
+        named = [topology.host(host).rank for host in entry.hosts]
+        base[end] = [rank for rank in named if base[end] is None or rank in base[end]]
     return [base]
 
 

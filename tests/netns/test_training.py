@@ -145,6 +145,22 @@ def test_one_bad_sender_is_missed_by_all_and_misses_nothing(runs: Runs) -> None:
     assert all(step["arrived_1"] == 1 for step in runs.steps(1))
 
 
+def test_the_one_that_is_heard_less_counts_less(runs: Runs) -> None:
+    impair = [{"profile": {"why": "t", "loss": {"model": "iid", "percent": 40}}, "hosts": ["h1"]}]
+    row = all_valid(runs(impair=impair, hosts=4, strategy="bounded_drift", bias_every=1, steps=60, data="random_walk"))
+    heard = row["heard"]
+    assert heard[1] < 0.75 < 1 < min(heard[0], heard[2], heard[3])
+
+
+def test_steps_in_ddps_packets_are_those_of_the_training(runs: Runs) -> None:
+    impair = [
+        {"profile": {"why": "t", "loss": {"model": "iid", "percent": 40}, "match": {"datagram": {"steps": [10, 20]}}}}
+    ]
+    all_valid(runs(impair=impair, strategy="ddp"))
+    for step in runs.steps(1):
+        assert (step["arrived_1"] < 1) == (10 <= step["step"] < 20), step
+
+
 @pytest.mark.parametrize(
     ("loss", "bursts"),
     [({"model": "iid", "percent": 15}, False),
@@ -166,7 +182,7 @@ def test_simulated_and_genuine_loss_have_the_same_statistics(
     all_valid(runs(**keys))
     simulated = Runs(tmp_path / "simulated", runs.nurseries)
     result = simulated(**keys, per=0, backend="simulated")
-    assert result.verdict.columns["fault"].status.word == "unknown"
+    assert result.verdict.columns["fault"].status.word == result.verdict.status.word == "unknown"
     assert "simulated" in result.rows[0]["strategy"]
     found = {}
     for name, one in (("genuine", runs), ("simulated", simulated)):
@@ -216,8 +232,21 @@ def test_a_loss_that_is_not_a_number_is_the_verdicts_reason(runs: Runs) -> None:
 def test_what_the_simulation_cannot_do_is_refused_before_anything_runs(runs: Runs) -> None:
     with pytest.raises(NotAbleError, match="the simulation has no anything but loss"):
         runs(impair=[{"profile": "wan_40ms"}], backend="simulated", per=0)
+    workload = {"name": "training", "ranks_per_process": 0}
+    jumbo = {"name": "t", "backend": "simulated", "topology": {"mtu": 9000}, "workload": workload}
+    with pytest.raises(NotAbleError, match="an MTU of 1500"):
+        run.choose_backend(check(Experiment, jumbo, origin="test"), machine.look())
     with pytest.raises(NotAbleError, match="all ranks in one process"):
         runs(backend="simulated", per=1)
+
+
+def test_a_nursery_that_died_is_replaced() -> None:
+    several = Nurseries()
+    first = several.of(())
+    first._process.kill()
+    first._process.wait()
+    assert several.of(()) is not first and several.of(()).lives()
+    several.close()
 
 
 def test_children_of_a_nursery_end_with_it_and_report_how_they_ended() -> None:

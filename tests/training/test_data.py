@@ -160,6 +160,15 @@ def test_a_file_inside_an_archive_is_found(server: str) -> None:
     assert read(wanted(f"{server}/all.tar.gz", archive="tar"), None) == CONTENT
 
 
+def test_two_files_of_one_name_do_not_get_in_each_others_way(server: str) -> None:
+    assert read(wanted(f"{server}/wrong/label", f"{server}/train/label"), None) == CONTENT
+    other = File(
+        name="set/other.bin", sha256=hashlib.sha256(CONTENT).hexdigest(), sources=(Source(url=f"{server}/test/label"),)
+    )
+    assert read(other, None) == CONTENT
+    assert len(Handler.asked) == 3
+
+
 def test_a_dead_or_lying_mirror_is_passed_over(server: str) -> None:
     assert read(wanted(f"{server}/missing", f"{server}/wrong", f"{server}/file.bin"), None) == CONTENT
 

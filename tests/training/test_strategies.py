@@ -92,6 +92,16 @@ def test_the_own_repeating_transport_is_a_reliable_one_too() -> None:
         torch.testing.assert_close(values, alone_on_everything("sgd"), rtol=1e-4, atol=1e-5)
 
 
+def test_an_error_inside_a_collective_reaches_whoever_waits_for_it() -> None:
+    """torch's own wrapper of a future swallows it: a strategy would go on with half a result."""
+
+    def work(channel: Any) -> None:
+        with pytest.raises(NotImplementedError, match="no sparse tensors"):
+            channel.group.allreduce([torch.zeros(4).to_sparse()]).wait()
+
+    together(over_loopback(2), work)
+
+
 def test_none_trains_alone() -> None:
     results = together(simulated(WORLD), lambda channel: train(channel, "none"))
     assert not torch.allclose(results[0], results[1], atol=1e-3)

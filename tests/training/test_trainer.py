@@ -106,6 +106,18 @@ def test_a_run_resumed_from_a_checkpoint_ends_as_one_that_was_not_interrupted(st
     torch.testing.assert_close(values(whole), values(resumed))
 
 
+def test_a_rank_that_fails_ends_the_others_of_its_process_at_once(tmp_path: Path) -> None:
+    trainer = trained(tmp_path)
+
+    def work(number: int) -> None:
+        if number == 1:
+            raise RuntimeError("this one")
+        trainer.seats[number].control.gather(torch.zeros(1))
+
+    with pytest.raises(RuntimeError, match="this one"):
+        trainer.crew.each(work)
+
+
 def test_the_latest_checkpoint_that_all_ranks_have_is_taken(tmp_path: Path) -> None:
     trained(tmp_path, checkpoint_every=4)
     folder = tmp_path / "checkpoints"
@@ -159,6 +171,14 @@ def test_a_checkpoint_of_another_strategy_is_refused(tmp_path: Path) -> None:
     folder = str(tmp_path / "checkpoints")
     said = last_line(outside(tmp_path / "again", resume=True, strategy="rps", checkpoint_dir=folder))
     assert "was made with strategy bounded_drift, this run has rps" in said
+    said = last_line(outside(tmp_path / "third", resume=True, lr=0.5, checkpoint_dir=folder))
+    assert "was made with options" in said, "another learning rate is another experiment"
+
+
+def test_a_checkpoint_holds_one_rank_not_all_of_its_process(tmp_path: Path) -> None:
+    trained(tmp_path, world=8, checkpoint_every=12, optimizer="sgd")
+    sizes = [path.stat().st_size for path in (tmp_path / "checkpoints").iterdir()]
+    assert max(sizes) < 2 * 26_122 * 4
 
 
 def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
@@ -175,7 +195,8 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
      ({"model": "resnet20", "data": "pydoc"}, "model 'resnet20' is for images, this data is text"),
      ({"strategy": "ddp"}, "strategy ddp needs one process per rank"),
      ({"engine": "graph", "device": "cpu"}, "engine graph needs a GPU"),
-     ({"batch": 5000}, "too few for 2 ranks")],
+     ({"batch": 5000}, "too few for 2 ranks"),
+     ({"resume": True}, "give checkpoint_dir, the folder to resume from")],
 )  # fmt: skip
 def test_a_wrong_option_is_one_clear_line(options: dict[str, Any], expected: str, tmp_path: Path) -> None:
     assert expected in last_line(outside(tmp_path, **options))

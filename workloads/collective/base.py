@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _create_work_from_future
+from torch.distributed import Work as C10dWork
 
 from harness.contract import Door
 from workloads.collective import exchange
@@ -80,6 +80,11 @@ class Base(dist.ProcessGroup):
     def set_step(self, step: int | None) -> None:
         """The training step in the header of every packet from now on; None: the number of the call."""
         self._step = step
+        self._group.since_step.clear()
+
+    def accounts_of_step(self) -> list[Account]:
+        """Of all lossy calls since `set_step`, the latest 256."""
+        return list(self._group.since_step)
 
     # --- names ---------------------------------------------------------------------------------------------------
 
@@ -129,7 +134,7 @@ class Base(dist.ProcessGroup):
             self._finish(partial(future.set_result, tensors))
 
         self._endpoint.submit(run).add_done_callback(partial(self._never_ran, future))
-        return _create_work_from_future(future)
+        return Work(future)
 
     def _finish(self, tell: Callable[[], None]) -> None:
         """In another thread: what waits for a result may call the next collective and wait for that one."""
@@ -148,6 +153,43 @@ class Base(dist.ProcessGroup):
     def barrier(self, opts: Any = None) -> Any:
         del opts
         return self._submit([], lambda: exchange.barrier(self._group))
+
+
+class Work(C10dWork):
+    """A collective under way. Its errors reach whoever waits: torch's own wrapper of a future swallows them."""
+
+    def __init__(self, future: torch.futures.Future[Any]) -> None:
+        super().__init__()
+        self._future = future
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        del timeout  # a group's own patience ends it (policy: timeout_s)
+        self._future.wait()
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_completed(self) -> bool:
+        return self._future.done()
+
+    def is_success(self) -> bool:
+        return self._future.done() and self.exception() is None
+
+    def exception(self) -> BaseException | None:
+        if not self._future.done():
+            return None
+        try:
+            self._future.value()
+        except BaseException as error:  # noqa: BLE001 - it is handed on
+            return error
+        return None
+
+    def result(self) -> Any:
+        return self._future.wait()
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        return self._future
 
 
 class _Keys:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,6 +31,7 @@ class Group:
     _expected: float = PRIOR_PACKETS  # nothing lost so far, as a weak belief
     _lost: float = 0.0
     accounts: list[Account] = field(default_factory=list)  # of the latest call
+    since_step: deque[Account] = field(default_factory=partial(deque, maxlen=256))  # of all calls of a training step
     empty_packets: int = 0  # to which nothing contributed
 
     def layout(self, counts: Sequence[int], codec: Codec) -> Layout:
@@ -42,6 +44,7 @@ class Group:
     def heard(self, account: Account) -> None:
         """Measured over the latest first halves, by packets: one short half says little."""
         self.accounts.append(account)
+        self.since_step.append(account)
         if account.half != halves.SCATTER:
             return
         expected = sum(len(bits) for bits in account.arrived.values())

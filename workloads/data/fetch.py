@@ -58,7 +58,7 @@ def cache_folder() -> Path:
 
 
 def read(file: File, folder: Path | None) -> bytes:
-    """The file's content, checked. `folder` is the user's own; only without it is anything downloaded."""
+    """The file's content, checked: from the user's own folder, the cache, or downloaded into the cache."""
     for place in (folder, cache_folder()) if folder is not None else (cache_folder(),):
         content = _from_disk(place / file.name)
         if content is None:
@@ -69,8 +69,6 @@ def read(file: File, folder: Path | None) -> bytes:
             raise DataError(
                 f"{place / file.name} is damaged or another version: replace it, or drop --data-dir to download"
             )
-    if folder is not None and not _download_allowed():
-        raise DataError(f"no {file.name} in {folder}: put it there, or drop --data-dir to download it")
     with _one_at_a_time(file):
         content = _from_disk(cache_folder() / file.name)  # another rank may have been faster
         if content is not None and hashlib.sha256(content).hexdigest() == file.sha256:
@@ -115,13 +113,16 @@ def _download(file: File) -> bytes:
     reasons = []
     for source in file.sources:
         try:
-            packed = fetch(source.url, cache_folder() / "downloads" / source.url.rsplit("/", 1)[-1])
+            name = f"{hashlib.sha256(source.url.encode()).hexdigest()[:12]}-{source.url.rsplit('/', 1)[-1]}"
+            packed = fetch(source.url, cache_folder() / "downloads" / name)
             content = _unpack(packed, source, file)
         except (OSError, DataError, urllib.error.URLError, tarfile.TarError, zipfile.BadZipFile) as error:
             reasons.append(f"{source.url}: {error}")
             continue
         if hashlib.sha256(content).hexdigest() == file.sha256:
             _keep(cache_folder() / file.name, content)
+            if not source.archive:  # an archive may hold the next file, too
+                packed.unlink(missing_ok=True)
             return content
         packed.unlink(missing_ok=True)
         reasons.append(f"{source.url}: the checksum differs")

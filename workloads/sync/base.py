@@ -25,6 +25,7 @@ class Channel(Protocol):
     rank: int
     world: int
     simulated: bool
+    notes: list[str]  # what a reader of the results should know
 
     def set_step(self, step: int) -> None:
         """The training step that stands in the packets."""
@@ -75,11 +76,15 @@ class Strategy:
     def step(self) -> None:
         self.flat.check_untouched()
         self.flat.collect()
-        self.channel.set_step(self.steps)
+        self.begin_exchange()
         self.accounts, self.network_s, self.agree_s, self.optimizer_s = [], [], 0.0, 0.0
         with torch.no_grad():
             self._step()
         self.steps += 1
+
+    def begin_exchange(self) -> None:
+        """The step that stands in the packets; DDP has sent its own by now."""
+        self.channel.set_step(self.steps)
 
     def _step(self) -> None:
         raise NotImplementedError

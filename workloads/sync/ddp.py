@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from workloads.sync.base import Strategy
+from workloads.transport.half import Account
+
+
+def merged(accounts: list[Account]) -> list[Account]:
+    """One for each half, of all buckets together."""
+    out = []
+    for half in sorted({account.half for account in accounts}):
+        some = [account for account in accounts if account.half == half]
+        arrived = {peer: np.concatenate([one.arrived[peer] for one in some]) for peer in some[0].arrived}
+        out.append(
+            replace(
+                some[-1], arrived=arrived, seconds=sum(one.seconds for one in some), cut=sum(one.cut for one in some),
+                lost=sum(one.lost for one in some), withheld=sum(one.withheld for one in some),
+            )
+        )  # fmt: skip
+    return out
 
 
 class Ddp(Strategy):
@@ -20,8 +38,11 @@ class Ddp(Strategy):
             raise ValueError("strategy ddp needs one process per rank and a real network (ranks_per_process = 1)")
         return DistributedDataParallel(model, process_group=group)
 
+    def begin_exchange(self) -> None:
+        """Done, during backward; setting the step now would forget what arrived."""
+
     def _step(self) -> None:
         """Gradients were averaged during backward."""
-        self.accounts = list(getattr(self.channel, "last_accounts", list)())
+        self.accounts = merged(getattr(self.channel, "accounts_of_step", list)())
         self.clip(self.flat.grads, share=1 / self.channel.world)
         self.optimize(self.optimizer.step)

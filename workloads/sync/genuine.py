@@ -31,6 +31,7 @@ class Genuine:
         self.rank, self.world = group.rank(), group.size()
         self._store, self._trusted, self._rto_min_ms = store, trusted, rto_min_ms
         self._reliable: Any = None
+        self.notes: list[str] = []  # what a reader of the results should know
 
     @classmethod
     def of_default_group(cls) -> Genuine:
@@ -77,7 +78,10 @@ class Genuine:
     def _connect(self) -> Any:
         """When first used: most strategies never need it."""
         if self._rto_min_ms:
-            tuning.set_rto_min(self._rto_min_ms)
+            try:
+                tuning.set_rto_min(self._rto_min_ms)
+            except tuning.NotHereError as reason:
+                self.notes.append(f"TCP waits 200 ms for a lost tail ({reason})")
         under = dist.PrefixStore("trusted", self._store)
         if self._trusted == "nccl":
             return dist.ProcessGroupNCCL(under, self.rank, self.world, dist.ProcessGroupNCCL.Options())
@@ -88,9 +92,9 @@ class Genuine:
         self.group.allreduce([out]).wait()
         return out
 
-    def last_accounts(self) -> list[Account]:
-        """Of the latest all-reduce that somebody else (DDP) made over this group."""
-        return self.group.accounts
+    def accounts_of_step(self) -> list[Account]:
+        """Of all reductions that somebody else (DDP) made over this group in this step."""
+        return self.group.accounts_of_step()
 
     def counters(self) -> dict[str, Any]:
         return self.group.counters

@@ -112,7 +112,9 @@ class Simulated:
     def __init__(self, medium: Medium, rank: int) -> None:
         self._medium, self.rank, self.world = medium, rank, medium.world
         self._step = 0
+        self.notes: list[str] = []
         self._counts = {"data_expected": 0, "data_arrived": 0, "payload_bytes": 0}
+        self._first = [0, 0]  # packets of first halves: expected, arrived
 
     def set_step(self, step: int) -> None:
         self._step = step
@@ -206,9 +208,9 @@ class Simulated:
 
     def _share(self, arrived: dict[int, Bits]) -> float:
         """Of all first halves so far, this one included."""
-        expected = self._counts["data_expected"] + sum(len(b) for b in arrived.values())
-        came = self._counts["data_arrived"] + sum(int(b.sum()) for b in arrived.values())
-        return came / expected if expected else 1.0
+        self._first[0] += sum(len(b) for b in arrived.values())
+        self._first[1] += sum(int(b.sum()) for b in arrived.values())
+        return self._first[1] / self._first[0] if self._first[0] else 1.0
 
     def _account(self, half: int, arrived: dict[int, Bits], layout: Layout, begun: float) -> Account:
         expected, came = sum(len(b) for b in arrived.values()), sum(int(b.sum()) for b in arrived.values())

@@ -24,6 +24,7 @@ from workloads.training.measure import gradient_bias
 from workloads.training.report import result_row
 from workloads.training.settings import read
 from workloads.transport.patience import TransportError
+from workloads.transport.policy import PolicyError
 
 
 class TrainingError(Exception):
@@ -73,6 +74,8 @@ class Trainer:
 
     def _step(self, step: int) -> None:
         begun = time.perf_counter()
+        for seat in self.seats:
+            seat.strategy.channel.set_step(step)  # DDP sends while autograd works
         losses = self.job.engine(self.job.batches.at(step)).tolist()  # waits for the GPU
         computed = time.perf_counter()
         grads = None
@@ -110,7 +113,9 @@ class Trainer:
     def _bias(self, step: int, grads: list[torch.Tensor]) -> None:
         found = self.crew.each(lambda n: gradient_bias(self.seats[n].strategy, self.seats[n].control, grads[n]))
         for seat, numbers in zip(self.seats, found, strict=True):
-            seat.door.record("bias", step=step, **numbers)
+            if numbers:
+                seat.weights.append(numbers["weights"])
+                seat.door.record("bias", step=step, **numbers)
 
     def _evaluate(self, step: int) -> dict[str, Any]:
         if self.job.data is None:
@@ -144,7 +149,7 @@ def main() -> None:
     doors = Door.seats_from_environment()
     try:
         Trainer(doors).run()
-    except (TrainingError, DataError, ModelError, checkpoint.CheckpointError, TransportError) as error:
+    except (TrainingError, DataError, ModelError, checkpoint.CheckpointError, TransportError, PolicyError) as error:
         with suppress(OSError):  # a full disk may be why
             doors[0].record("error", message=str(error))
         sys.exit(f"lossbench training: {error}")

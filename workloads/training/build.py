@@ -146,6 +146,7 @@ def _links(settings: Settings, crew: Crew) -> tuple[list[Channel], list[Control]
     """The channel that loses packets, and the control beside it."""
     world, all_here = crew.doors[0].world_size, len(crew.doors) == crew.doors[0].world_size
     local = LocalTable(world) if all_here else None
+    crew.barriers += [local.barrier] if local else []
     if settings.simulated is not None:
         if not all_here:
             raise SystemExit(
@@ -153,8 +154,9 @@ def _links(settings: Settings, crew: Crew) -> tuple[list[Channel], list[Control]
             )
         layers = [[Rule(**rule) for rule in rules] for rules in settings.simulated]
         medium = Medium(world, layers, crew.doors[0].seed)
-        table = LocalTable(world)
-        return [Simulated(medium, d.rank) for d in crew.doors], [LocalControl(table, d.rank) for d in crew.doors]
+        assert local is not None
+        crew.barriers.append(medium.barrier)
+        return [Simulated(medium, d.rank) for d in crew.doors], [LocalControl(local, d.rank) for d in crew.doors]
     policy = Policy.from_environment()
 
     def connect(number: int) -> tuple[Channel, Control]:

@@ -3,20 +3,40 @@ ranks have."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import pickle
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from workloads.training.seat import Seat
 
 KEPT = 2
+FREE = (
+    "steps",
+    "epochs",
+    "resume",
+    "checkpoint_dir",
+    "checkpoint_every",
+    "evaluate_every",
+    "drift_every",
+    "bias_every",
+)
 
 
 class CheckpointError(Exception):
     """One line that says what to do."""
+
+
+def fingerprint(options: Mapping[str, Any]) -> str:
+    """Of what makes the training what it is; how long it goes on, and where it is kept, is not part of it."""
+    same = {key: value for key, value in options.items() if key not in FREE}
+    return hashlib.sha256(json.dumps(same, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _path(folder: Path, step: int, rank: int) -> Path:
@@ -32,8 +52,9 @@ def save(folder: Path, seat: Seat, step: int) -> None:
     """After `step` steps."""
     rank = seat.door.rank
     state = {
-        "step": step, "world": seat.door.world_size, "strategy": seat.strategy.name,
-        "values": seat.strategy.flat.values.cpu(), "state": seat.strategy.state_dict(),
+        "step": step, "world": seat.door.world_size, "strategy": seat.strategy.name, "seed": seat.door.seed,
+        "options": fingerprint(seat.door.options),
+        "values": seat.strategy.flat.values.detach().cpu().clone(), "state": seat.strategy.state_dict(),
         "buffers": {name: buffer.cpu() for name, buffer in seat.model.named_buffers()},
     }  # fmt: skip
     try:
@@ -74,6 +95,10 @@ def load(folder: Path, seat: Seat) -> int:
 
 
 def _check(state: dict[str, object], seat: Seat, path: Path) -> None:
-    for name, here in (("world", seat.door.world_size), ("strategy", seat.strategy.name)):
-        if state[name] != here:
-            raise CheckpointError(f"{path} was made with {name} {state[name]}, this run has {here}: use another folder")
+    here = {
+        "world": seat.door.world_size, "strategy": seat.strategy.name, "seed": seat.door.seed,
+        "options": fingerprint(seat.door.options),
+    }  # fmt: skip
+    for name, mine in here.items():
+        if state[name] != mine:
+            raise CheckpointError(f"{path} was made with {name} {state[name]}, this run has {mine}: use another folder")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -24,6 +24,7 @@ class Crew:
 
     def __init__(self, doors: Sequence[Door]) -> None:
         self.doors = list(doors)
+        self.barriers: list[threading.Barrier] = []  # at which ranks of this process meet
         self._threads = [] if len(doors) == 1 else [ThreadPoolExecutor(1, f"rank-{d.rank}") for d in doors]
         if self._threads:
             sys.setswitchinterval(SWITCH_S)  # a thread that wakes up would wait 5 ms for each of the others
@@ -37,6 +38,12 @@ class Crew:
         if not self._threads:
             return [work(0)]
         futures = [thread.submit(work, seat) for seat, thread in enumerate(self._threads)]
+        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        for future in done:
+            if future.exception() is not None:  # others may wait for this one: for them it is over, too
+                for barrier in self.barriers:
+                    barrier.abort()
+                future.result()
         return [future.result() for future in futures]
 
 

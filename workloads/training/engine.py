@@ -77,9 +77,7 @@ class Stacked(Engine):
 
 
 class Graphed(Engine):
-    """The loop as one CUDA graph, every rank on a stream of its own: launching kernels one by one costs more than
-    running
-    them in a network this small."""
+    """The loop as one CUDA graph: launching so many small kernels one by one costs more than running them."""
 
     def __init__(self, **keys: Any) -> None:
         super().__init__(**keys)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
 import torch
 
@@ -90,18 +91,18 @@ class DriftMeter:
         return [float(square) for square in lags] if past else []
 
 
-def gradient_bias(strategy: Strategy, control: Control, own: torch.Tensor) -> dict[str, float]:
-    """The aggregated own block against the mean of all gradients (gathered reliably): how long it is along that mean
-    (1 =
-    unbiased), how far off, and how much too much weight this worker's own gradient got."""
-    mean = control.gather(own).mean(0)
-    low, high = strategy.own_part()
+def gradient_bias(strategy: Strategy, control: Control, own: torch.Tensor) -> dict[str, Any]:
+    """The aggregated own block against all gradients, gathered reliably: the weight that each worker's got (1/N each if
+    nothing is lost), how long the result is along their mean (1 = unbiased), how far off it is. All ranks call this."""
     if strategy.aggregated is None:
         return {}
-    got, true, mine = strategy.aggregated.double(), mean[low:high].double(), own[low:high].double()
-    rest = mine - true
+    low, high = strategy.own_part()
+    rows = control.gather(own)[:, low:high].double()
+    got, true = strategy.aggregated.double(), rows.mean(0)
+    weights = torch.linalg.lstsq(rows @ rows.T, rows @ got).solution  # least squares: got = sum of weight x gradient
     return {
+        "weights": [float(w) for w in weights],
+        "own_weight": float(weights[strategy.channel.rank]) - 1 / len(rows),
         "scale": float(got @ true / (true @ true).clamp(min=1e-30)),
         "error": float((got - true).norm() / true.norm().clamp(min=1e-30)),
-        "own_weight": float((got - true) @ rest / (rest @ rest).clamp(min=1e-30)),
     }

@@ -13,32 +13,48 @@ import torch
 
 from workloads import sync
 from workloads.data.fetch import DataError
-from workloads.data.sets import load
+from workloads.data.sets import DataSet, load
 from workloads.models import ModelError, build
-from workloads.training.settings import read
+from workloads.training.settings import Settings, read
+from workloads.transport.policy import Policy, PolicyError
 
 
 def check(every: list[dict[str, Any]]) -> None:
-    loaded = {}
+    Policy.from_environment()
+    loaded: dict[tuple[str, str], DataSet] = {}
     for options in every:
         settings = read(options)
-        if settings.strategy not in sync.STRATEGIES:
-            known = ", ".join(sync.STRATEGIES)
-            raise SystemExit(f"workload.options.strategy: no strategy '{settings.strategy}'; known are {known}")
+        check_alone(settings)
         if settings.data == "random_walk":
             continue
         key = (settings.data, settings.data_dir)
         if key not in loaded:
             loaded[key] = load(*key)
         with torch.device("meta"):  # shapes only
-            build(settings.model, kind=loaded[key].kind, about=loaded[key].about)
+            model = build(settings.model, kind=loaded[key].kind, about=loaded[key].about)
+        context = getattr(getattr(model, "shape", None), "context", settings.window)
+        if settings.window > context:
+            raise SystemExit(f"workload.options.window: {settings.model} looks back {context} bytes at most")
+
+
+def check_alone(settings: Settings) -> None:
+    """What can be said without any data."""
+    if settings.strategy not in sync.STRATEGIES:
+        known = ", ".join(sync.STRATEGIES)
+        raise SystemExit(f"workload.options.strategy: no strategy '{settings.strategy}'; known are {known}")
+    if settings.trusted == "nccl" and not torch.cuda.is_available():
+        raise SystemExit("workload.options.trusted: nccl needs a GPU; say gloo")
+    try:
+        settings.make_optimizer([torch.nn.Parameter(torch.empty(2, 2, device="meta"))])
+    except (TypeError, ValueError) as error:
+        raise SystemExit(f"workload.options.optimizer_options: {error}") from None
 
 
 def main() -> None:
     """The reason goes to standard output; a download's progress bar has the other one."""
     try:
         check(json.load(sys.stdin))
-    except (DataError, ModelError, SystemExit) as error:
+    except (DataError, ModelError, PolicyError, SystemExit) as error:
         print(error)
         sys.exit(2)
 

@@ -11,6 +11,7 @@ from workloads.training.build import Built
 
 LAST = 0.1  # of all steps: the training loss is their mean
 WORST_TAIL = 0.99
+CUT_SAID = 0.001
 SHOWN = ["strategy", "train_loss", "MEASURE", "MEASURE_agreed", "drift_first", "drift_last", "arrived", "ms_step"]
 SHOWN_OF_NOISE = [
     "strategy",
@@ -30,7 +31,8 @@ def result_row(
     settings, measure = job.settings, job.task.measure
     ms = 1000 * np.array(step_s) if step_s else np.zeros(1)
     last = max(1, round(LAST * len(step_s)))
-    train_loss = _mean_over_ranks(job, [float(np.mean(s.losses[-last:])) if s.losses else 0.0 for s in job.seats])
+    ran = bool(step_s)  # a resumed run may have nothing left to do
+    train_loss = _mean_over_ranks(job, [float(np.mean(s.losses[-last:])) for s in job.seats]) if ran else None
     shared: dict[str, Any] = {
         "strategy": _name(job),
         "workers": job.seats[0].door.world_size, "steps": job.steps, "train_loss": train_loss,
@@ -45,7 +47,9 @@ def result_row(
     shared["arrived"] = sum(halves) / len(halves) if halves else None
     shown = SHOWN if measure else SHOWN_OF_NOISE
     shown = [name.replace("MEASURE", measure) for name in shown]
-    note = "simulated loss: no packet crossed a network" if settings.simulated is not None else ""
+    shared |= _heard(job)
+    shared["cut"] = _mean_over_ranks(job, [seat.cut / max(seat.expected, 1) for seat in job.seats])
+    note = "; ".join(_notes(job, shared["cut"]))
     return [{**shared, "shown": [name for name in shown if name in shared], "note": note} for _ in job.seats]
 
 
@@ -53,6 +57,25 @@ def _name(job: Built) -> str:
     settings = job.settings
     rule = f" {settings.rule}" if settings.strategy == "gradient_averaging" else ""
     return settings.strategy + rule + (" (simulated)" if settings.simulated is not None else "")
+
+
+def _notes(job: Built, cut: float) -> list[str]:
+    out = list(job.seats[0].strategy.channel.notes)
+    if job.settings.simulated is not None:
+        out.append("simulated loss: no packet crossed a network")
+    if cut > CUT_SAID:
+        out.append(f"{100 * cut:.2g} % of the packets were cut by the own deadline, not lost by the network")
+    return out
+
+
+def _heard(job: Built) -> dict[str, Any]:
+    """How much each worker counts in the other owners' means, 1 = as much as all others (bias_every)."""
+    if not job.seats[0].weights:
+        return {}
+    mine = torch.tensor([np.mean(seat.weights, axis=0).tolist() for seat in job.seats], dtype=torch.float64)
+    table = _everywhere(job, mine).reshape(-1, mine.shape[1])  # [owner, worker]
+    table.fill_diagonal_(float("nan"))
+    return {"heard": [round(float(w), 4) for w in table.nanmean(0) * len(table)]}
 
 
 def _judged(job: Built, found: dict[str, Any], measure: str) -> dict[str, Any]:
@@ -65,7 +88,8 @@ def _judged(job: Built, found: dict[str, Any], measure: str) -> dict[str, Any]:
     out |= {f"{name}_agreed": value for name, value in agreed.items()}
     out |= {f"{name}_mean_model": value for name, value in (found.get("mean") or {}).items()}
     spread = everybody[:, names.index(measure)]
-    return {**out, "worst_worker": float(spread.min()), "best_worker": float(spread.max())}
+    ends = sorted((float(spread.min()), float(spread.max())), reverse=not job.task.higher_is_better)
+    return {**out, "worst_worker": ends[0], "best_worker": ends[1]}
 
 
 def _everywhere(job: Built, table: torch.Tensor) -> torch.Tensor:

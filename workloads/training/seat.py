@@ -22,6 +22,9 @@ class Seat:
     meter: DriftMeter
     losses: list[float] = field(default_factory=list)
     arrived: list[list[float]] = field(default_factory=lambda: [[], []])  # per half, per step
+    weights: list[list[float]] = field(default_factory=list)  # of every worker in this owner's mean, where measured
+    cut: int = 0  # packets that the own deadline cut, or that a peer had no room for: not the network's doing
+    expected: int = 0
 
     def assembled(self) -> torch.Tensor | None:
         """Every owner's part of the parameters: the true model where owners are fixed. All ranks call this together."""
@@ -38,6 +41,8 @@ class Seat:
         self.losses.append(loss)
         for half, account in enumerate(accounts[:2]):
             self.arrived[half].append(account.fraction)
+            self.cut += account.cut + account.withheld
+            self.expected += sum(len(bits) for bits in account.arrived.values())
         out: dict[str, Any] = {
             "step": step, "loss": loss, "compute_ms": round(1000 * compute_s, 3),
             "optimizer_ms": round(1000 * self.strategy.optimizer_s, 3),
@@ -50,6 +55,8 @@ class Seat:
             out[f"arrived_{number}"] = round(account.fraction, 5)
             out[f"from_{number}"] = {peer: round(share, 4) for peer, share in account.per_peer().items()}
             out[f"ended_{number}"] = account.ended
+            if account.cut or account.withheld:
+                out[f"cut_{number}"] = account.cut + account.withheld
         return out
 
     def share_arrived(self, half: int) -> float | None:

@@ -68,7 +68,10 @@ class Settings(BaseModel):
 def read(options: Any) -> Settings:
     """One line that names the option and what it may be."""
     try:
-        return Settings.model_validate(dict(options))
+        settings = Settings.model_validate(dict(options))
+        if settings.resume and not settings.checkpoint_dir:
+            raise SystemExit("workload.options.resume: give checkpoint_dir, the folder to resume from")
+        return settings
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

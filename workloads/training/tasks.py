@@ -22,6 +22,7 @@ class Task:
     loss: Callable[[Any, Batch], torch.Tensor]
     judge: Callable[[torch.nn.Module, Any], dict[str, float]]
     measure: str
+    higher_is_better: bool = True
 
 
 def image_loss(call: Any, batch: Batch) -> torch.Tensor:
@@ -97,7 +98,7 @@ def noise_loss(call: Any, batch: Batch) -> torch.Tensor:
 
 TASKS: dict[str, Callable[[dict[str, Any]], Task]] = {
     "images": lambda _: Task(loss=image_loss, judge=judge_images, measure="accuracy"),
-    "text": lambda _: Task(loss=text_loss, judge=judge_text, measure="perplexity"),
+    "text": lambda _: Task(loss=text_loss, judge=judge_text, measure="perplexity", higher_is_better=False),
     "utterances": lambda about: Task(
         loss=utterance_loss, judge=lambda m, b: judge_utterances(about["slots"], m, b), measure="slot_f1"
     ),
