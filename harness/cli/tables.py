@@ -14,6 +14,7 @@ from harness.suite import SuiteResult, summary
 
 COLOURS = {"valid": "green", "unknown": "yellow", "failed": "red"}
 PROOF_ROWS = 8
+NAME_WIDTH = 26  # leaves room for six numbers in 80 columns
 
 
 def coloured(word: str) -> str:
@@ -104,8 +105,12 @@ def show_result_rows(console: Console, rows: list[dict[str, Any]], *, title: str
     shown = rows[0].get("shown") or list(rows[0])
     table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0), title=title, title_justify="left")
     for column in shown:
-        first = column == shown[0]
-        table.add_column(column.replace("_", " "), justify="left" if first else "right", no_wrap=first)
+        if column == shown[0]:  # names may take two lines, numbers are never cut
+            longest = max(len(str(row.get(column))) for row in rows)
+            table.add_column(column.replace("_", " "), overflow="fold", min_width=min(longest, NAME_WIDTH))
+            continue
+        width = max(len(_cell(row.get(column))) for row in rows)
+        table.add_column(column.replace("_", "\n"), justify="right", min_width=width)
     for row in rows:
         void = row.get("path") == "unknown"
         table.add_row(*(_cell(row.get(column)) for column in shown), style="dim" if void else None)
@@ -130,7 +135,7 @@ def _cell(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) >= 0.1 else f"{value:.3g}"  # within eight characters
+        return f"{value:.{4 if abs(value) >= 0.1 else 3 if abs(value) >= 0.01 else 2}g}"  # within eight characters
     return str(value)
 
 

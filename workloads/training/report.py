@@ -12,7 +12,7 @@ from workloads.training.build import Built
 LAST = 0.1  # of all steps: the training loss is their mean
 WORST_TAIL = 0.99
 CUT_SAID = 0.001
-SHOWN = ["strategy", "train_loss", "MEASURE", "MEASURE_agreed", "drift_first", "drift_last", "arrived", "ms_step"]
+SHOWN = ["strategy", "train_loss", "MEASURE", "drift_first", "drift_last", "arrived", "ms_step"]
 SHOWN_OF_NOISE = [
     "strategy",
     "drift_last",
