@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import Work as C10dWork
+from torch._C._distributed_c10d import Work as C10dWork
 
 from harness.contract import Door
 from workloads.collective import exchange
