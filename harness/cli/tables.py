@@ -64,7 +64,8 @@ def show_suite(console: Console, result: SuiteResult) -> None:
     names = [_name(row, seeds=len({r["seed"] for r in rows})) for row in rows]
     table = Table(box=box.SIMPLE, pad_edge=False)
     for column in ("point", "asked", "kernel", "receiver", "fault", "timing", "outcome", "verdict"):
-        table.add_column(column, justify="right" if column in ("asked", "kernel", "receiver") else "left")
+        justify: Any = "right" if column in ("asked", "kernel", "receiver") else "left"
+        table.add_column(column, justify=justify, overflow="fold")
     for name, row in zip(names, rows, strict=True):
         table.add_row(
             name,
