@@ -72,9 +72,6 @@ def choose_device(settings: Settings) -> torch.device:
 
 
 def built(settings: Settings, doors: list[Door]) -> Built:
-    if settings.strategy not in sync.STRATEGIES:
-        known = ", ".join(sync.STRATEGIES)
-        raise SystemExit(f"workload.options.strategy: no strategy '{settings.strategy}'; known are {known}")
     if settings.strategy == "ddp" and (len(doors) > 1 or settings.simulated is not None):
         raise SystemExit("strategy ddp needs one process per rank and a real network: workload.ranks_per_process = 1")
     device = choose_device(settings)

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from workloads import sync
 from workloads.data.fetch import DataError
 from workloads.data.sets import DataSet, load
 from workloads.models import ModelError, build
@@ -39,9 +38,6 @@ def check(every: list[dict[str, Any]]) -> None:
 
 def check_alone(settings: Settings) -> None:
     """What can be said without any data."""
-    if settings.strategy not in sync.STRATEGIES:
-        known = ", ".join(sync.STRATEGIES)
-        raise SystemExit(f"workload.options.strategy: no strategy '{settings.strategy}'; known are {known}")
     if settings.trusted == "nccl" and not torch.cuda.is_available():
         raise SystemExit("workload.options.trusted: nccl needs a GPU; say gloo")
     try:

@@ -7,6 +7,8 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from workloads import sync
+
 OPTIMIZERS = {
     "sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "rmsprop": torch.optim.RMSprop,
     "adagrad": torch.optim.Adagrad, "adafactor": torch.optim.Adafactor,
@@ -69,6 +71,9 @@ def read(options: Any) -> Settings:
     """One line that names the option and what it may be."""
     try:
         settings = Settings.model_validate(dict(options))
+        if settings.strategy not in sync.STRATEGIES:
+            known = ", ".join(sync.STRATEGIES)
+            raise SystemExit(f"workload.options.strategy: no strategy '{settings.strategy}'; known are {known}")
         if settings.resume and not settings.checkpoint_dir:
             raise SystemExit("workload.options.resume: give checkpoint_dir, the folder to resume from")
         return settings
