@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -97,21 +98,26 @@ def cifar(workers: int = 8, epochs: float = 12) -> None:
             full=True)  # fmt: skip
 
 
-def llm(seeds: int = 5) -> None:
-    steps = os.environ.get("STEPS", "400")
+def llm_one(percent: str, seed: str) -> None:
     common = (
-        "topology.hosts=4", f"workload.options.steps={steps}", "workload.options.batch=32", "probe.packets=20000",
-        "workload.options.lr=2e-3", "workload.options.drift_every=50",
+        "topology.hosts=4", f"workload.options.steps={os.environ.get('STEPS', '400')}", "workload.options.batch=32",
+        f"workload.options.lr={os.environ.get('LR', '1e-3')}", "workload.options.drift_every=50", "probe.packets=20000",
         f"workload.ranks_per_process={os.environ.get('PER', '1')}",
     )  # fmt: skip
-    for seed in range(seeds):
-        for percent in (0, 10):
-            run(f"llm {percent} seed {seed}", "packet-loss-llm", *common, f"impair.0.profile.loss.percent={percent}",
-                f"first_seed={seed}", full=True)  # fmt: skip
+    run(f"llm {percent} seed {seed}", "packet-loss-llm", *common, f"impair.0.profile.loss.percent={percent}",
+        f"first_seed={seed}", full=True)  # fmt: skip
+
+
+def llm() -> None:
+    """SEEDS; the two runs of a seed side by side: their losses are asked for, not their times."""
+    for seed in os.environ.get("SEEDS", "0 1 2 3 4").split():
+        pair = [subprocess.Popen([sys.executable, __file__, "llm_one", percent, seed]) for percent in ("0", "10")]
+        for one in pair:
+            one.wait()
 
 
 if __name__ == "__main__":
     try:
-        {"speed": speed, "cifar": cifar, "llm": llm}[sys.argv[1]]()
+        {"speed": speed, "cifar": cifar, "llm": llm, "llm_one": llm_one}[sys.argv[1]](*sys.argv[2:])
     finally:
         NURSERIES.close()

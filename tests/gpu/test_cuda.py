@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from harness import machine, run
-from tests.training import test_backend
+from tests.training import test_backend, test_trainer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.training]
 
@@ -33,3 +34,11 @@ def test_unchanged_training_on_a_gpu_lives_with_ten_percent_loss(
         print(wrapper, {k: summary[k] for k in ("first_lossy", "lossy", "gloo", "payload_bytes", "lost")})
         assert 0.08 < summary["lost"] / summary["data_expected"] < 0.12
         assert summary["payload_bytes"] > 0 and summary["lossy"] < 0.6 * summary["first_lossy"]
+
+
+@pytest.mark.parametrize(("data", "model"), [("digits", "mlp"), ("digits32", "resnet8"), ("pydoc", "llama_200k")])
+def test_a_graph_of_all_ranks_trains_as_ranks_one_by_one(data: str, model: str, tmp_path: Path) -> None:
+    keys = {"data": data, "model": model, "steps": 5, "window": 16, "optimizer": "sgd", "lr": 0.1, "device": "cuda"}
+    loop = test_trainer.trained(tmp_path / "a", engine="loop", **keys)
+    graph = test_trainer.trained(tmp_path / "b", engine="graph", **keys)
+    torch.testing.assert_close(test_trainer.values(loop), test_trainer.values(graph), rtol=1e-3, atol=1e-4)

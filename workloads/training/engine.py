@@ -97,6 +97,7 @@ class Graphed(Engine):
                 found = torch.autograd.grad(loss, flat.parameters)
                 torch._foreach_copy_(flat.views(flat.grads), list(found))
                 losses.append(loss.detach())
+        for stream in self._streams:  # joined only now: the ranks run side by side
             main.wait_stream(stream)
         return torch.stack(losses)
 
