@@ -17,10 +17,13 @@ import ctypes
 import json
 import os
 import struct
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TextIO
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
 
 # --- the datagram header -------------------------------------------------------------------------------------------
 # Little-endian, 32 bytes, at the start of every UDP payload of ours. The ebpf backend reads it in the kernel, so that
@@ -128,6 +131,7 @@ class Door:
     go_path: str = ""
     namespace: str = ""  # the host this rank's sockets belong to, where it is not the process's own
     _records: TextIO | None = None
+    _samples: dict[str, BinaryIO] = field(default_factory=dict)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Door:
@@ -183,6 +187,20 @@ class Door:
         line = {"kind": kind, "rank": self.rank, "time_s": round(time.time(), 6), **fields}
         self._records.write(json.dumps(line, separators=(",", ":")) + "\n")
         self._records.flush()
+
+    def samples(self, name: str, values: Iterable[float]) -> None:
+        """Append to a long set of numbers (latencies, step times): eight bytes each, beside the records."""
+        if not self.records_path:
+            return
+        if name not in self._samples:
+            folder = Path(self.records_path).parent.parent / "samples"
+            folder.mkdir(exist_ok=True)
+            path = folder / f"{name}.rank-{self.rank}.f64"
+            self._samples[name] = open(path, "ab", buffering=0)  # noqa: SIM115 - open as long as the rank
+        numbers = array("d", values)
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        self._samples[name].write(numbers.tobytes())
 
     def ready(self) -> None:
         """Say that this rank could start now, then wait until the harness opens the gate for all."""

@@ -67,6 +67,8 @@ class Row:
     duplicates: int = 0
     reordered: int = 0
     delay_ms_p50: float | None = None
+    burst_counts: tuple[int, ...] = ()  # bursts of 1, 2, ... packets, the last of them "or longer"
+    burst_shares: tuple[float, ...] = ()  # the same, as asked
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

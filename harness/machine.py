@@ -12,7 +12,7 @@ import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +186,7 @@ def user_namespaces() -> str | None:
     return None
 
 
+@lru_cache(maxsize=1)
 def gpus() -> list[str]:
     if shutil.which("nvidia-smi") is None:
         return []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness import lossmodel, statistics
 from harness.evidence import Count, Counts, FlowSeen, Proof, Row
@@ -12,6 +13,8 @@ from harness.lossmodel import Bits
 from harness.placement import Hook, Rule, Rules
 from harness.profile import BlockLoss, TraceLoss
 from harness.verdict import Finding, Judgement, Status
+
+LONGEST_BURST = 40  # longer ones are counted together
 
 
 def prove(*, rules: Rules, flows: list[FlowSeen], counts: Counts, read_back: dict[tuple[Hook, str], float | None],
@@ -113,7 +116,21 @@ def _row(hook: Hook, rule: Rule | None, flows: list[FlowSeen], count: Count | No
         duplicates=sum(flow.duplicates for flow in flows),
         reordered=sum(flow.reordered for flow in flows),
         delay_ms_p50=float(np.median(delays)) if delays else None,
+        burst_counts=_histogram(runs),
+        burst_shares=_asked_histogram(chain, len(_histogram(runs))),
     )
+
+
+def _histogram(runs: NDArray[np.int64]) -> tuple[int, ...]:
+    return tuple(int(n) for n in np.bincount(np.minimum(runs, LONGEST_BURST))[1:])
+
+
+def _asked_histogram(chain: lossmodel.Chain | None, upto: int) -> tuple[float, ...]:
+    if chain is None or not upto:
+        return ()
+    shares = lossmodel.burst_lengths(chain, up_to=upto)
+    shares[-1] = max(0.0, 1 - shares[:-1].sum())
+    return tuple(round(float(s), 6) for s in shares)
 
 
 def _exact(rule: Rule | None, hook: Hook, flows: list[FlowSeen], count: Count | None) -> bool | None:

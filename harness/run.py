@@ -63,7 +63,7 @@ def execute(experiment: Experiment, *, seed: int, chosen: dict[str, Any], folder
         progress("3 manifest")
         run_folder = RunFolder(folder)
         token = derive_seed(time.time_ns(), journal.id)
-        run_folder.write("manifest.json", manifest(experiment, seed, chosen, backend, why, journal.id))
+        run_folder.write("manifest.json", manifest(experiment, seed, chosen, backend, why, journal.id, folder))
         with plain_errors():
             # 4  Hosts and links.
             progress("4 hosts and links")
@@ -73,6 +73,7 @@ def execute(experiment: Experiment, *, seed: int, chosen: dict[str, Any], folder
             # 5  Offloads, so that loss acts on MTU-sized packets.
             progress("5 offloads")
             network.cut_to_mtu()
+            run_folder.write("links.json", network.star.links_as_json())
             # 6  Profile, rate and priority in force, and read back.
             progress("6 fault in force")
             network.shape()
@@ -173,7 +174,7 @@ def read_counters(network: Network, run_folder: RunFolder, queue_drops_before: i
 
 
 def manifest(
-    experiment: Experiment, seed: int, chosen: dict[str, Any], backend: str, why: str, run_id: str
+    experiment: Experiment, seed: int, chosen: dict[str, Any], backend: str, why: str, run_id: str, folder: Path
 ) -> dict[str, Any]:
     """Enough to understand and repeat the run."""
     topology = experiment.topology
@@ -190,14 +191,16 @@ def manifest(
         "command": store.command_line(),
         "seed": seed,
         "chosen": chosen,
-        "experiment": experiment.model_dump(),
-        "profiles": {e.profile.name: e.profile.model_dump() for e in experiment.impair},
+        "experiment": experiment.model_dump(mode="json"),
+        "profiles": {e.profile.name: e.profile.model_dump(mode="json") for e in experiment.impair},
         "backend": {"name": backend, "why": why},
         "warnings": [text for e in experiment.impair for text in e.profile.warnings()],
         "hook": "MTU-sized packets of a host on entering its switch port (uplink) or leaving it (downlink)",
         "path_loss": distinct[0] if len(distinct) == 1 else losses,  # when the run starts; see timeline.jsonl
         "machine": machine.facts(),
+        "gpus": machine.gpus(),
         "git": store.git_state(),
+        "repeat": f"lossbench replay {folder}",
     }
 
 

@@ -107,6 +107,9 @@ class _NoStar:
     def offloads_wrong(self) -> list[str]:
         return []
 
+    def links_as_json(self) -> dict[str, Any]:
+        return {}
+
 
 class NoNetwork:
     """Every question a run asks its network, with the answer of one that is not there."""

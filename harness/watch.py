@@ -22,7 +22,9 @@ READY_LIMIT_S = 120.0
 
 ROW_OWN = ("kind", "rank", "time_s")
 
-Progress = Callable[[str], None]
+LIVE = ("steps", "loss", "arrived_1", "arrived_2")  # of a rank's records, for the live view
+
+Progress = Callable[[str | dict[str, Any]], None]  # a stage in words, or how the workload does just now
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +70,7 @@ class Watch:
         self._active: tuple[bool, ...] = ()
         self._ever: set[int] = set()
         self._cpu = _cpu_times()
+        self._now: dict[str, Any] = {}
 
     def run(self) -> Watched:
         try:
@@ -124,6 +127,9 @@ class Watch:
         self._cpu = now
         if total:
             self.seen.cpu_busy.append(1 - idle / total)
+        self.progress(
+            {"elapsed_s": elapsed, "last_step": self.seen.last_step, **self._now, "network": self._network_now}
+        )
         gone = self.network.ports_missing()
         if gone:
             raise RunError(f"links went away during the run: switch ports {', '.join(gone)}")
@@ -138,7 +144,9 @@ class Watch:
             kind = record.get("kind")
             if kind == "step" and isinstance(record.get("step"), int):
                 self.seen.last_step = max(self.seen.last_step, record["step"])
-                self.progress(f"step {self.seen.last_step}")
+                self._now |= {name: record[name] for name in LIVE if name in record}
+            elif kind == "begin":
+                self._now |= {name: record[name] for name in LIVE if name in record}
             elif kind == "summary":
                 self.seen.summaries.append(record)
             elif kind == "row":
@@ -147,6 +155,11 @@ class Watch:
                 self._take_traffic(record)
             elif kind == "error":
                 self.seen.errors.append(f"rank {record['rank']}: {record.get('message', 'error')}")
+
+    def _network_now(self) -> tuple[int, int]:
+        """Packets that met a rule, and those dropped, since the last change; only asked for where somebody looks."""
+        here = [c for counters in self.network.current_counters().values() for c in counters.values()]
+        return sum(c.seen for c in here), sum(c.dropped for c in here)
 
     def _take_traffic(self, record: dict[str, Any]) -> None:
         columns = (record.get("sent"), record.get("received"))

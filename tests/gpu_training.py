@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from harness import experiment as experiments
 from harness import machine
 from harness import suite as suites
 from harness.nursery import Nurseries
+from harness.store import SuiteFolder
 
 OUT = Path(os.environ.get("OUT", "/tmp"))
 LIMIT_S = float(os.environ.get("SECONDS_LIMIT", "100000"))
@@ -31,10 +33,11 @@ def run(name: str, suite: str, *settings: str, full: bool = False) -> None:
         return
     began = time.monotonic()
     ((chosen, experiment),) = experiments.points(experiments.find(suite), settings=list(settings), full=full)
+    plan = suites.plan_of([(chosen, experiment)], seeds=1)
+    folder = SuiteFolder(Path(tempfile.mkdtemp(prefix="lossbench-runs-")))
     found = suites.run_plan(
-        [(chosen, experiment, experiment.first_seed)], folder=Path("/tmp/lossbench-runs") / name.replace(" ", "_"),
-        run_id="gpu", kernel=machine.look(), progress=lambda *_: None, nurseries=NURSERIES,
-    )  # fmt: skip
+        plan, folder=folder, run_id="gpu", kernel=machine.look(), progress=lambda *_: None, nurseries=NURSERIES
+    )
     result = found.as_json()["summary"][0]
     row, took = result["rows"][0] if result["rows"] else {}, time.monotonic() - began
     well = result["columns"]["outcome"] == "valid" and row

@@ -121,7 +121,7 @@ def verify(net: str | None = NET, packets: int = typer.Option(120_000, "--packet
     lab = labs.find(net)
     proof = labs.verify(lab, packets=packets)
     console = Console(highlight=False)
-    tables.show_rows(console, proof.rows, title=f"lab {lab.id}, backend {lab.backend}")
+    tables.show_rows(console, [row.as_json() for row in proof.rows], title=f"lab {lab.id}, backend {lab.backend}")
     for reason in proof.judgement.reasons():
         console.print(f"- {reason}", markup=False)
     console.print(f"fault: {tables.coloured(proof.judgement.status.word)}")

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from harness import __version__
-from harness.cli import guest_view, lab, machine_view, running
+from harness.cli import guest_view, lab, machine_view, reporting, running
 from harness.errors import ExitCode, LossbenchError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 valid, 1 an expectation failed, 2 usage, 3 unknown, 4 this machine is not able.",
 )
 app.command("run")(running.run)
+app.command("report")(reporting.report)
 app.command("doctor")(machine_view.doctor)
 app.command("clean")(machine_view.clean)
 app.add_typer(machine_view.profile_app, name="profile")

@@ -6,11 +6,38 @@ import json
 import secrets
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
 
 from harness import rootless
+
+if TYPE_CHECKING:
+    from harness.store import SuiteFolder
+    from harness.suite import Planned
+
+
+def _planned(
+    suite: str, *, settings: list[str], full: bool, seeds: int | None, out: Path, resume: bool
+) -> tuple[SuiteFolder | None, str, list[Planned]]:
+    """(the folder to go on with, the run's id, all runs)."""
+    from harness import experiment
+    from harness import suite as suites
+    from harness.errors import UsageError
+
+    if Path(suite).is_dir():
+        if not resume:
+            raise UsageError(f"{suite} is a folder", next_step="to go on with a run that was ended add --resume")
+        if settings or full or seeds:
+            raise UsageError(
+                "a folder is resumed as it was planned", next_step="drop --set, --seeds, --full, --backend"
+            )
+        return suites.resume(Path(suite))
+    plan = suites.plan_of(experiment.points(experiment.find(suite), settings=settings, full=full), seeds=seeds)
+    if resume:
+        return suites.resume(suites.newest_unfinished(out, plan))
+    return None, secrets.token_hex(3), plan
 
 
 def run(
@@ -23,7 +50,12 @@ def run(
     ),
     data_dir: Path | None = typer.Option(None, "--data-dir", help="Folder with data sets (or LOSSBENCH_DATA)."),
     out: Path = typer.Option(Path("results/runs"), "--out", help="Folder for the results."),
+    resume: bool = typer.Option(
+        False, "--resume", help="Go on with a run that was ended: give its folder, or the same suite and settings."
+    ),
     as_json: bool = typer.Option(False, "--json", help="One JSON object on standard output."),
+    junit: Path | None = typer.Option(None, "--junit", help="Verdicts as a JUnit file, for CI."),
+    github_summary: bool = typer.Option(False, "--github-summary", help="Tables into $GITHUB_STEP_SUMMARY."),
 ) -> None:
     """Build the network, prove the fault, run the workload, judge, undo everything.
 
@@ -33,27 +65,36 @@ def run(
 
       lossbench run proof --set topology.hosts=8 --set impair.0.profile=bursty_5 --seeds 3
 
-      lossbench run my_experiment.toml --json
+      lossbench run my_experiment.toml --seeds 5 --junit verdicts.xml
+
+      lossbench run results/runs/20261115-120000_quickstart_ab12cd --resume
     """
     # Before anything starts a thread: an ordinary user needs a user namespace of their own.
     if rootless.needed():
         rootless.enter()
-    from harness import experiment
     from harness import suite as suites
-    from harness.cli import tables
+    from harness.cli import live, tables
 
     if backend is not None:
         settings = [*settings, f"backend={backend}"]
     if data_dir is not None:
         settings = [*settings, f"workload.options.data_dir={str(data_dir.resolve())!r}"]
-    points = experiment.points(experiment.find(suite), settings=settings, full=full)
+    folder, run_id, plan = _planned(suite, settings=settings, full=full, seeds=seeds, out=out, resume=resume)
     console = Console(stderr=True, highlight=False)
-    with tables.Progress(console, quiet=as_json) as progress:
-        result = suites.run_suite(points, seeds=seeds, out=out, run_id=secrets.token_hex(3), progress=progress.show)
+    with live.View(console, quiet=as_json) as view:
+        result = suites.run_suite(plan, out=out, run_id=run_id, progress=view.show, resumed=folder)
     if as_json:
         sys.stdout.write(json.dumps(result.as_json(), default=str) + "\n")
     else:
         tables.show_suite(console, result)
+    if junit is not None:
+        from harness.junit import write
+
+        write([result.folder], junit)
+    if github_summary:
+        from harness.cli import reporting
+
+        reporting.github_summary([result.folder])
     from harness.verdict import EXIT_CODES
 
     raise typer.Exit(EXIT_CODES[result.status])

@@ -1,16 +1,17 @@
-"""What people see at a terminal: progress and tables that fit 80 columns."""
+"""What people see at a terminal when a suite has ended: tables that fit 80 columns."""
 
 from __future__ import annotations
 
-from types import TracebackType
+import json
+from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.status import Status as Spinner
 from rich.table import Table
 
-from harness.suite import SuiteResult, summary
+from harness.naming import point_name
+from harness.suite import SuiteResult
 
 COLOURS = {"valid": "green", "unknown": "yellow", "failed": "red"}
 PROOF_ROWS = 8
@@ -25,42 +26,10 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.3g} %"
 
 
-class Progress:
-    """A spinner on a terminal, one line per stage elsewhere, nothing when quiet."""
-
-    def __init__(self, console: Console, *, quiet: bool) -> None:
-        self.console = console
-        self.quiet = quiet
-        self._spinner: Spinner | None = None
-        self._last = ""
-
-    def __enter__(self) -> Progress:
-        if self.console.is_terminal and not self.quiet:
-            self._spinner = self.console.status("looking at the machine")
-            self._spinner.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._spinner is not None:
-            self._spinner.stop()
-
-    def show(self, number: int, total: int, what: str) -> None:
-        text = (
-            f"run {number + 1} of {total}, step {what}" if what[0].isdigit() else f"run {number + 1} of {total}: {what}"
-        )
-        if self._spinner is not None:
-            self._spinner.update(text)
-        elif not self.quiet and text != self._last and not what.startswith("step "):
-            self.console.print(text, markup=False)
-        self._last = text
-
-
 def show_suite(console: Console, result: SuiteResult) -> None:
-    if len(result.results) == 1:
-        show_proof(console, result)
-    rows = [summary(*one) for one in result.results]
+    rows = list(result.summaries)
+    if len(rows) == 1:
+        show_proof(console, result.folder / "000", rows[0])
     names = [_name(row, seeds=len({r["seed"] for r in rows})) for row in rows]
     table = Table(box=box.SIMPLE, pad_edge=False)
     for column in ("point", "asked", "kernel", "receiver", "fault", "timing", "outcome", "verdict"):
@@ -147,36 +116,29 @@ def _asked(losses: list[float]) -> str:
 
 
 def _name(row: dict[str, Any], *, seeds: int) -> str:
-    point = " ".join(_word(value) for value in row["point"].values()) or "run"
-    return f"{point} #{row['seed']}" if seeds > 1 else point
+    name = point_name(row["point"])
+    return f"{name} #{row['seed']}" if seeds > 1 else name
 
 
-def _word(value: Any) -> str:
-    """A swept value in few letters: of tables and lists what is inside them."""
-    if isinstance(value, dict):
-        return " ".join(_word(v) for k, v in value.items() if k != "why")
-    return "+".join(_word(v) for v in value) if isinstance(value, list) else str(value)
-
-
-def show_proof(console: Console, result: SuiteResult) -> None:
+def show_proof(console: Console, folder: Path, row: dict[str, Any]) -> None:
     """Asked, read back, kernel, receiver: the four figures side by side."""
-    _, experiment, one = result.results[0]
-    if one.proof is None:
-        return
-    show_rows(console, one.proof.rows, title=f"{experiment.topology.hosts} hosts, backend {one.backend}")
+    path = folder / "proof.json"
+    if path.exists():
+        rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+        show_rows(console, rows, title=f"{row['hosts']} hosts, backend {row['backend']}")
 
 
-def show_rows(console: Console, rows: Any, *, title: str) -> None:
+def show_rows(console: Console, rows: list[dict[str, Any]], *, title: str) -> None:
     table = Table(box=box.SIMPLE, pad_edge=False, title=title, title_justify="left")
     for name in ("where", "asked", "read back", "kernel dropped", "receiver", "burst", "proof"):
         table.add_column(name, justify="left" if name in ("where", "proof") else "right")
     for row in rows[:PROOF_ROWS]:
         table.add_row(
-            row.hook,
-            percent(row.asked),
-            percent(row.read_back),
-            "-" if row.kernel_seen is None else f"{row.kernel_dropped} of {row.kernel_seen}",
-            f"{row.receiver_missing}",
+            row["hook"],
+            percent(row["asked"]),
+            percent(row["read_back"]),
+            "-" if row["kernel_seen"] is None else f"{row['kernel_dropped']} of {row['kernel_seen']}",
+            str(row["receiver_missing"]),
             _burst(row),
             _proof_word(row),
         )
@@ -185,13 +147,13 @@ def show_rows(console: Console, rows: Any, *, title: str) -> None:
         console.print(f"... and {len(rows) - PROOF_ROWS} more rows in proof.json")
 
 
-def _burst(row: Any) -> str:
-    if row.burst_seen is None:
+def _burst(row: dict[str, Any]) -> str:
+    if row["burst_seen"] is None:
         return "-"
-    return f"{row.burst_seen:.2f}" + (f" ({row.burst_asked:.2f})" if row.burst_asked is not None else "")
+    return f"{row['burst_seen']:.2f}" + (f" ({row['burst_asked']:.2f})" if row["burst_asked"] is not None else "")
 
 
-def _proof_word(row: Any) -> str:
-    if row.exact is not None:
-        return "exact" if row.exact else "[red]differs[/]"
-    return "-" if row.p_value is None else f"p={row.p_value:.2g}"
+def _proof_word(row: dict[str, Any]) -> str:
+    if row["exact"] is not None:
+        return "exact" if row["exact"] else "[red]differs[/]"
+    return "-" if row["p_value"] is None else f"p={row['p_value']:.2g}"

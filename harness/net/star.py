@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 from pyroute2 import IPRoute
 
@@ -132,19 +133,29 @@ class Star:
         stats = {link["index"]: link.get_attr("IFLA_STATS64") for link in self.switch.get_links()}
         return sum(int(stats[port]["tx_dropped"]) for port in self.ports.values() if port in stats)
 
-    def offloads_wrong(self) -> list[str]:
-        """Read back: interfaces whose offloads are not as loss per MTU packet needs them."""
-        out = []
+    def offloads(self) -> Iterator[tuple[str, str, dict[str, bool], dict[str, bool]]]:
+        """Both ends of every data link: (host, interface, what is in force, what loss per MTU packet needs)."""
         for host in self.topology.all_hosts():
             for place, interface, wanted in (
                 (host.name, DATA_INTERFACE, offloads.HOST),
                 (SWITCH, host.port, offloads.PORT),
             ):
                 with namespaces.inside(self.namespace(place)):
-                    out += [
-                        f"{host.name} {interface} {name}" for name in offloads.wrong(offloads.read(interface), wanted)
-                    ]
-        return out
+                    real = offloads.read(interface)
+                yield host.name, interface, real, wanted
+
+    def links_as_json(self) -> dict[str, Any]:
+        ends: dict[str, Any] = {}
+        for host, interface, real, _ in self.offloads():
+            ends.setdefault(host, {})[interface] = real
+        return {"mtu": self.topology.mtu, "offloads": ends}
+
+    def offloads_wrong(self) -> list[str]:
+        return [
+            f"{host} {link} {name}"
+            for host, link, real, wanted in self.offloads()
+            for name in offloads.wrong(real, wanted)
+        ]
 
     def close(self) -> None:
         """Handles only; `remove` takes the network down."""

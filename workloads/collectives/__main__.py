@@ -154,7 +154,7 @@ class Bench:
             "path": ("ok" if sent >= 0.99 else "unknown") if calls else "-", "note": one.why_not,
         }  # fmt: skip
         if self.door.rank == 0 and calls:
-            self.door.record("samples", contender=one.name, ms=[round(float(x), 3) for x in ms])
+            self.door.samples(f"{one.name}_ms", ms.tolist())
         if isinstance(one.contender, Lossy) and one.contender.fractions:
             self._add_lossy(row, one.contender, own_s=one.seconds)
         return row

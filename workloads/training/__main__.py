@@ -67,6 +67,7 @@ class Trainer:
         ready_together(self.doors)
         for seat in self.seats:
             seat.door.record("begin", first_step=first, steps=self.job.steps, device=str(self.job.device),
+                             steps_per_epoch=self.job.batches.steps_per_epoch,
                              engine=type(self.job.engine).__name__, parameters=len(seat.strategy.flat.values),
                              data=self.job.data.checksum() if self.job.data else "noise",
                              torch=torch.__version__)  # fmt: skip
@@ -88,6 +89,7 @@ class Trainer:
             if not math.isfinite(loss):
                 raise TrainingError(f"rank {seat.door.rank}: the loss is {loss} at step {step}; a lower lr may help")
         self.step_s.append(time.perf_counter() - begun)
+        self.seats[0].door.samples("step_ms", [1000 * self.step_s[-1]])
         self.outside_s += self.step_s[-1] - (computed - begun) - spent
         if grads is not None:
             self._bias(step, grads)

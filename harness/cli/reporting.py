@@ -1,0 +1,183 @@
+"""`lossbench report`: lists results, or shows some: at the terminal, as Markdown, CSV, LaTeX, JUnit, plots, a page."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from harness.errors import NotAbleError, UsageError
+
+if TYPE_CHECKING:
+    from harness.report.content import Content
+    from harness.report.index import Suite
+
+ROOT = Path("results/runs")
+LIBRARIES = ("scipy", "matplotlib", "jinja2", "polars")
+
+
+class Format(StrEnum):
+    """How tables are written to standard output."""
+
+    terminal = "terminal"
+    markdown = "markdown"
+    csv = "csv"
+    latex = "latex"
+
+
+def need_libraries() -> None:
+    import importlib.util
+
+    missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise NotAbleError(f"reports need {', '.join(missing)}", next_step="pip install 'lossbench[report]'")
+
+
+def known_runs(incomplete: str) -> list[str]:
+    """For shell completion."""
+    names = ["latest"]
+    if ROOT.is_dir():
+        names += [part for path in ROOT.iterdir() for part in (path.name.rpartition("_")[2],) if path.is_dir()]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+RUNS = typer.Argument(None, metavar="RUN...", help="Folders, ids, suite names (their latest), commits, or `latest`.",
+                      autocompletion=known_runs)  # fmt: skip
+IN = typer.Option(ROOT, "--in", help="Where results are.")
+
+
+def report(
+    runs: list[str] = RUNS,
+    where: Path = IN,
+    format_: Format = typer.Option(Format.terminal, "--format", help="Of the tables on standard output."),
+    html: Path | None = typer.Option(None, "--html", help="One self-contained page."),
+    plots: Path | None = typer.Option(None, "--plots", help="A folder for the plots (SVG, PDF, PNG)."),
+    baseline: str = typer.Option("", "--baseline", help="The line that others are compared with; else the first."),
+    bootstrap: bool = typer.Option(False, "--bootstrap", help="Intervals by bootstrap (from 20 seeds on)."),
+    with_simulated: bool = typer.Option(False, "--with-simulated", help="Average simulated runs too; labels stay."),
+    junit: Path | None = typer.Option(None, "--junit", help="Verdicts as a JUnit file, for CI."),
+    github: bool = typer.Option(False, "--github-summary", help="Tables into $GITHUB_STEP_SUMMARY."),
+    suite: str = typer.Option("", "--suite", help="List only this suite."),
+    verdict: str = typer.Option("", "--verdict", help="List only valid, failed or unknown ones."),
+    since: str = typer.Option("", "--since", help="List only those from this day on (2026-11-15)."),
+    commit: str = typer.Option("", "--commit", help="List only those made with this commit."),
+) -> None:
+    """Results, old and new. Without RUN: a list of what there is.
+
+    Examples:
+
+      lossbench report
+
+      lossbench report --suite quickstart --verdict valid
+
+      lossbench report latest --html report.html --plots plots/
+
+      lossbench report ab12cd --baseline "reliable clean" --format latex > table.tex
+    """
+    need_libraries()
+    from harness.report import index
+
+    console = Console(stderr=True, highlight=False)
+    if not runs:
+        chosen = index.Filter(suite=suite, verdict=verdict, since=since, commit=commit)
+        suites, problems = index.scan(where)
+        _list([one for one in suites if chosen.takes(one)])
+        for text in [*problems, *(text for one in suites for text in one.problems if "did not end" not in text)]:
+            console.print(text, markup=False, soft_wrap=True)
+        return
+    picked, problems = index.pick(runs, where)
+    contents = gather_all(picked, baseline=baseline, bootstrap=bootstrap, with_simulated=with_simulated)
+    for text in dict.fromkeys([*problems, *(text for one in contents for text in one.problems)]):
+        console.print(text, markup=False, soft_wrap=True)
+    _write_tables(contents, format_)
+    _write_files(contents, problems, html=html, plots=plots, junit=junit, github=github, console=console)
+
+
+def gather_all(suites: list[Suite], *, baseline: str = "", bootstrap: bool = False, with_simulated: bool = False
+               ) -> list[Content]:  # fmt: skip
+    from harness.report.content import gather
+
+    return [gather(one, baseline=baseline, bootstrap=bootstrap, with_simulated=with_simulated) for one in suites]
+
+
+def _list(suites: list[Suite]) -> None:
+    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("id", "started", "suite", "runs", "verdict", "commit"):
+        table.add_column(name, overflow="fold")
+    from harness.cli.tables import coloured
+
+    for one in suites:
+        done, planned = len(one.runs), len(one.plan.plan)
+        made = str(done) if done == planned else f"{done} of {planned}"
+        table.add_row(one.id, one.started[:16].replace("T", " "), one.name, made, coloured(one.verdict), one.commit)
+    console = Console(highlight=False)
+    console.print(table if suites else "no results that fit")
+    if suites:
+        console.print(f"next: lossbench report {suites[-1].id} --html report.html", markup=False)
+
+
+def _write_tables(contents: list[Content], format_: Format) -> None:
+    from harness.report import tables
+
+    every = [table for one in contents for table in one.tables]
+    if format_ != Format.terminal:
+        write = {Format.markdown: tables.markdown, Format.csv: tables.csv_text, Format.latex: tables.latex}[format_]
+        sys.stdout.write(write(every))
+        return
+    console = Console(highlight=False)
+    for one in contents:
+        for table in one.tables:
+            tables.terminal(console, table)
+        for text in one.reasons:
+            console.print(text, markup=False)
+
+
+def _write_files(contents: list[Content], problems: list[str], *, html: Path | None, plots: Path | None,
+                 junit: Path | None, github: bool, console: Console) -> None:  # fmt: skip
+    if plots is not None:
+        from harness.report import canvas
+        from harness.report.figures import all_pictures
+
+        for one in contents:
+            folder = plots if len(contents) == 1 else plots / one.suite.id
+            written = canvas.save(all_pictures(one), folder)
+            console.print(f"plots: {len(written)} files in {folder}", markup=False, soft_wrap=True)
+    if html is not None:
+        from harness.report import page
+
+        page.write(contents, problems, html)
+        console.print(f"page: {html}", markup=False, soft_wrap=True)
+    if junit is not None:
+        from harness.junit import write
+
+        write([one.suite.folder for one in contents], junit)
+    if github:
+        _github(contents)
+
+
+def github_summary(folders: list[Path]) -> None:
+    """After `lossbench run --github-summary`."""
+    need_libraries()
+    from harness.report import index
+
+    _github(gather_all([index.read_suite(folder) for folder in folders]))
+
+
+def _github(contents: list[Content]) -> None:
+    from harness.report import tables
+
+    target = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not target:
+        raise UsageError("GITHUB_STEP_SUMMARY is not set", next_step="this works inside a GitHub Actions step")
+    with open(target, "a", encoding="utf-8") as file:
+        for one in contents:
+            file.write(f"## lossbench {one.suite.name}: {one.suite.verdict}\n\n")
+            file.write(tables.markdown(one.tables) + "\n")
+            file.writelines(f"- {text}\n" for text in one.reasons)

@@ -1,0 +1,46 @@
+"""A JUnit file: CI systems show one case per run; failed is a failure, unknown an error, with the reasons in words."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from harness import store
+from harness.naming import point_name
+
+TAGS = {"failed": "failure", "unknown": "error"}
+
+
+def write(folders: Iterable[Path], path: Path) -> None:
+    """One suite for each folder of results."""
+    root = ET.Element("testsuites")
+    for folder in folders:
+        found = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        name = json.loads((folder / "suite.json").read_text(encoding="utf-8"))["suite"]
+        _suite(root, f"lossbench.{name}", found["summary"])
+    ET.indent(root)
+    with store.disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        ET.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
+
+
+def _suite(root: ET.Element, name: str, rows: list[dict[str, Any]]) -> None:
+    counts = {tag: str(sum(row["verdict"] == word for row in rows)) for word, tag in TAGS.items()}
+    suite = ET.SubElement(
+        root, "testsuite", name=name, tests=str(len(rows)), failures=counts["failure"], errors=counts["error"],
+        time=f"{sum(row['duration_s'] for row in rows):.3f}",
+    )  # fmt: skip
+    for row in rows:
+        title = f"{point_name(row['point'])} seed {row['seed']}"
+        case = ET.SubElement(suite, "testcase", classname=name, name=title, time=f"{row['duration_s']:.3f}")
+        reasons = [
+            f"{column} {status}: {reason}"
+            for column, status in row["columns"].items() if status == row["verdict"]
+            for reason in row["reasons"][column]
+        ]  # fmt: skip
+        if row["verdict"] in TAGS:
+            ET.SubElement(case, TAGS[row["verdict"]], message=reasons[0] if reasons else "").text = "\n".join(reasons)
+        ET.SubElement(case, "system-out").text = f"results: {row['dir']}"

@@ -1,0 +1,40 @@
+"""Everything a report says of one suite, gathered once; terminal, files and page only write it down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from harness.report.differences import differences
+from harness.report.groups import Group, groups_of
+from harness.report.index import Suite
+from harness.report.outcomes import results
+from harness.report.proven import proven, reasons
+from harness.report.tables import Table
+from harness.report.tails import SampleSet, sample_sets, tails
+
+
+@dataclass
+class Content:
+    suite: Suite
+    groups: list[Group]
+    tables: list[Table]
+    sets: list[SampleSet]
+    reasons: list[str]
+    problems: list[str]
+    warnings: list[str] = field(default_factory=list)
+
+
+def gather(suite: Suite, *, baseline: str = "", bootstrap: bool = False, with_simulated: bool = False) -> Content:
+    groups = groups_of(suite, with_simulated=with_simulated)
+    sets, problems = sample_sets(groups)
+    made = []
+    if groups:
+        made = [
+            proven(suite), results(suite, groups, bootstrap=bootstrap),
+            differences(suite, groups, baseline=baseline), tails(suite, sets),
+        ]  # fmt: skip
+    return Content(
+        suite=suite, groups=groups, sets=sets, reasons=reasons(suite), problems=[*suite.problems, *problems],
+        tables=[table for table in made if table is not None and len(table.head) > 1],
+        warnings=list(dict.fromkeys(text for run in suite.runs for text in run.summary.warnings)),
+    )  # fmt: skip

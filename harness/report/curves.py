@@ -1,0 +1,117 @@
+"""Step records of a run as curves: loss, drift. A line that is damaged is passed over, a file that is, named."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars
+from numpy.typing import NDArray
+from scipy import stats
+
+from harness.report.groups import Group
+from harness.report.index import Run
+
+FIELDS = {"kind": polars.String, "step": polars.Int64, "loss": polars.Float64, "pair": polars.Float64,
+          "steps_per_epoch": polars.Float64}  # fmt: skip
+POINTS = 150  # of a curve that is drawn
+BAND_FROM = 3  # seeds
+
+
+@dataclass(frozen=True)
+class Curve:
+    x: NDArray[np.float64]
+    y: NDArray[np.float64]
+    low: NDArray[np.float64] | None = None
+    high: NDArray[np.float64] | None = None
+
+
+class Curves:
+    """Loss and drift of groups of runs; each run's records are read once and let go."""
+
+    def __init__(self, groups: list[Group]) -> None:
+        self.groups = groups
+        self._of: dict[Path, tuple[Curve | None, Curve | None, float | None]] = {}
+        for run in (run for group in groups for run in group.runs):
+            table = records(run)
+            self._of[run.folder] = curve(table, "step", "loss"), curve(table, "drift", "pair"), epochs(table)
+
+    def loss(self, group: Group) -> Curve | None:
+        return together(one for run in group.runs if (one := self._of[run.folder][0]) is not None)
+
+    def drift(self, group: Group) -> Curve | None:
+        return together(one for run in group.runs if (one := self._of[run.folder][1]) is not None)
+
+    def epoch(self, group: Group) -> float | None:
+        """Steps that make an epoch, if the workload said so."""
+        return next((e for run in group.runs if (e := self._of[run.folder][2])), None)
+
+
+def records(run: Run) -> polars.DataFrame:
+    parts = [_read(path) for path in sorted((run.folder / "records").glob("*.jsonl"))]
+    return polars.concat(parts) if parts else polars.DataFrame(schema=FIELDS)
+
+
+def _read(path: Path) -> polars.DataFrame:
+    try:
+        raw = path.read_bytes()
+        raw = raw[: raw.rfind(b"\n") + 1]  # a rank that was killed may have left half a line
+        return polars.read_ndjson(raw, schema=FIELDS) if raw else polars.DataFrame(schema=FIELDS)
+    except (OSError, polars.exceptions.PolarsError):
+        return _line_by_line(path)
+
+
+def _line_by_line(path: Path) -> polars.DataFrame:
+    found: list[dict[str, Any]] = []
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    for line in lines:
+        try:
+            record = json.loads(line)
+            found.append({name: record.get(name) for name in FIELDS})
+        except (ValueError, AttributeError):
+            continue
+    try:
+        return polars.DataFrame(found, schema=FIELDS, strict=False)
+    except polars.exceptions.PolarsError:
+        return polars.DataFrame(schema=FIELDS)
+
+
+def curve(table: polars.DataFrame, kind: str, measure: str) -> Curve | None:
+    """Mean over ranks at each step, then over windows of steps; None where there are fewer than two."""
+    rows = table.filter((polars.col("kind") == kind) & polars.col(measure).is_finite())
+    if not len(rows):
+        return None
+    means = rows.group_by("step").agg(polars.col(measure).mean()).sort("step")
+    steps, values = means["step"].to_numpy().astype(float) + 1, means[measure].to_numpy()
+    if len(steps) < 2:
+        return None
+    window = max(1, -(-len(steps) // POINTS))
+    cuts = np.arange(0, len(steps), window)
+    sizes = np.diff([*cuts, len(steps)])
+    return Curve(np.add.reduceat(steps, cuts) / sizes, np.add.reduceat(values, cuts) / sizes)
+
+
+def epochs(table: polars.DataFrame) -> float | None:
+    found = table["steps_per_epoch"].drop_nulls()
+    return float(found[0]) if len(found) else None
+
+
+def together(curves: Iterable[Curve]) -> Curve | None:
+    """Mean over seeds at the steps all have; a 95 % t-band from three seeds on."""
+    some = list(curves)
+    if not some:
+        return None
+    size = min(len(one.x) for one in some)
+    table = np.array([one.y[:size] for one in some])
+    mean = table.mean(0)
+    if len(some) < BAND_FROM:
+        return Curve(some[0].x[:size], mean)
+    half = stats.t.ppf(0.975, len(some) - 1) * table.std(0, ddof=1) / np.sqrt(len(some))
+    return Curve(some[0].x[:size], mean, mean - half, mean + half)

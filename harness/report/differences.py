@@ -1,0 +1,64 @@
+"""Lines of a table against one of them, paired over common seeds."""
+
+from __future__ import annotations
+
+from harness.errors import UsageError
+from harness.measures import short
+from harness.report import inference
+from harness.report.groups import Group, shown_of
+from harness.report.index import Suite
+from harness.report.inference import ALPHA, Difference
+from harness.report.tables import Cell, Table
+
+
+def baseline_of(groups: list[Group], wanted: str) -> Group:
+    found = [group for group in groups if group.name == wanted] or [g for g in groups if wanted in g.name]
+    if wanted and len(found) != 1:
+        known = ", ".join(f"'{group.name}'" for group in groups)
+        problem = "no line" if not found else f"{len(found)} lines"
+        raise UsageError(f"--baseline {wanted}: {problem} of that name", next_step=f"known: {known}")
+    return found[0] if wanted else groups[0]
+
+
+def differences(suite: Suite, groups: list[Group], *, baseline: str = "") -> Table | None:
+    """Paired over common seeds against one line; None where nothing can be paired."""
+    if len(groups) < 2:
+        return None
+    base, names = baseline_of(groups, baseline), shown_of(groups)
+    found: dict[tuple[str, str], Difference] = {}
+    for group in groups:
+        for name in names:
+            one = inference.paired(base.sound(name), group.sound(name)) if group is not base else None
+            if one is not None and one.n > 1:
+                found[group.name, name] = one
+    if not found:
+        return None
+    sure = dict(zip(found, inference.corrected(list(found.values())), strict=True))
+    rows = [
+        [Cell(group.name), *(_difference_cell(sure.get((group.name, name))) for name in names)]
+        for group in groups if group is not base
+    ]  # fmt: skip
+    tidy = [
+        {
+            "suite": suite.name, "point": point, "measure": f"{name} minus {base.name}", "n": one.n, "mean": one.mean,
+            "low": one.low, "high": one.high, "method": one.method, "relative": one.relative, "p": one.p,
+            "p_corrected": one.p_all,
+        }
+        for (point, name), one in sure.items()
+    ]  # fmt: skip
+    notes = [f"Paired over common seeds; * = p < {ALPHA:g}, corrected for all {len(sure)} comparisons (Holm)."]
+    return Table(f"{suite.name}: change against '{base.name}'", ["point", *names], rows, notes, tidy)
+
+
+def _difference_cell(one: Difference | None) -> Cell:
+    if one is None:
+        return Cell("-", "void")
+    star = "*" if one.significant else ""
+    scale = one.relative / one.mean if one.relative is not None and one.mean else None
+    half = None if one.low is None or one.high is None else (one.high - one.low) / 2
+    if scale is None:
+        text = f"{one.mean:+.3g}{star}" + ("" if half is None else f"\n± {short(half)}")
+    else:
+        text = f"{100 * one.mean * scale:+.3g}%{star}" + ("" if half is None else f"\n± {100 * half * scale:.2g}%")
+    p = "-" if one.p_all is None else f"{one.p_all:.2g}"
+    return Cell(text, "", f"n = {one.n}, difference {one.mean:.4g}, corrected p = {p} ({one.method})")

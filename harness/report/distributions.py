@@ -1,0 +1,69 @@
+"""Distributions: times with their tail, burst lengths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from harness.report.canvas import COLOURS, MOST_LINES, Picture, legend, looks, sheet
+from harness.report.content import Content
+
+MOST_SAMPLES = 20_000  # drawn of a distribution; its tail is always drawn whole
+
+
+def slower_than(content: Content) -> Picture | None:
+    """The share of samples slower than a time: the tail is where the line goes on to the right."""
+    sets = [one for one in content.sets if sum(map(len, one.parts)) >= 20][:MOST_LINES]
+    if not sets:
+        return None
+    figure, (axes,) = sheet()
+    points = {group.name.partition(": ")[0]: group.point for group in content.groups}
+    styles = looks({**points.get(one.point, {}), "": one.what} if len({s.what for s in sets}) > 1 else
+                   points.get(one.point, {}) for one in sets)  # fmt: skip
+    for one, look in zip(sets, styles, strict=True):
+        values = np.sort(one.numbers)
+        share = 1 - np.arange(len(values)) / len(values)
+        keep = _thinned(len(values))
+        axes.plot(values[keep], share[keep], label=one.label + ("" if one.sound else " ?"), **look)
+    axes.set(xlabel="ms", ylabel="share that took longer", xscale="log", yscale="log")
+    legend(axes)
+    says = "All seeds and ranks together. ?: the machine was too busy to believe times."
+    return Picture("tail", "Times and their tail", says, figure)
+
+
+def _thinned(size: int) -> Any:
+    if size <= MOST_SAMPLES:
+        return slice(None)
+    tail = MOST_SAMPLES // 10
+    body = np.linspace(0, size - tail - 1, MOST_SAMPLES // 10).astype(int)
+    return np.concatenate([body, np.arange(size - tail, size)])
+
+
+def bursts(content: Content) -> Picture | None:
+    """How many packets were lost in a row, in the proof: seen against asked."""
+    seen: dict[str, tuple[Any, Any]] = {}
+    for run in content.suite.runs:
+        for row in run.proof_rows():
+            counts, shares = row.get("burst_counts") or [], row.get("burst_shares") or []
+            if counts and len(counts) == len(shares) and sum(counts) > 50:
+                old = seen.get(row["rule"], (np.zeros(0), np.zeros(0)))
+                seen[row["rule"]] = (_plus(old[0], np.array(counts)), _plus(old[1], sum(counts) * np.array(shares)))
+    if not seen:
+        return None
+    chosen = dict(list(seen.items())[:3])
+    figure, panels = sheet(len(chosen), height=2.8, width=min(3.4 * len(chosen) + 1, 9))
+    for axes, (rule, (counts, wanted)) in zip(panels, chosen.items(), strict=True):
+        lengths = np.arange(1, len(counts) + 1)
+        axes.bar(lengths, counts, color=COLOURS[0], alpha=0.5, label="seen")
+        axes.plot(lengths[wanted > 0], wanted[wanted > 0], color=COLOURS[1], marker="o", markersize=3, label="asked")
+        axes.set(xlabel="packets lost in a row", ylabel="bursts", yscale="log", title=str(rule))
+        legend(axes)
+    return Picture("bursts", "Burst lengths, asked and seen", "Of the probes that proved the fault.", figure)
+
+
+def _plus(a: Any, b: Any) -> Any:
+    out = np.zeros(max(len(a), len(b)))
+    out[: len(a)] += a
+    out[: len(b)] += b
+    return out

@@ -1,0 +1,99 @@
+"""Runs that differ in nothing but the seed, brought together; what stands on an unproven column is kept apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness import measures
+from harness.report.index import Run, Suite
+
+
+@dataclass(frozen=True)
+class Value:
+    """One number of one run. `void` says why it may not be averaged; empty if it may."""
+
+    run: Run
+    number: float
+    void: str = ""
+
+
+@dataclass
+class Group:
+    """One line of a table: a point of the sweep (and, where a run has several rows, one of them) over all seeds."""
+
+    name: str
+    point: dict[str, Any]
+    runs: list[Run] = field(default_factory=list)
+    values: dict[str, list[Value]] = field(default_factory=dict)
+    shown: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def simulated(self) -> bool:
+        return any(run.simulated for run in self.runs)
+
+    def sound(self, measure: str) -> dict[int, float]:
+        """By seed: what may be averaged and compared."""
+        return {v.run.summary.seed: v.number for v in self.values.get(measure, []) if not v.void}
+
+    def void(self, measure: str) -> list[Value]:
+        return [v for v in self.values.get(measure, []) if v.void]
+
+
+def void_because(run: Run, row: dict[str, Any], measure: str, *, with_simulated: bool) -> str:
+    columns = run.summary.columns
+    if row.get("path") == "unknown":
+        return "its bytes did not cross the impaired links"
+    if run.simulated and not with_simulated:
+        return "loss was simulated"
+    if columns.get("outcome") == "failed":
+        return "the workload failed"
+    if columns.get("fault") != "valid" and not run.simulated:
+        return f"the fault is {columns.get('fault', 'unknown')}"
+    if measures.of(measure).column == "timing" and columns.get("timing") != "valid":
+        return "the machine was too busy to believe times"
+    few = measures.too_few(row, measure)
+    return f"fewer than {few} samples" if few else ""
+
+
+def groups_of(suite: Suite, *, with_simulated: bool = False) -> list[Group]:
+    """In the order of the plan."""
+    out: dict[str, Group] = {}
+    for run in suite.runs:
+        several = len(run.summary.rows) > 1
+        for row in run.summary.rows or [_from_summaries(run)]:
+            shown = [name for name in row.get("shown", list(row)) if isinstance(name, str)]
+            what = str(row.get(shown[0], "")) if shown else ""
+            name = f"{run.name}: {what}" if several else run.name
+            name += " (simulated)" if run.simulated else ""
+            group = out.setdefault(name, Group(name=name, point=run.summary.point))
+            _add(group, run, row, shown, with_simulated=with_simulated)
+    return list(out.values())
+
+
+def _from_summaries(run: Run) -> dict[str, Any]:
+    """A workload without rows of its own still has the numbers of its summary records."""
+    return {"workload": "", **run.summary.workload}
+
+
+def _add(group: Group, run: Run, row: dict[str, Any], shown: list[str], *, with_simulated: bool) -> None:
+    group.runs.append(run)
+    group.shown = group.shown or shown[1:]
+    if row.get("note"):
+        group.notes.append(str(row["note"]))
+    for measure, raw in row.items():
+        number = measures.number(raw)
+        if number is None or measure in measures.NOT_MEASURED:
+            continue
+        why = void_because(run, row, measure, with_simulated=with_simulated)
+        group.values.setdefault(measure, []).append(Value(run, number, why))
+
+
+def shown_of(groups: Iterable[Group]) -> list[str]:
+    """Measures that a table shows, in the order of the first group that has them."""
+    out: dict[str, None] = {}
+    for group in groups:
+        out |= dict.fromkeys(name for name in group.shown if name in group.values)
+    return list(out)

@@ -1,0 +1,197 @@
+"""Finding results: suites in a folder, their runs; what is damaged or foreign is named and left out."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from harness.errors import UsageError
+from harness.naming import point_name
+from harness.results import RunSummary, Stored, SuitePlan
+
+Model = TypeVar("Model", bound=Stored)
+WORDS = ("valid", "unknown", "failed")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run that ended."""
+
+    folder: Path
+    number: int
+    summary: RunSummary
+
+    @property
+    def name(self) -> str:
+        return point_name(self.summary.point)
+
+    @property
+    def simulated(self) -> bool:
+        return self.summary.backend == "simulated"
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        return self._json("manifest.json")
+
+    def proof_rows(self) -> list[dict[str, Any]]:
+        rows = self._json("proof.json").get("rows", [])
+        return [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+
+    def _json(self, name: str) -> dict[str, Any]:
+        """Empty where it is missing or damaged: the summary alone makes the tables."""
+        try:
+            found = json.loads((self.folder / name).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+@dataclass
+class Suite:
+    """One folder of `lossbench run`."""
+
+    folder: Path
+    plan: SuitePlan
+    runs: list[Run] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        return self.plan.run_id
+
+    @property
+    def name(self) -> str:
+        return self.plan.suite
+
+    @property
+    def started(self) -> str:
+        return self.plan.sessions[0].started
+
+    @property
+    def commit(self) -> str:
+        git = self.plan.sessions[-1].git
+        return str(git.get("commit", ""))[:10] + ("+" if git.get("dirty") else "")
+
+    @property
+    def verdict(self) -> str:
+        """The worst of its runs; unknown while some are missing."""
+        words = [run.summary.verdict for run in self.runs]
+        if len(words) < len(self.plan.plan):
+            words.append("unknown")
+        return max(words, key=WORDS.index, default="unknown")
+
+
+def read_suite(folder: Path) -> Suite:
+    """Raises UsageError if this is not one."""
+    suite = Suite(folder=folder, plan=_read(folder / "suite.json", SuitePlan))
+    for planned in suite.plan.plan:
+        place = folder / f"{planned.number:03d}"
+        if not (place / "summary.json").exists():
+            suite.problems.append(f"{place}: did not end ({'killed' if place.exists() else 'not begun'})")
+            continue
+        try:
+            suite.runs.append(Run(place, planned.number, _read(place / "summary.json", RunSummary)))
+        except UsageError as error:
+            suite.problems.append(f"{error}: left out")
+    return suite
+
+
+def _read(path: Path, model: type[Model]) -> Model:
+    try:
+        return model.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path}: can't be read ({error.strerror})") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"{path}: damaged, or not ours ({where + ': ' if where else ''}{first['msg']})") from None
+
+
+def scan(root: Path) -> tuple[list[Suite], list[str]]:
+    """All suites below `root`, oldest first, and what was left out."""
+    suites, problems = [], []
+    for path in sorted(_entries(root)):
+        if not path.is_dir():
+            problems.append(f"{path}: not a run folder: left out")
+            continue
+        try:
+            suites.append(read_suite(path))
+        except UsageError as error:
+            problems.append(f"{error}: left out")
+    return sorted(suites, key=lambda suite: suite.folder.name), problems
+
+
+def _entries(root: Path) -> Iterator[Path]:
+    if not root.is_dir():
+        raise UsageError(f"{root}: no such folder", next_step="make results first: lossbench run quickstart")
+    yield from (path for path in root.iterdir() if not path.name.startswith("."))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    """Which suites are wanted; empty means any."""
+
+    suite: str = ""
+    verdict: str = ""
+    since: str = ""
+    commit: str = ""
+
+    def __post_init__(self) -> None:
+        if self.since:
+            try:
+                time.strptime(self.since, "%Y-%m-%d")
+            except ValueError:
+                raise UsageError(f"--since {self.since}: not a date", next_step="for example 2026-11-15") from None
+        if self.verdict and self.verdict not in WORDS:
+            raise UsageError(f"--verdict {self.verdict}: no such verdict", next_step=f"known: {', '.join(WORDS)}")
+
+    def takes(self, suite: Suite) -> bool:
+        return (
+            (not self.suite or suite.name == self.suite)
+            and (not self.verdict or suite.verdict == self.verdict)
+            and (not self.since or suite.started[:10] >= self.since)
+            and (not self.commit or suite.commit.startswith(self.commit))
+        )
+
+
+def pick(words: list[str], root: Path) -> tuple[list[Suite], list[str]]:
+    """Each word is a folder, `latest`, a run's id, a suite's name (its latest), or a commit (all made with it)."""
+    out: list[Suite] = []
+    problems: list[str] = []
+    known: list[Suite] | None = None
+    for word in words:
+        if Path(word).is_dir():
+            out.append(read_suite(_suite_folder(Path(word))))
+            continue
+        if known is None:
+            known, problems = scan(root)
+        out += _named(word, known, root)
+    distinct = {suite.folder.resolve(): suite for suite in out}
+    return list(distinct.values()), problems + [text for suite in distinct.values() for text in suite.problems]
+
+
+def _suite_folder(path: Path) -> Path:
+    """The suite that a folder is, or that the run in it belongs to."""
+    return path.parent if (path.parent / "suite.json").exists() and not (path / "suite.json").exists() else path
+
+
+def _named(word: str, known: list[Suite], root: Path) -> list[Suite]:
+    if word == "latest" and known:
+        return [known[-1]]
+    by_name = [suite for suite in known if suite.name == word]
+    if by_name:
+        return [by_name[-1]]
+    found = [suite for suite in known if suite.id == word or suite.folder.name == word]
+    if not found and len(word) >= 6:
+        found = [suite for suite in known if suite.commit.startswith(word[:10])]
+    if not found:
+        step = f"`lossbench report --in {root}` lists them; or give a folder"
+        raise UsageError(f"no run '{word}' in {root}", next_step=step)
+    return found

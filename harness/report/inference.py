@@ -1,0 +1,121 @@
+"""How sure a number is: t-intervals, paired and unpaired differences, corrected for how many were made; and percentiles
+only where enough samples stand behind them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from harness.measures import needed
+
+LEVEL = 0.95
+ALPHA = 0.05  # of all comparisons of a table together
+BOOTSTRAP_FROM = 20  # a bootstrap of fewer values only shuffles them
+RESAMPLES = 9999
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """A mean over runs; `low` to `high` is its interval, None where one value says nothing of spread."""
+
+    n: int
+    mean: float
+    sd: float | None = None
+    low: float | None = None
+    high: float | None = None
+    method: str = ""
+
+    @property
+    def half(self) -> float | None:
+        return None if self.low is None or self.high is None else (self.high - self.low) / 2
+
+
+def estimate(values: Sequence[float], *, bootstrap: bool = False) -> Estimate | None:
+    """None for no values. A bootstrap (BCa) is made only where n allows it, else the t-interval."""
+    if not values:
+        return None
+    array = np.asarray(values, dtype=float)
+    n, mean = len(array), float(array.mean())
+    if n == 1:
+        return Estimate(n=1, mean=mean)
+    sd = float(array.std(ddof=1))
+    if sd == 0:
+        return Estimate(n=n, mean=mean, sd=0.0, low=mean, high=mean, method="t")
+    if bootstrap and n >= BOOTSTRAP_FROM:
+        found = stats.bootstrap((array,), np.mean, confidence_level=LEVEL, n_resamples=RESAMPLES, rng=0)
+        low, high = (float(end) for end in found.confidence_interval)
+        return Estimate(n=n, mean=mean, sd=sd, low=low, high=high, method="bootstrap")
+    half = float(stats.t.ppf((1 + LEVEL) / 2, n - 1)) * sd / math.sqrt(n)
+    return Estimate(n=n, mean=mean, sd=sd, low=mean - half, high=mean + half, method="t")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """b - a; `p` is None where no test is possible, `p_all` is corrected for all comparisons made with it."""
+
+    n: int
+    mean: float
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    p_all: float | None = None
+    relative: float | None = None  # of a's mean
+    method: str = ""
+
+    @property
+    def significant(self) -> bool:
+        p = self.p if self.p_all is None else self.p_all
+        return p is not None and p < ALPHA
+
+
+def paired(a: Mapping[Any, float], b: Mapping[Any, float]) -> Difference | None:
+    """Over the seeds that both have; None if they have none in common."""
+    seeds = [seed for seed in a if seed in b]
+    if not seeds:
+        return None
+    changes = np.array([b[seed] - a[seed] for seed in seeds])
+    base = float(np.mean([a[seed] for seed in seeds]))
+    found = estimate(changes.tolist())
+    assert found is not None
+    relative = found.mean / abs(base) if base else None
+    out = Difference(n=found.n, mean=found.mean, low=found.low, high=found.high, relative=relative, method="paired t")
+    if found.n < 2:
+        return out
+    if found.sd == 0:  # the same difference every time: none at all, or one without any doubt
+        return replace(out, p=1.0 if found.mean == 0 else 0.0)
+    return replace(out, p=float(stats.ttest_1samp(changes, 0.0).pvalue))
+
+
+def unpaired(a: Sequence[float], b: Sequence[float]) -> Difference | None:
+    """Welch's test: spreads may differ."""
+    if not a or not b:
+        return None
+    mean, base = float(np.mean(b) - np.mean(a)), float(np.mean(a))
+    out = Difference(n=min(len(a), len(b)), mean=mean, relative=mean / abs(base) if base else None, method="Welch t")
+    if min(len(a), len(b)) < 2:
+        return out
+    if np.std(a) == 0 and np.std(b) == 0:
+        return replace(out, low=mean, high=mean, p=1.0 if mean == 0 else 0.0)
+    found = stats.ttest_ind(b, a, equal_var=False)
+    interval = found.confidence_interval(LEVEL)
+    return replace(out, low=float(interval.low), high=float(interval.high), p=float(found.pvalue))
+
+
+def corrected(found: Sequence[Difference]) -> list[Difference]:
+    """Holm: the chance of one false alarm among all of them stays at ALPHA."""
+    tested = sorted((n for n, one in enumerate(found) if one.p is not None), key=lambda n: found[n].p or 0.0)
+    out, worst = list(found), 0.0
+    for rank, number in enumerate(tested):
+        worst = max(worst, min(1.0, (len(tested) - rank) * (found[number].p or 0.0)))
+        out[number] = replace(found[number], p_all=worst)
+    return out
+
+
+def percentile(values: NDArray[np.float64], q: float) -> float | None:
+    return float(np.quantile(values, q)) if len(values) >= needed(q) else None

@@ -1,0 +1,78 @@
+"""Percentiles of long sample sets, each only with enough samples behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness import samples
+from harness.measures import short
+from harness.report import inference
+from harness.report.groups import Group
+from harness.report.index import Suite
+from harness.report.tables import Cell, Table
+
+PERCENTILES = (0.5, 0.99, 0.999)
+
+
+@dataclass
+class SampleSet:
+    """One kind of samples of one point, all seeds and ranks together. `sound`: its times may be believed."""
+
+    point: str
+    what: str
+    sound: bool
+    parts: list[NDArray[np.float64]] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        return self.point if self.what == "step_ms" else f"{self.point}: {self.what.removesuffix('_ms')}"
+
+    @property
+    def numbers(self) -> NDArray[np.float64]:
+        return np.concatenate(self.parts)
+
+
+def sample_sets(groups: list[Group]) -> tuple[list[SampleSet], list[str]]:
+    """Each run's samples are read once; and what could not be read."""
+    out: dict[tuple[str, str], SampleSet] = {}
+    problems: list[str] = []
+    for run in {run.folder: run for group in groups for run in group.runs}.values():
+        found, faults = samples.read(run.folder)
+        problems += faults
+        for what, numbers in found.items():
+            one = out.setdefault((run.name, what), SampleSet(run.name, what, True))
+            one.parts.append(numbers)
+            one.sound &= run.summary.columns.get("timing") == "valid"
+    return list(out.values()), problems
+
+
+def tails(suite: Suite, sets: list[SampleSet]) -> Table | None:
+    rows, tidy = [], []
+    for one in sets:
+        numbers = one.numbers
+        if not len(numbers):
+            continue
+        mark, style = ("", "") if one.sound else ("?", "void")
+        values = [inference.percentile(numbers, q) for q in PERCENTILES]
+        texts = ["-" if value is None else short(value) + mark for value in values]
+        rows.append([
+            Cell(one.label), Cell(str(len(numbers))), *(Cell(text, style) for text in texts),
+            Cell(short(float(numbers.max())) + mark, style),
+        ])  # fmt: skip
+        tidy += [
+            {
+                "suite": suite.name, "point": one.point, "measure": f"{one.what} p{100 * q:g}", "n": len(numbers),
+                "mean": value,
+            }
+            for q, value in zip(PERCENTILES, values, strict=True)
+        ]  # fmt: skip
+    if not rows:
+        return None
+    notes = ["A percentile q is printed only with at least 10/(1-q) samples: p99 needs 1000, p99.9 needs 10000."]
+    if not all(one.sound for one in sets):
+        notes.append("?: the machine was too busy to believe times.")
+    head = ["samples (ms)", "n", *(f"p{100 * q:g}" for q in PERCENTILES), "max"]
+    return Table(f"{suite.name}: tail", head, rows, notes, tidy)

@@ -1,0 +1,77 @@
+"""What a run leaves, as models: the schema of the files, and the check when they are read again."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Word: TypeAlias = Literal["valid", "unknown", "failed"]
+
+
+class Stored(BaseModel):
+    """Later versions may add keys: what is not known is kept, what is needed is checked."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+
+class Counted(Stored):
+    loss: float | None = None
+
+
+class RunSummary(Stored):
+    """NNN/summary.json: one run (one point, one seed)."""
+
+    point: dict[str, Any] = Field(description="What the sweep chose: dotted key to value.")
+    seed: int
+    backend: str
+    hosts: int = Field(ge=1)
+    profiles: list[str] = []
+    asked_loss: list[float] = Field([], description="Mean loss of every rule in force, as asked.")
+    kernel: Counted = Field(Counted(), description="Counted by the kernel in the proof.")
+    receiver: Counted = Field(Counted(), description="Missed by the receivers in the proof.")
+    verdict: Word = Field(description="The worst of the columns that the experiment calls essential.")
+    columns: dict[str, Word] = Field(description="fault, timing, outcome.")
+    reasons: dict[str, list[str]] = {}
+    marks: list[str] = []
+    warnings: list[str] = []
+    workload: dict[str, float | None] = Field({}, description="Summary records, mean over ranks.")
+    rows: list[dict[str, Any]] = Field([], description="Lines of the result table; `shown` names the columns shown.")
+    duration_s: float = 0.0
+
+
+class PlannedRun(Stored):
+    number: int = Field(ge=0)
+    point: dict[str, Any]
+    seed: int
+    experiment: dict[str, Any]
+
+
+class Session(Stored):
+    """One start or resumption of a suite."""
+
+    started: str
+    command: list[str] = []
+    git: dict[str, Any] = {}
+    machine: dict[str, Any] = {}
+    gpus: list[str] = []
+
+
+class SuitePlan(Stored):
+    """suite.json: everything that was going to be run, written first."""
+
+    format: int
+    run_id: str
+    suite: str
+    why: str = ""
+    sessions: list[Session] = Field(min_length=1)
+    plan: list[PlannedRun]
+
+
+class SuiteSummary(Stored):
+    """summary.json of a suite, and what `lossbench run --json` prints."""
+
+    run_id: str
+    verdict: Word
+    dir: str
+    summary: list[RunSummary]
