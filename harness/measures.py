@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -55,6 +56,24 @@ def too_few(row: dict[str, Any], name: str) -> int:
         return 0
     has = row.get("n", row.get("steps"))
     return needed(q) if isinstance(has, int) and has < needed(q) else 0
+
+
+def void_because(
+    measure: str, row: dict[str, Any], *, columns: Mapping[str, str], simulated: bool, with_simulated: bool = False
+) -> str:
+    """Why a number of a row may not be believed or averaged, by the verdict of its run; empty if it may."""
+    if row.get("path") == "unknown":
+        return "its bytes did not cross the impaired links"
+    if simulated and not with_simulated:
+        return "loss was simulated"
+    if columns.get("outcome") == "failed":
+        return "the workload failed"
+    if columns.get("fault") != "valid" and not simulated:
+        return f"the fault is {columns.get('fault', 'unknown')}"
+    if of(measure).column == "timing" and columns.get("timing") != "valid":
+        return "the machine was too busy to believe times"
+    few = too_few(row, measure)
+    return f"fewer than {few} samples" if few else ""
 
 
 def number(value: Any) -> float | None:

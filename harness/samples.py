@@ -45,8 +45,12 @@ def pack(folder: Path) -> bool:
         }
     )
     unfinished = folder / f"{FILE}.part"
-    table.write_parquet(unfinished)
-    os.replace(unfinished, folder / FILE)
+    try:
+        table.write_parquet(unfinished)
+        os.replace(unfinished, folder / FILE)
+    except OSError:  # a full disk: the raw ones are there still
+        unfinished.unlink(missing_ok=True)
+        return False
     for path in raw.values():
         path.unlink()
     return True

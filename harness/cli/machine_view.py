@@ -189,3 +189,19 @@ def show_profile(name: str = typer.Argument(help="A shipped profile's name, or a
         n: "can" if (why := k.refusal(p)) is None else f"can't: {why}" for n, k in registry.KINDS.items()
     }
     typer.echo(json.dumps(body, indent=2))
+
+
+def schema(kind: str = typer.Argument("", help="profile, experiment, suite, run or result; empty lists them.")) -> None:
+    """JSON schemas: of profiles and experiments that you write, of suite.json and summary.json that runs leave.
+
+    Example: lossbench schema experiment > experiment.schema.json
+    """
+    from harness import schemas
+    from harness.errors import UsageError
+
+    if not kind:
+        typer.echo("\n".join(schemas.KINDS))
+        return
+    if kind not in schemas.KINDS:
+        raise UsageError(f"no schema '{kind}'", next_step=f"known: {', '.join(schemas.KINDS)}")
+    typer.echo(json.dumps(schemas.of(kind), indent=1))

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from harness import __version__
-from harness.cli import guest_view, lab, machine_view, reporting, running
+from harness.cli import comparing, guest_view, lab, machine_view, reporting, running
 from harness.errors import ExitCode, LossbenchError
 
 app = typer.Typer(
@@ -24,9 +24,12 @@ app = typer.Typer(
 )
 app.command("run")(running.run)
 app.command("report")(reporting.report)
+app.command("compare")(comparing.compare)
+app.command("replay")(comparing.replay)
 app.command("doctor")(machine_view.doctor)
 app.command("clean")(machine_view.clean)
 app.add_typer(machine_view.profile_app, name="profile")
+app.command("schema")(machine_view.schema)
 app.add_typer(lab.app, name="net")
 app.add_typer(guest_view.app, name="vm")
 

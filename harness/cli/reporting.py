@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from enum import StrEnum
@@ -32,10 +33,12 @@ class Format(StrEnum):
     latex = "latex"
 
 
-def need_libraries() -> None:
-    import importlib.util
+def libraries_missing() -> list[str]:
+    return [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
 
-    missing = [name for name in LIBRARIES if importlib.util.find_spec(name) is None]
+
+def need_libraries() -> None:
+    missing = libraries_missing()
     if missing:
         raise NotAbleError(f"reports need {', '.join(missing)}", next_step="pip install 'lossbench[report]'")
 

@@ -9,7 +9,10 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from harness import measures
+from harness.cli import reporting
 from harness.naming import point_name
 from harness.suite import SuiteResult
 
@@ -28,6 +31,29 @@ def percent(value: float | None) -> str:
 
 def show_suite(console: Console, result: SuiteResult) -> None:
     rows = list(result.summaries)
+    if len({row["seed"] for row in rows}) > 1 and reporting.libraries_missing() == []:
+        _show_over_seeds(console, result)
+    else:
+        _show_each(console, result, rows)
+    for text in dict.fromkeys(text for row in rows for text in row["warnings"]):
+        console.print(f"warning: {text}", markup=False)
+    console.print(f"verdict: {coloured(result.status.word)}   results: {result.folder}", soft_wrap=True)
+
+
+def _show_over_seeds(console: Console, result: SuiteResult) -> None:
+    """Means over seeds need statistics: the tables of a report."""
+    from harness.report.content import gather
+    from harness.report.index import read_suite
+    from harness.report.tables import terminal
+
+    content = gather(read_suite(result.folder))
+    for table in content.tables:
+        terminal(console, table)
+    for text in content.reasons:
+        console.print(text, markup=False)
+
+
+def _show_each(console: Console, result: SuiteResult, rows: list[dict[str, Any]]) -> None:
     if len(rows) == 1:
         show_proof(console, result.folder / "000", rows[0])
     names = [_name(row, seeds=len({r["seed"] for r in rows})) for row in rows]
@@ -46,49 +72,69 @@ def show_suite(console: Console, result: SuiteResult) -> None:
         )
     console.print(table)
     show_results(console, rows, names)
-    for text in dict.fromkeys(text for row in rows for text in row["warnings"]):
-        console.print(f"warning: {text}", markup=False)
     for name, row in zip(names, rows, strict=True):
         for column, status in row["columns"].items():
             if status != "valid":
                 for reason in row["reasons"][column]:
                     console.print(f"{name}, {column}: {reason}", markup=False)
-    console.print(f"verdict: {coloured(result.status.word)}   results: {result.folder}", soft_wrap=True)
 
 
 def show_results(console: Console, rows: list[dict[str, Any]], names: list[str]) -> None:
     """One table for all runs where each has one line, else one for each."""
-    if len(rows) > 1 and all(len(row["rows"]) <= 1 for row in rows):
-        lines = [{**row["rows"][0], "point": name} for name, row in zip(names, rows, strict=True) if row["rows"]]
-        if lines:
-            shown = ["point", *(lines[0].get("shown") or list(lines[0]))[1:]]
-            show_result_rows(console, [{**line, "shown": shown} for line in lines], title="results")
+    lines = [[Line(line, row) for line in row["rows"]] for row in rows]
+    if len(rows) > 1 and all(len(some) <= 1 for some in lines):
+        named = [some[0].named(name) for name, some in zip(names, lines, strict=True) if some]
+        show_lines(console, named, title="results")
         return
-    for name, row in zip(names, rows, strict=True):
-        show_result_rows(console, row["rows"], title=name)
+    for name, some in zip(names, lines, strict=True):
+        show_lines(console, some, title=name)
 
 
-def show_result_rows(console: Console, rows: list[dict[str, Any]], *, title: str) -> None:
-    """The lines a workload made; those whose path was not proven are greyed and say so."""
-    if not rows:
+class Line:
+    """One line a workload made, and the verdict of its run, which says what of it may be believed."""
+
+    def __init__(self, row: dict[str, Any], summary: dict[str, Any]) -> None:
+        self.row, self.summary = row, summary
+        self.shown: list[str] = row.get("shown") or list(row)
+
+    def named(self, name: str) -> Line:
+        """The run's name instead of the workload's."""
+        return Line({**self.row, "point": name, "shown": ["point", *self.shown[1:]]}, self.summary)
+
+    def void(self, column: str) -> str:
+        if measures.number(self.row.get(column)) is None or column in measures.NOT_MEASURED:
+            return ""
+        simulated = self.summary["backend"] == "simulated"
+        return measures.void_because(column, self.row, columns=self.summary["columns"], simulated=simulated)
+
+    def cell(self, column: str) -> str:
+        value, void = self.row.get(column), self.void(column)
+        if value is None or void.startswith("fewer"):
+            return "-"
+        text = measures.short(value) if isinstance(value, float) else str(value)
+        return f"{text}?" if void else text
+
+
+def show_lines(console: Console, lines: list[Line], *, title: str) -> None:
+    """What can't be believed is greyed, has a question mark, and the reason below."""
+    if not lines:
         return
-    shown = rows[0].get("shown") or list(rows[0])
+    shown = lines[0].shown
     table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0), title=title, title_justify="left")
     for column in shown:
+        width = max(len(line.cell(column)) for line in lines)
         if column == shown[0]:  # names may take two lines, numbers are never cut
-            longest = max(len(str(row.get(column))) for row in rows)
-            table.add_column(column.replace("_", " "), overflow="fold", min_width=min(longest, NAME_WIDTH))
-            continue
-        width = max(len(_cell(row.get(column))) for row in rows)
-        table.add_column(column.replace("_", "\n"), justify="right", min_width=width)
-    for row in rows:
-        void = row.get("path") == "unknown"
-        table.add_row(*(_cell(row.get(column)) for column in shown), style="dim" if void else None)
+            table.add_column(column.replace("_", " "), overflow="fold", min_width=min(width, NAME_WIDTH))
+        else:
+            table.add_column(column.replace("_", "\n"), justify="right", min_width=width)
+    for line in lines:
+        cells = [Text(line.cell(column), style="dim" if line.void(column) else "") for column in shown]
+        table.add_row(*cells)
     console.print(table)
-    for row in rows:
-        if row.get("path") == "unknown":
-            console.print(f"{row[shown[0]]}: unknown, its bytes did not cross the impaired links", markup=False)
-    for note, about in _notes(rows, shown[0]).items():
+    for reason in dict.fromkeys(reason for line in lines for column in shown if (reason := line.void(column))):
+        mark = "-: a percentile is not printed with" if reason.startswith("fewer") else "?: not to be believed,"
+        console.print(f"{mark} {reason}", markup=False)
+    for note, about in _notes([line.row for line in lines], shown[0]).items():
         console.print(f"{about}: {note}", markup=False)
 
 
@@ -99,14 +145,6 @@ def _notes(rows: list[dict[str, Any]], name: str) -> dict[str, str]:
         if row.get("note"):
             out.setdefault(row["note"], []).append(str(row[name]))
     return {note: about[0] if len(about) == 1 else f"{len(about)} lines" for note, about in out.items()}
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.{4 if abs(value) >= 0.1 else 3 if abs(value) >= 0.01 else 2}g}"  # within eight characters
-    return str(value)
 
 
 def _asked(losses: list[float]) -> str:

@@ -38,12 +38,10 @@ class Picture:
     figure: Figure
 
 
-def sheet(columns: int = 1, *, height: float = 3.4, width: float = 6.4) -> tuple[Figure, list[Axes]]:
+def sheet(columns: int = 1, *, height: float = 3.4, width: float = 7.2) -> tuple[Figure, list[Axes]]:
     """No pyplot: nothing global, no display."""
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        axes = figure.subplots(1, columns, squeeze=False)[0]
-    return figure, list(axes)
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, list(figure.subplots(1, columns, squeeze=False)[0])
 
 
 def looks(points: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -67,9 +65,10 @@ def draw(axes: Axes, one: Curve, label: str, look: dict[str, Any], *, scale: flo
 
 
 def legend(axes: Axes) -> None:
+    """Beside the plot, where it hides nothing."""
     handles, _ = axes.get_legend_handles_labels()
     if handles:
-        axes.legend(ncols=2 if len(handles) > 6 else 1)
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), borderaxespad=0.3)
 
 
 def svg(picture: Picture, *, prefix: str) -> str:

@@ -18,7 +18,7 @@ from harness.report.index import Run
 
 FIELDS = {"kind": polars.String, "step": polars.Int64, "loss": polars.Float64, "pair": polars.Float64,
           "steps_per_epoch": polars.Float64}  # fmt: skip
-POINTS = 150  # of a curve that is drawn
+POINTS = 60  # of a curve that is drawn
 BAND_FROM = 3  # seeds
 
 
@@ -104,14 +104,18 @@ def epochs(table: polars.DataFrame) -> float | None:
 
 
 def together(curves: Iterable[Curve]) -> Curve | None:
-    """Mean over seeds at the steps all have; a 95 % t-band from three seeds on."""
+    """Over seeds, at the steps all have: the geometric mean (losses and distances live on a logarithmic scale), and a
+    95 % t-band from three seeds on."""
     some = list(curves)
     if not some:
         return None
     size = min(len(one.x) for one in some)
     table = np.array([one.y[:size] for one in some])
+    if not (table > 0).all():
+        return Curve(some[0].x[:size], table.mean(0))
+    table = np.log(table)
     mean = table.mean(0)
     if len(some) < BAND_FROM:
-        return Curve(some[0].x[:size], mean)
+        return Curve(some[0].x[:size], np.exp(mean))
     half = stats.t.ppf(0.975, len(some) - 1) * table.std(0, ddof=1) / np.sqrt(len(some))
-    return Curve(some[0].x[:size], mean, mean - half, mean + half)
+    return Curve(some[0].x[:size], np.exp(mean), np.exp(mean - half), np.exp(mean + half))

@@ -53,12 +53,17 @@ def differences(suite: Suite, groups: list[Group], *, baseline: str = "") -> Tab
 def _difference_cell(one: Difference | None) -> Cell:
     if one is None:
         return Cell("-", "void")
-    star = "*" if one.significant else ""
-    scale = one.relative / one.mean if one.relative is not None and one.mean else None
-    half = None if one.low is None or one.high is None else (one.high - one.low) / 2
-    if scale is None:
-        text = f"{one.mean:+.3g}{star}" + ("" if half is None else f"\n± {short(half)}")
-    else:
-        text = f"{100 * one.mean * scale:+.3g}%{star}" + ("" if half is None else f"\n± {100 * half * scale:.2g}%")
+    relative = one.relative is not None
+    factor, unit = (100 * one.relative / one.mean, "%") if one.relative and one.mean else (1.0, "%" if relative else "")
+    text = _signed(factor * one.mean, percent=relative) + unit + ("*" if one.significant else "")
+    half = 0.0 if one.low is None or one.high is None else abs(factor) * (one.high - one.low) / 2
+    shown = f"{half:.2f}" if relative and half < 10 else short(half)
     p = "-" if one.p_all is None else f"{one.p_all:.2g}"
-    return Cell(text, "", f"n = {one.n}, difference {one.mean:.4g}, corrected p = {p} ({one.method})")
+    detail = f"n = {one.n}, difference {one.mean:.4g}, corrected p = {p} ({one.method})"
+    return Cell(text + (f"\n± {shown}{unit}" if half else ""), "", detail)
+
+
+def _signed(value: float, *, percent: bool) -> str:
+    if percent and abs(value) < 10:
+        return f"{value:+.2f}" if round(value, 2) else "0"
+    return f"{value:+.3g}" if value else "0"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from harness.report.canvas import COLOURS, MOST_LINES, Picture, legend, looks, sheet
 from harness.report.content import Content
@@ -51,14 +52,15 @@ def bursts(content: Content) -> Picture | None:
                 seen[row["rule"]] = (_plus(old[0], np.array(counts)), _plus(old[1], sum(counts) * np.array(shares)))
     if not seen:
         return None
-    chosen = dict(list(seen.items())[:3])
+    chosen = dict(sorted(seen.items(), key=lambda item: -len(item[1][0]))[:3])  # the longest say most
     figure, panels = sheet(len(chosen), height=2.8, width=min(3.4 * len(chosen) + 1, 9))
     for axes, (rule, (counts, wanted)) in zip(panels, chosen.items(), strict=True):
         lengths = np.arange(1, len(counts) + 1)
         axes.bar(lengths, counts, color=COLOURS[0], alpha=0.5, label="seen")
         axes.plot(lengths[wanted > 0], wanted[wanted > 0], color=COLOURS[1], marker="o", markersize=3, label="asked")
-        axes.set(xlabel="packets lost in a row", ylabel="bursts", yscale="log", title=str(rule))
-        legend(axes)
+        axes.set(xlabel="packets lost in a row", ylabel="bursts", yscale="log", title=str(rule).partition(":")[2])
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    legend(panels[-1])
     return Picture("bursts", "Burst lengths, asked and seen", "Of the probes that proved the fault.", figure)
 
 

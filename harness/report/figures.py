@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import matplotlib
 import numpy as np
 
-from harness.report.canvas import MOST_LINES, Picture, draw, legend, looks, sheet
+from harness.report.canvas import MOST_LINES, STYLE, Picture, draw, legend, looks, sheet
 from harness.report.content import Content
 from harness.report.curves import Curve, Curves
 from harness.report.distributions import bursts, slower_than
@@ -24,7 +25,8 @@ def all_pictures(content: Content) -> list[Picture]:
         lambda: against_the_sweep(content), lambda: times_against_loss(content), lambda: against_theory(content),
         lambda: slower_than(content), lambda: bursts(content),
     ]  # fmt: skip
-    return [picture for make in makers if (picture := make()) is not None]
+    with matplotlib.rc_context(STYLE):
+        return [picture for make in makers if (picture := make()) is not None]
 
 
 def _lines(drawn: Curves, of: Callable[[Group], Curve | None]) -> list[tuple[Group, Curve, dict[str, Any]]]:
@@ -43,7 +45,7 @@ def convergence(drawn: Curves) -> Picture | None:
     _logarithmic_if_wide(axes, [one.y for _, one, _ in lines])
     axes.set(xlabel="step", ylabel="training loss")
     legend(axes)
-    says = "Mean over workers and seeds; the band is a 95 % t-interval over seeds (from three on)."
+    says = "Mean over workers, then over seeds; the band is a 95 % t-interval over seeds (from three on)."
     return Picture("convergence", "Training loss", says, figure)
 
 

@@ -42,22 +42,6 @@ class Group:
         return [v for v in self.values.get(measure, []) if v.void]
 
 
-def void_because(run: Run, row: dict[str, Any], measure: str, *, with_simulated: bool) -> str:
-    columns = run.summary.columns
-    if row.get("path") == "unknown":
-        return "its bytes did not cross the impaired links"
-    if run.simulated and not with_simulated:
-        return "loss was simulated"
-    if columns.get("outcome") == "failed":
-        return "the workload failed"
-    if columns.get("fault") != "valid" and not run.simulated:
-        return f"the fault is {columns.get('fault', 'unknown')}"
-    if measures.of(measure).column == "timing" and columns.get("timing") != "valid":
-        return "the machine was too busy to believe times"
-    few = measures.too_few(row, measure)
-    return f"fewer than {few} samples" if few else ""
-
-
 def groups_of(suite: Suite, *, with_simulated: bool = False) -> list[Group]:
     """In the order of the plan."""
     out: dict[str, Group] = {}
@@ -87,7 +71,9 @@ def _add(group: Group, run: Run, row: dict[str, Any], shown: list[str], *, with_
         number = measures.number(raw)
         if number is None or measure in measures.NOT_MEASURED:
             continue
-        why = void_because(run, row, measure, with_simulated=with_simulated)
+        why = measures.void_because(
+            measure, row, columns=run.summary.columns, simulated=run.simulated, with_simulated=with_simulated
+        )
         group.values.setdefault(measure, []).append(Value(run, number, why))
 
 

@@ -44,7 +44,7 @@ def _cell(group: Group, name: str, *, best: bool, bootstrap: bool) -> Cell:
     assert found is not None
     text, detail = short(found.mean), f"n = {found.n}"
     if found.half is not None and found.sd is not None:
-        text += f"\n± {short(found.half)}"
+        text += f"\n± {short(found.half)}" if found.half else ""
         detail += f", standard deviation {short(found.sd)}, 95 % interval {short(found.low or 0)} to "
         detail += f"{short(found.high or 0)} ({found.method})"
     if void:

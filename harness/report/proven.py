@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 from harness.report.index import Run, Suite
@@ -25,10 +26,9 @@ def proven(suite: Suite) -> Table:
         asked = sorted({loss for run in runs for loss in run.summary.asked_loss})
         kernel = _mean([run.summary.kernel.loss for run in runs])
         receiver = _mean([run.summary.receiver.loss for run in runs])
-        seen, wanted = _bursts(runs)
         rows.append([
             Cell(name), Cell(" to ".join(percent(a) for a in dict.fromkeys((asked[0], asked[-1]))) if asked else "-"),
-            Cell(percent(kernel)), Cell(percent(receiver)), Cell(_burst_text(seen, wanted)),
+            Cell(percent(kernel)), Cell(percent(receiver)), _bursts(runs),
             *(_verdicts(runs, column) for column in COLUMNS),
         ])  # fmt: skip
         tidy += [
@@ -39,8 +39,9 @@ def proven(suite: Suite) -> Table:
             for run in runs for column in COLUMNS
         ]  # fmt: skip
     head = ["point", "asked", "kernel", "receiver", "bursts", *COLUMNS]
+    notes = ["kernel: counted as dropped; receiver: missed there; bursts: mean length of losses in a row."]
     backends = ", ".join(sorted({run.summary.backend for run in suite.runs}))
-    return Table(f"{suite.name}: asked and proven (backend {backends})", head, rows, tidy=tidy)
+    return Table(f"{suite.name}: asked and proven (backend {backends})", head, rows, notes, tidy)
 
 
 def _mean(values: list[float | None]) -> float | None:
@@ -48,15 +49,12 @@ def _mean(values: list[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _bursts(runs: list[Run]) -> tuple[float | None, float | None]:
+def _bursts(runs: list[Run]) -> Cell:
     rows = [row for run in runs for row in run.proof_rows()]
-    return _mean([row.get("burst_seen") for row in rows]), _mean([row.get("burst_asked") for row in rows])
-
-
-def _burst_text(seen: float | None, wanted: float | None) -> str:
+    seen, wanted = (_mean([row.get(key) for row in rows]) for key in ("burst_seen", "burst_asked"))
     if seen is None:
-        return "-"
-    return f"{seen:.2f} ({wanted:.2f})" if wanted else f"{seen:.2f}"
+        return Cell("-")
+    return Cell(f"{seen:.2f}", detail=f"asked for: {wanted:.2f}" if wanted else "")
 
 
 def _verdicts(runs: list[Run], column: str) -> Cell:
@@ -68,12 +66,20 @@ def _verdicts(runs: list[Run], column: str) -> Cell:
 
 
 def reasons(suite: Suite) -> list[str]:
-    """Why something is not valid, each reason once, with the points it is about."""
+    """Why something is not valid: reasons that differ in their numbers only are said once, with whom they are about."""
     about: dict[str, list[str]] = {}
+    words: dict[str, str] = {}
     for run in suite.runs:
         for column in COLUMNS:
             if run.summary.columns.get(column) != "valid":
                 for text in run.summary.reasons.get(column, []):
-                    about.setdefault(f"{column}: {text}", []).append(f"{run.name} #{run.summary.seed}")
-    return [f"{', '.join(who[:3])}{f' and {len(who) - 3} more' if len(who) > 3 else ''}, {text}"
-            for text, who in about.items()]  # fmt: skip
+                    alike = f"{column}: {re.sub('[0-9.]+', '', text)}"
+                    words.setdefault(alike, f"{column}: {text}")
+                    about.setdefault(alike, []).append(f"{run.name} #{run.summary.seed}")
+    return [f"{words[alike]} ({who[0]}{_and_more(who[1:])})" for alike, who in about.items()]
+
+
+def _and_more(others: list[str]) -> str:
+    if not others:
+        return ""
+    return f" and {others[0]}" if len(others) == 1 else f" and {len(others)} others alike"

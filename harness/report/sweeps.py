@@ -7,9 +7,10 @@ import numpy as np
 from harness import measures
 from harness.naming import word
 from harness.report import inference
-from harness.report.canvas import COLOURS, Picture, legend, sheet
+from harness.report.canvas import COLOURS, Picture, legend, looks, sheet
 from harness.report.content import Content
 from harness.report.groups import Group, shown_of
+from harness.report.index import Run
 
 
 def _swept_numbers(group: Group) -> dict[str, float]:
@@ -50,26 +51,35 @@ def _by_rest(groups: list[Group], key: str, name: str) -> dict[str, list[tuple[f
 
 
 def times_against_loss(content: Content) -> Picture | None:
-    """Median time of a collective against the loss asked for, by contender."""
-    lines: dict[str, list[tuple[float, float]]] = {}
+    """Median time of a collective against the (independent) loss asked for, by contender and what else was swept."""
+    lines: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for group in content.groups:
-        point, _, contender = group.name.partition(": ")
+        contender = group.name.partition(": ")[2]
         values = list(group.sound("p50_ms").values())
-        asked = [loss for run in group.runs for loss in run.summary.asked_loss]
-        if contender and values and point:
-            lines.setdefault(contender, []).append((100 * float(np.mean(asked or [0.0])), float(np.median(values))))
+        if contender and values and all(_independent(run) for run in group.runs):
+            asked = [loss for run in group.runs for loss in run.summary.asked_loss]
+            rest = " ".join(word(value) for key, value in group.point.items() if "profile" not in key)
+            lines.setdefault((contender, rest), []).append(
+                (100 * float(np.mean(asked or [0.0])), float(np.median(values)))
+            )
     lines = {name: points for name, points in lines.items() if len({x for x, _ in points}) > 1}
     if not lines:
         return None
     figure, (axes,) = sheet()
-    for number, (name, points) in enumerate(lines.items()):
+    styles = looks({"contender": contender, "rest": rest} for contender, rest in lines)
+    for (name, points), look in zip(lines.items(), styles, strict=True):
         x, y = np.array(sorted(points)).T
-        axes.plot(x, y, marker="o", markersize=3, label=name, color=COLOURS[number % len(COLOURS)])
+        axes.plot(x, y, marker="o", markersize=3, label=" ".join(name).strip(), **look)
     axes.set(xlabel="loss asked for (%)", ylabel="median time (ms)", yscale="log")
     legend(axes)
     return Picture(
         "times", "Time of a collective against loss", "Median over calls; all sides on the same ports.", figure
     )
+
+
+def _independent(run: Run) -> bool:
+    profiles = run.manifest.get("profiles", {}).values()
+    return all((one.get("loss") or {}).get("model", "iid") == "iid" for one in profiles)
 
 
 def against_theory(content: Content) -> Picture | None:
@@ -82,7 +92,7 @@ def against_theory(content: Content) -> Picture | None:
             p = 1 - arrived.mean
             exact = 2 * p / (1 - p * p)
             points.append((p, exact * found.mean, exact * (found.half or 0.0)))
-    if not points:
+    if len({round(p, 2) for p, _, _ in points}) < 2:
         return None
     figure, (axes,) = sheet()
     x, y, half = np.array(sorted(points)).T

@@ -40,23 +40,48 @@ class Table:
     tidy: list[dict[str, Any]] = field(default_factory=list)  # the same as one number per line, for machines
 
 
+NAME_WIDTH = 26  # of the first column; longer names take two lines
+
+
 def terminal(console: Console, table: Table) -> None:
-    """The first column may fold; numbers are never cut."""
-    out = RichTable(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0), title=table.title, title_justify="left")
-    for number, name in enumerate(table.head):
-        if number == 0:
-            longest = max((len(row[0].text) for row in table.rows), default=4)
-            out.add_column(name, overflow="fold", min_width=min(longest, 26))
-        else:
-            widest = max((len(part) for row in table.rows for part in row[number].text.split("\n")), default=1)
+    """Numbers are never cut: columns that do not fit go into a further table below, with the names again."""
+    first = min(max((len(row[0].text) for row in table.rows), default=4), NAME_WIDTH)
+    for part, columns in enumerate(_fitting(table, room=console.width - first - 2)):
+        title = table.title if part == 0 else f"{table.title} (continued)"
+        out = RichTable(box=box.SIMPLE, pad_edge=False, padding=0, title=title, title_justify="left")
+        out.add_column(table.head[0], overflow="fold", min_width=first)
+        for number in columns:
             words = all(re.fullmatch(r"[a-z ]*", row[number].text) for row in table.rows)
-            out.add_column(name.replace("_", "\n").replace(" ", "\n"), justify="left" if words else "right",
-                           min_width=widest)  # fmt: skip
-    for row in table.rows:
-        out.add_row(*(Text(cell.text, style=STYLES[cell.style]) for cell in row))
-    console.print(out)
+            head, width = _head(table.head[number]), _width(table, number)
+            out.add_column(head, justify="left" if words else "right", min_width=width, max_width=width)
+        for row in table.rows:
+            out.add_row(*(Text(row[n].text, style=STYLES[row[n].style]) for n in (0, *columns)))
+        console.print(out)
     for note in table.notes:
         console.print(note, markup=False)
+
+
+def _head(name: str) -> str:
+    return name.replace("_", "\n").replace(" ", "\n")
+
+
+def _width(table: Table, number: int) -> int:
+    texts = [_head(table.head[number]), *(row[number].text for row in table.rows)]
+    return max(len(part) for text in texts for part in text.split("\n"))
+
+
+def _fitting(table: Table, *, room: int) -> list[list[int]]:
+    """The columns behind the first, in as few tables as the width needs."""
+    out: list[list[int]] = [[]]
+    used = 0
+    for number in range(1, len(table.head)):
+        width = _width(table, number) + 1
+        if out[-1] and used + width > room:
+            out.append([])
+            used = 0
+        out[-1].append(number)
+        used += width
+    return out
 
 
 def markdown(tables: Sequence[Table]) -> str:

@@ -1,0 +1,145 @@
+"""Two sets of results side by side: what differs in spec, in machine, in result."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.measures import of, short
+from harness.naming import point_name
+from harness.report import inference
+from harness.report.groups import Group, groups_of, shown_of
+from harness.report.index import Suite
+from harness.report.inference import ALPHA, Difference
+from harness.report.tables import Cell, Table
+
+PAIR_FROM = 2
+
+
+def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from flatten(inner, f"{prefix}{key}.")
+    elif isinstance(value, list | tuple) and any(isinstance(one, Mapping | list) for one in value):
+        for number, inner in enumerate(value):
+            yield from flatten(inner, f"{prefix}{number}.")
+    else:
+        yield prefix.rstrip("."), value
+
+
+def _changes(a: Any, b: Any) -> list[tuple[str, str, str]]:
+    left, right = dict(flatten(a)), dict(flatten(b))
+    keys = [key for key in dict.fromkeys([*left, *right]) if left.get(key, ...) != right.get(key, ...)]
+    return [(key, str(left.get(key, "-")), str(right.get(key, "-"))) for key in keys]
+
+
+def _table(title: str, rows: list[tuple[str, str, str, str]]) -> Table:
+    return Table(title, ["what", "A", "B", "where"], [[Cell(text) for text in row] for row in rows])
+
+
+def spec(a: Suite, b: Suite) -> Table:
+    """What was asked for, point by point; a change that all points share is said once."""
+    left, right = _plans(a), _plans(b)
+    common = [name for name in left if name in right]
+    found: Counter[tuple[str, str, str]] = Counter()
+    for name in common:
+        found.update(_changes(left[name], right[name]))
+    rows = [
+        (*change, "all points" if count == len(common) else f"{count} of {len(common)} points")
+        for change, count in found.items()
+    ]
+    rows += [(f"point {name}", "planned", "-", "") for name in left if name not in right]
+    rows += [(f"point {name}", "-", "planned", "") for name in right if name not in left]
+    seeds = [sorted({one.seed for one in suite.plan.plan}) for suite in (a, b)]
+    if seeds[0] != seeds[1]:
+        rows.append(("seeds", *(", ".join(map(str, some)) for some in seeds), ""))  # type: ignore[arg-type]
+    return _table("spec", rows)
+
+
+def _plans(suite: Suite) -> dict[str, Any]:
+    """By the name of the point; why and sweep are not part of what is run."""
+    ignored = ("why", "sweep", "seeds", "first_seed")
+    return {
+        point_name(one.point): {key: value for key, value in one.experiment.items() if key not in ignored}
+        for one in suite.plan.plan
+    }
+
+
+def machine(a: Suite, b: Suite) -> Table:
+    def of_suite(suite: Suite) -> dict[str, Any]:
+        session = suite.plan.sessions[-1]
+        backends = sorted({run.summary.backend for run in suite.runs})
+        return {**session.machine, "git": session.git, "gpus": ", ".join(session.gpus), "backend": ", ".join(backends)}
+
+    return _table("machine and code", [(*change, "") for change in _changes(of_suite(a), of_suite(b))])
+
+
+@dataclass(frozen=True)
+class Line:
+    """One measure of one line of the table, in both."""
+
+    point: str
+    measure: str
+    a: inference.Estimate
+    b: inference.Estimate
+    change: Difference
+
+
+def result_lines(a: Suite, b: Suite, *, with_simulated: bool = False) -> list[Line]:
+    left = {group.name: group for group in groups_of(a, with_simulated=with_simulated)}
+    right = {group.name: group for group in groups_of(b, with_simulated=with_simulated)}
+    pairs = [(left[name], right[name]) for name in left if name in right]
+    if not pairs and len(left) == len(right) == 1:
+        pairs = [(next(iter(left.values())), next(iter(right.values())))]
+    return lines_of(pairs)
+
+
+def lines_of(pairs: list[tuple[Group, Group]]) -> list[Line]:
+    """Corrected for all measures of all pairs together."""
+    found: list[Line] = []
+    for a, b in pairs:
+        for name in [name for name in shown_of([a, b]) if name in a.values and name in b.values]:
+            one = difference(a.sound(name), b.sound(name))
+            before, after = (inference.estimate(list(group.sound(name).values())) for group in (a, b))
+            if one is not None and before is not None and after is not None:
+                found.append(Line(a.name, name, before, after, one))
+    sure = inference.corrected([line.change for line in found])
+    return [Line(x.point, x.measure, x.a, x.b, change) for x, change in zip(found, sure, strict=True)]
+
+
+def difference(a: dict[int, float], b: dict[int, float]) -> Difference | None:
+    """Paired where both have the same seeds, else Welch."""
+    if len(set(a) & set(b)) >= PAIR_FROM:
+        return inference.paired(a, b)
+    return inference.unpaired(list(a.values()), list(b.values()))
+
+
+def results(lines: list[Line]) -> Table:
+    rows = []
+    for line in lines:
+        change = line.change
+        percent = f"{100 * change.relative:+.3g}%" if change.relative is not None else f"{change.mean:+.3g}"
+        style = _direction(line) if change.significant else ""
+        rows.append([
+            Cell(line.point), Cell(line.measure), _estimate(line.a), _estimate(line.b),
+            Cell(percent + ("*" if change.significant else ""), style),
+            Cell("-" if change.p_all is None else f"{change.p_all:.2g}"),
+        ])  # fmt: skip
+    methods = ", ".join(sorted({line.change.method for line in lines}))
+    notes = [f"* = p < {ALPHA:g}, corrected for all {len(lines)} comparisons (Holm); {methods}."] if lines else []
+    if any(line.change.p is None for line in lines):
+        notes.append("p is '-' where a side has one seed only: run both with --seeds 5.")
+    return Table("results", ["point", "measure", "A", "B", "B against A", "p"], rows, notes)
+
+
+def _estimate(one: inference.Estimate) -> Cell:
+    return Cell(short(one.mean) + ("" if one.half is None else f"\n± {short(one.half)}"))
+
+
+def _direction(line: Line) -> str:
+    better = of(line.measure).better
+    if not better:
+        return ""
+    return "good" if (line.change.mean < 0) == (better == "low") else "bad"
