@@ -18,6 +18,7 @@ LEVEL = 0.95
 ALPHA = 0.05  # of all comparisons of a table together
 BOOTSTRAP_FROM = 20  # a bootstrap of fewer values only shuffles them
 RESAMPLES = 9999
+ROUNDING = 1e-12  # what is nearer than this, relatively, is equal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ def estimate(values: Sequence[float], *, bootstrap: bool = False) -> Estimate | 
     if n == 1:
         return Estimate(n=1, mean=mean)
     sd = float(array.std(ddof=1))
-    if sd == 0:
+    if sd <= ROUNDING * float(np.abs(array).max()):
         return Estimate(n=n, mean=mean, sd=0.0, low=mean, high=mean, method="t")
     if bootstrap and n >= BOOTSTRAP_FROM:
         found = stats.bootstrap((array,), np.mean, confidence_level=LEVEL, n_resamples=RESAMPLES, rng=0)
@@ -80,6 +81,7 @@ def paired(a: Mapping[Any, float], b: Mapping[Any, float]) -> Difference | None:
     if not seeds:
         return None
     changes = np.array([b[seed] - a[seed] for seed in seeds])
+    changes[np.abs(changes) <= ROUNDING * max(abs(a[seed]) for seed in seeds)] = 0.0
     base = float(np.mean([a[seed] for seed in seeds]))
     found = estimate(changes.tolist())
     assert found is not None
@@ -100,7 +102,7 @@ def unpaired(a: Sequence[float], b: Sequence[float]) -> Difference | None:
     out = Difference(n=min(len(a), len(b)), mean=mean, relative=mean / abs(base) if base else None, method="Welch t")
     if min(len(a), len(b)) < 2:
         return out
-    if np.std(a) == 0 and np.std(b) == 0:
+    if all(np.ptp(some) <= ROUNDING * np.abs(some).max() for some in (a, b)):
         return replace(out, low=mean, high=mean, p=1.0 if mean == 0 else 0.0)
     found = stats.ttest_ind(b, a, equal_var=False)
     interval = found.confidence_interval(LEVEL)

@@ -1,0 +1,65 @@
+"""Two results side by side: what differs, and whether it is chance."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.report import compare
+from harness.report.index import read_suite
+
+from . import made
+
+POINTS = [{"strategy": "rps"}, {"strategy": "ddp"}]
+
+
+def row_of(shift: float) -> made.Row:
+    def row(point: dict[str, Any], seed: int) -> dict[str, Any]:
+        noise = np.random.default_rng([seed, round(100 * shift)]).normal()
+        moved = shift if point["strategy"] == "ddp" else 0.0
+        return {"train_loss": 1.0 + seed + moved + 0.01 * noise, "accuracy": 0.9}
+
+    return row
+
+
+def test_what_differs_in_spec_machine_and_result(tmp_path: Path) -> None:
+    a = made.suite(tmp_path, POINTS, 5, row_of(0), run_id="aaaaaa")
+    b = made.suite(tmp_path, POINTS, 5, row_of(0.2), run_id="bbbbbb", options={"lr": 0.2})
+    told = json.loads((b / "suite.json").read_text())
+    told["sessions"] = [made.session(machine={**made.MACHINE, "kernel": "6.12"})]
+    made.write(b / "suite.json", told)
+    left, right = read_suite(a), read_suite(b)
+    assert [[cell.text for cell in row] for row in compare.spec(left, right).rows] == [
+        ["workload.options.lr", "0.1", "0.2", "all points"]
+    ]
+    assert [row[0].text for row in compare.machine(left, right).rows] == ["kernel"]
+    lines = {(line.point, line.measure): line.change for line in compare.result_lines(left, right)}
+    assert lines["ddp", "train_loss"].significant and not lines["rps", "train_loss"].significant
+    assert not lines["ddp", "accuracy"].significant
+
+
+def test_without_common_seeds_the_test_is_welchs() -> None:
+    found = compare.difference({0: 1.0, 1: 1.1, 2: 0.9}, {7: 1.0, 8: 1.2, 9: 0.8})
+    assert found is not None and found.method == "Welch t" and not found.significant
+
+
+def test_points_that_only_one_has_are_named(tmp_path: Path) -> None:
+    left = read_suite(made.suite(tmp_path, POINTS, 2, row_of(0), run_id="aaaaaa"))
+    right = read_suite(made.suite(tmp_path, POINTS[:1], 3, row_of(0), run_id="bbbbbb"))
+    rows = [[cell.text for cell in row] for row in compare.spec(left, right).rows]
+    assert ["point ddp", "planned", "-", ""] in rows and ["seeds", "0, 1", "0, 1, 2", ""] in rows
+
+
+def test_the_command_says_it_in_80_columns(tmp_path: Path) -> None:
+    made.suite(tmp_path, POINTS, 5, row_of(0), run_id="aaaaaa")
+    made.suite(tmp_path, POINTS, 5, row_of(0.2), run_id="bbbbbb")
+    command = [sys.executable, "-m", "harness.cli.main", "compare", "aaaaaa", "bbbbbb", "--in", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "spec: no difference" in done.stdout and "*" in done.stdout
+    assert max(len(line) for line in done.stdout.splitlines() if not line.startswith(("A:", "B:"))) <= 80

@@ -1,0 +1,97 @@
+"""What machines read: schemas, JUnit, the step summary of GitHub."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import experiment, junit, schemas
+from harness.results import RunSummary
+from harness.suite import Planned, plan_of
+from tests.pure.test_architecture import ROOT
+
+from . import made
+
+jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema")
+
+
+def row(point: dict[str, Any], seed: int) -> dict[str, Any]:
+    return {"train_loss": 1.0 + seed}
+
+
+@pytest.mark.parametrize("path", sorted(experiment.SUITES.glob("*.toml")), ids=lambda path: path.stem)
+def test_every_suite_that_comes_along_fits_the_schema_of_experiments(path: Path) -> None:
+    jsonschema.validate(tomllib.loads(path.read_text()), schemas.of("experiment"))
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "netem_profiles").glob("*.toml")), ids=lambda path: path.stem)
+def test_every_profile_fits_the_schema_of_profiles(path: Path) -> None:
+    data = {"name": path.stem, **tomllib.loads(path.read_text())}
+    jsonschema.validate(data, schemas.of("profile"))
+
+
+def test_a_typo_does_not_fit() -> None:
+    with pytest.raises(jsonschema.ValidationError, match="hostz"):
+        jsonschema.validate({"topology": {"hostz": 3}}, schemas.of("experiment"))
+
+
+def test_results_fit_their_schemas(tmp_path: Path) -> None:
+    place = made.suite(tmp_path, [{"a": 1}], 2, row)
+    jsonschema.validate(json.loads((place / "suite.json").read_text()), schemas.of("suite"))
+    jsonschema.validate(json.loads((place / "summary.json").read_text()), schemas.of("result"))
+    jsonschema.validate(json.loads((place / "000" / "summary.json").read_text()), schemas.of("run"))
+    with pytest.raises(ValueError, match="verdict"):
+        RunSummary.model_validate(made.summary({}, 0, [], verdict="fine"))
+
+
+@pytest.mark.parametrize("name", experiment.suite_names())
+def test_a_plan_read_back_from_disk_is_the_plan_that_was_written(name: str) -> None:
+    """That is what resuming and replaying stand on."""
+    for full in (False, True):
+        try:
+            plan = plan_of(experiment.points(experiment.find(name), settings=[], full=full), seeds=2)
+        except Exception as error:  # noqa: BLE001 - a suite without a full form
+            assert "no full form" in str(error)
+            continue
+        for one in plan:
+            told = json.loads(json.dumps(one.as_json()))
+            again = Planned(number=one.number, chosen=told["point"], seed=told["seed"],
+                            experiment=experiment.Experiment.model_validate(told["experiment"]))  # fmt: skip
+            assert again.experiment == one.experiment and again.as_json() == told
+
+
+def test_junit_tells_failed_from_unknown(tmp_path: Path) -> None:
+    place = made.suite(tmp_path, [{"a": 1}, {"a": 2}, {"a": 3}], 1, row)
+    found = json.loads((place / "summary.json").read_text())
+    for number, word in ((1, "failed"), (2, "unknown")):
+        one = found["summary"][number]
+        one |= {"verdict": word, "columns": {"fault": "valid", "timing": "valid", "outcome": word}}
+        one["reasons"]["outcome"] = [f"because & <{word}>"]
+    made.write(place / "summary.json", found)
+    junit.write([place], tmp_path / "out" / "junit.xml")
+    (suite,) = ET.parse(tmp_path / "out" / "junit.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "1")
+    bad = {case.get("name"): [child.tag for child in case if child.tag != "system-out"] for case in suite}
+    assert bad == {"1 seed 0": [], "2 seed 0": ["failure"], "3 seed 0": ["error"]}
+    assert suite[1][0].get("message") == "outcome failed: because & <failed>"
+
+
+def test_a_step_summary_is_written_where_github_wants_it(tmp_path: Path) -> None:
+    made.suite(tmp_path, [{"a": 1}], 2, row)
+    target = tmp_path / "summary.md"
+    command = [sys.executable, "-m", "harness.cli.main", "report", "made", "--in", str(tmp_path), "--github-summary"]
+    environment = {**os.environ, "GITHUB_STEP_SUMMARY": str(target)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "## lossbench made: valid" in target.read_text() and "| 1 | 2 |" in target.read_text()
+    environment.pop("GITHUB_STEP_SUMMARY")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "GITHUB_STEP_SUMMARY is not set" in done.stderr

@@ -1,0 +1,151 @@
+"""The page and the pictures, as a browser and a reader meet them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.report import canvas, page, paper
+from harness.report.content import Content, gather
+from harness.report.figures import all_pictures
+from harness.report.index import read_suite
+
+from . import made
+
+STRATEGIES = ("reliable", "rps", "<b>&bold</b>")
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def row(point: dict[str, Any], seed: int) -> dict[str, Any]:
+    return {"train_loss": 1.0 + 0.1 * seed, "accuracy": 0.9, "ms_step": 5.0 + seed}
+
+
+def full(folder: Path) -> Content:
+    """Everything a page can show: curves, drift, samples, bursts, something unknown, something failed."""
+    points = [{"workload.options.strategy": name} for name in STRATEGIES]
+    place = made.suite(folder, points, 3, row)
+    for number in range(9):
+        run = place / f"{number:03d}"
+        made.steps(run, [2.0 / (1 + n) for n in range(40)])
+        made.samples(run, "step_ms", np.random.default_rng(number).exponential(5, size=500))
+        proof = {"rule": "0:loss_10", "burst_seen": 1.1, "burst_asked": 1.11, "burst_counts": [90, 9, 1],
+                 "burst_shares": [0.9, 0.09, 0.01]}  # fmt: skip
+        made.write(run / "proof.json", {"rows": [proof]})
+    bad = json.loads((place / "004" / "summary.json").read_text())
+    bad |= {"verdict": "failed", "columns": {"fault": "valid", "timing": "unknown", "outcome": "failed"}}
+    bad["reasons"]["outcome"] = ["rank 1 ended with status 7; its last lines: <script>alert(1)</script>"]
+    made.write(place / "004" / "summary.json", bad)
+    return gather(read_suite(place))
+
+
+@pytest.fixture
+def html(tmp_path: Path) -> Path:
+    path = tmp_path / "report.html"
+    page.write([full(tmp_path)], ["photo.jpg: not a run folder: left out"], path)
+    return path
+
+
+def test_a_page_needs_nothing_else_and_trusts_nothing_it_shows(html: Path) -> None:
+    text = html.read_text()
+    assert not re.search(r'(src|href)="(https?:)?//', text)
+    assert "<script" not in text and "<b>&bold" not in text and "&lt;script&gt;" in text
+
+
+def test_what_was_asked_and_proven_comes_first(html: Path) -> None:
+    text = html.read_text()
+    places = [text.index(words) for words in ("asked and proven", "made: results", "<svg", "Where every number")]
+    assert places == sorted(places) and "photo.jpg" in text
+
+
+def test_every_number_leads_to_its_run_folder(html: Path) -> None:
+    links = re.findall(r'href="([^"#][^"]*)"', html.read_text())
+    runs = [link for link in links if not link.startswith("data:")]
+    assert len(runs) >= 9 and all((html.parent / link / "summary.json").exists() for link in runs)
+
+
+def test_pictures_share_no_ids_and_take_the_pages_colour(html: Path) -> None:
+    text = html.read_text()
+    ids = re.findall(r' id="([^"]+)"', text)
+    assert len(ids) == len(set(ids)) and canvas.INK not in text and "currentColor" in text
+    for reference in re.findall(r"url\(#([^)]+)\)", text):
+        assert reference in ids
+
+
+def test_pictures_draw_themselves_where_their_data_is(tmp_path: Path) -> None:
+    assert [p.name for p in all_pictures(full(tmp_path))] == ["convergence", "drift", "tail", "bursts"]
+    bare = gather(read_suite(made.suite(tmp_path / "bare", [{"a": 1}], 1, row)))
+    assert all_pictures(bare) == []
+
+
+def test_a_numeric_sweep_is_drawn_with_its_intervals(tmp_path: Path) -> None:
+    points = [{"impair.0.profile.loss.percent": p} for p in (0, 10, 20)]
+    (picture,) = all_pictures(gather(read_suite(made.suite(tmp_path, points, 3, row))))
+    axes = picture.figure.axes[0]
+    assert picture.name == "sweep" and axes.get_xlabel() == "loss percent" and len(axes.containers) == 1
+    assert axes.lines[0].get_xdata().tolist() == [0, 10, 20]
+
+
+def test_drift_stands_on_both_formulas(tmp_path: Path) -> None:
+    def drifted(point: dict[str, Any], seed: int) -> dict[str, Any]:
+        return {"over_exact": 1.0 + 0.01 * seed, "arrived_2": 1 - point["percent"] / 100}
+
+    points = [{"percent": p} for p in (5, 10, 40)]
+    pictures = {p.name: p for p in all_pictures(gather(read_suite(made.suite(tmp_path, points, 3, drifted))))}
+    exact, stated = pictures["theory"].figure.axes[0].lines[:2]
+    at = np.searchsorted(exact.get_xdata(), 0.4)
+    assert exact.get_ydata()[at] == pytest.approx(0.952, rel=0.02)
+    assert stated.get_ydata()[at] == pytest.approx(0.571, rel=0.02)
+
+
+def test_the_papers_figures_stand_beside_ours(tmp_path: Path) -> None:
+    points = [{"strategy": "rps", "percent": p} for p in (0, 10)]
+    place = made.suite(tmp_path, points, 1, row, options={"strategy": "rps", "model": "resnet20"})
+    for run in ("000", "001"):
+        made.steps(place / run, [2.0] * 50)
+    for run, asked in (("000", 0.0), ("001", 0.1)):
+        summary = json.loads((place / run / "summary.json").read_text()) | {"asked_loss": [asked]}
+        made.write(place / run / "summary.json", summary)
+    first = all_pictures(gather(read_suite(place)))[0]
+    labels = [line.get_label() for line in first.figure.axes[0].lines]
+    assert first.name == "paper" and labels == ["rps 0", "rps 10", "paper base", "paper 90%"]
+    assert first.figure.axes[0].lines[0].get_xdata().max() == pytest.approx(5, rel=0.1)  # 50 steps, 10 an epoch
+    assert paper.paper()["fig4a"]["60%"][0] == (1.0, 2.1327)
+
+
+def test_plots_are_saved_as_vector_and_png(tmp_path: Path) -> None:
+    written = canvas.save(all_pictures(full(tmp_path))[:1], tmp_path / "plots")
+    assert sorted(path.suffix for path in written) == [".pdf", ".png", ".svg"]
+    assert (tmp_path / "plots" / "convergence.png").read_bytes()[:4] == b"\x89PNG"
+    ET.parse(tmp_path / "plots" / "convergence.svg")
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs a browser (apt-get install chromium)")
+@pytest.mark.parametrize(("width", "height"), [(1200, 1600), (390, 844)])
+def test_a_browser_shows_the_page_without_a_complaint_or_a_request(width: int, height: int, html: Path) -> None:
+    """The page forbids itself every request (Content-Security-Policy); a browser that refuses one says so."""
+    assert "default-src 'none'" in html.read_text()
+    shot = html.with_suffix(".png")
+    command = [
+        str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", f"--screenshot={shot}",
+        f"--window-size={width},{height}", "--enable-logging=stderr", f"--user-data-dir={html.parent / 'profile'}",
+        html.as_uri(),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert shot.exists(), done.stderr[-2000:]
+    assert "CONSOLE" not in done.stderr, done.stderr[-2000:]
+    assert len(shot.read_bytes()) > 20_000
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs a browser (apt-get install chromium)")
+def test_the_check_with_the_browser_can_fail(html: Path) -> None:
+    html.write_text(html.read_text().replace("</body>", '<img src="http://192.0.2.1/x.png"></body>'))
+    with pytest.raises(AssertionError, match="Content Security Policy"):
+        test_a_browser_shows_the_page_without_a_complaint_or_a_request(800, 600, html)

@@ -1,0 +1,108 @@
+"""How sure numbers are said to be: against scipy's own answers and against what chance does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from harness import measures
+from harness.report import inference
+from harness.report.inference import corrected, estimate, paired, percentile, unpaired
+
+
+def test_an_interval_is_the_t_interval() -> None:
+    values = [3.1, 2.9, 3.4, 3.0, 3.3]
+    found = estimate(values)
+    assert found is not None and found.n == 5 and found.sd == pytest.approx(np.std(values, ddof=1))
+    low, high = stats.t.interval(0.95, 4, loc=np.mean(values), scale=stats.sem(values))
+    assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
+
+
+def test_one_value_has_no_spread_and_none_is_none() -> None:
+    assert estimate([]) is None
+    found = estimate([2.0])
+    assert found is not None and (found.n, found.mean, found.sd, found.half) == (1, 2.0, None, None)
+
+
+def test_a_bootstrap_is_made_only_where_n_allows_it() -> None:
+    values = np.random.default_rng(0).exponential(size=40).tolist()
+    few, many = estimate(values[:19], bootstrap=True), estimate(values, bootstrap=True)
+    assert few is not None and many is not None
+    assert (few.method, many.method) == ("t", "bootstrap")
+    assert many.low is not None and many.high is not None and many.low < many.mean < many.high
+
+
+def test_pairing_sees_what_two_means_hide() -> None:
+    """Seeds differ by far more than the change does."""
+    before = {seed: 10.0 + 5 * seed for seed in range(5)}
+    after = {seed: value + 0.1 + 0.01 * seed for seed, value in before.items()}
+    together = paired(before, after)
+    apart = unpaired(list(before.values()), list(after.values()))
+    assert together is not None and apart is not None
+    assert together.significant and not apart.significant
+    assert together.p == pytest.approx(stats.ttest_rel(list(after.values()), list(before.values())).pvalue)
+    assert apart.p == pytest.approx(
+        stats.ttest_ind(list(after.values()), list(before.values()), equal_var=False).pvalue
+    )
+
+
+def test_only_common_seeds_are_paired() -> None:
+    found = paired({1: 1.0, 2: 2.0, 3: 9.0}, {2: 3.0, 1: 2.0, 7: 0.0})
+    assert found is not None and found.n == 2 and found.mean == 1.0
+    assert paired({1: 1.0}, {2: 1.0}) is None
+
+
+def test_equal_results_differ_in_nothing_and_one_seed_tests_nothing() -> None:
+    same = paired({0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.0})
+    alone = paired({0: 1.0}, {0: 2.0})
+    assert same is not None and same.p == 1.0 and not same.significant
+    assert alone is not None and alone.p is None and not alone.significant
+
+
+def test_many_comparisons_of_nothing_rarely_find_something() -> None:
+    """Twenty tables of twenty null comparisons each: without a correction two of three tables cry wolf."""
+    generator = np.random.default_rng(1)
+    alarms, naive = 0, 0
+    for _ in range(60):
+        found = []
+        for _ in range(20):
+            a, b = generator.normal(size=(2, 5))
+            found.append(paired(dict(enumerate(a)), dict(enumerate(b))))
+        sure = corrected([one for one in found if one is not None])
+        alarms += any(one.significant for one in sure)
+        naive += any(one.p is not None and one.p < 0.05 for one in sure)
+    assert naive > 25 and alarms <= 9
+
+
+def test_the_correction_is_holms() -> None:
+    made = [inference.Difference(n=5, mean=1.0, p=p) for p in (0.01, 0.04, 0.03)]
+    assert [one.p_all for one in corrected(made)] == [pytest.approx(0.03), pytest.approx(0.06), pytest.approx(0.06)]
+
+
+@pytest.mark.parametrize(("q", "needs"), [(0.5, 20), (0.9, 100), (0.99, 1000), (0.999, 10_000)])
+def test_a_percentile_needs_ten_samples_beyond_it(q: float, needs: int) -> None:
+    values = np.arange(needs, dtype=float)
+    assert measures.needed(q) == needs
+    assert percentile(values[:-1], q) is None and percentile(values, q) == pytest.approx(np.quantile(values, q))
+
+
+@pytest.mark.parametrize(
+    ("name", "q"),
+    [
+        ("p99_ms", 0.99),
+        ("p50_ms", 0.5),
+        ("ms_step_p99", 0.99),
+        ("p999_ms", 0.999),
+        ("ms_step", None),
+        ("p_value", None),
+    ],
+)
+def test_percentiles_are_known_by_their_names(name: str, q: float | None) -> None:
+    assert measures.percentile_in(name) == q
+
+
+def test_numbers_are_short_and_true() -> None:
+    for value in (0.0, 1.0, 0.0123456, 123.456, 99999.0, 123456.0, 1e-7, 2.5e9, -0.00021, 0.999999):
+        text = measures.short(value)
+        assert len(text) <= 9 and float(text) == pytest.approx(value, rel=0.05)
