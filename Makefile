@@ -7,7 +7,7 @@ OUT    ?= results/runs
 .PHONY: demo test test-guest test-guest-full setup check clean bars
 
 demo: $(VENV)/.ready
-	$(BIN)/lossbench run quickstart --out $(OUT)
+	$(BIN)/lossbench run quickstart --out $(OUT) --html results/demo/report.html --plots results/demo
 
 test: $(VENV)/.dev check
 	$(BIN)/python -m pytest
@@ -41,7 +41,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "no venv module: apt-get install python3-venv"; exit 1; }
 
 $(VENV)/.ready: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[report]'
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.ready

@@ -157,20 +157,29 @@ def _write_files(contents: list[Content], problems: list[str], *, html: Path | N
 
         page.write(contents, problems, html)
         console.print(f"page: {html}", markup=False, soft_wrap=True)
-    if junit is not None:
-        from harness.junit import write
-
-        write([one.suite.folder for one in contents], junit)
+    write_junit([one.suite.folder for one in contents], junit)
     if github:
         _github(contents)
 
 
-def github_summary(folders: list[Path]) -> None:
-    """After `lossbench run --github-summary`."""
-    need_libraries()
+def files_of(folder: Path, *, html: Path | None, plots: Path | None, junit: Path | None, github: bool) -> None:
+    """After `lossbench run` with these options."""
+    console = Console(stderr=True, highlight=False)
+    if not (html or plots or github):  # nothing to gather for a JUnit file
+        write_junit([folder], junit)
+        return
     from harness.report import index
 
-    _github(gather_all([index.read_suite(folder) for folder in folders]))
+    suite = index.read_suite(folder)
+    _write_files(gather_all([suite]), suite.problems, html=html, plots=plots, junit=junit, github=github,
+                 console=console)  # fmt: skip
+
+
+def write_junit(folders: list[Path], path: Path | None) -> None:
+    from harness import junit
+
+    if path is not None:
+        junit.write(folders, path)
 
 
 def _github(contents: list[Content]) -> None:

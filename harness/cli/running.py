@@ -54,6 +54,8 @@ def run(
         False, "--resume", help="Go on with a run that was ended: give its folder, or the same suite and settings."
     ),
     as_json: bool = typer.Option(False, "--json", help="One JSON object on standard output."),
+    html: Path | None = typer.Option(None, "--html", help="A page of the results; see also `lossbench report`."),
+    plots: Path | None = typer.Option(None, "--plots", help="A folder for plots (SVG, PDF, PNG)."),
     junit: Path | None = typer.Option(None, "--junit", help="Verdicts as a JUnit file, for CI."),
     github_summary: bool = typer.Option(False, "--github-summary", help="Tables into $GITHUB_STEP_SUMMARY."),
 ) -> None:
@@ -72,6 +74,10 @@ def run(
     # Before anything starts a thread: an ordinary user needs a user namespace of their own.
     if rootless.needed():
         rootless.enter()
+    if html or plots or github_summary:  # said now, not after an hour
+        from harness.cli import reporting
+
+        reporting.need_libraries()
     from harness import suite as suites
     from harness.cli import live, tables
 
@@ -87,14 +93,10 @@ def run(
         sys.stdout.write(json.dumps(result.as_json(), default=str) + "\n")
     else:
         tables.show_suite(console, result)
-    if junit is not None:
-        from harness.junit import write
-
-        write([result.folder], junit)
-    if github_summary:
+    if html or plots or junit or github_summary:
         from harness.cli import reporting
 
-        reporting.github_summary([result.folder])
+        reporting.files_of(result.folder, html=html, plots=plots, junit=junit, github=github_summary)
     from harness.verdict import EXIT_CODES
 
     raise typer.Exit(EXIT_CODES[result.status])

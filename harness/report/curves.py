@@ -33,10 +33,11 @@ class Curve:
 class Curves:
     """Loss and drift of groups of runs; each run's records are read once and let go."""
 
-    def __init__(self, groups: list[Group]) -> None:
-        self.groups = groups
+    def __init__(self, groups: list[Group], *, most: int) -> None:
+        self.groups = groups[:most]
+        self.left_out = f" Only the first {most} of {len(groups)} lines are drawn." if len(groups) > most else ""
         self._of: dict[Path, tuple[Curve | None, Curve | None, float | None]] = {}
-        for run in (run for group in groups for run in group.runs):
+        for run in (run for group in self.groups for run in group.runs):
             table = records(run)
             self._of[run.folder] = curve(table, "step", "loss"), curve(table, "drift", "pair"), epochs(table)
 

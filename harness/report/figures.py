@@ -19,7 +19,7 @@ from harness.report.sweeps import against_the_sweep, against_theory, times_again
 
 def all_pictures(content: Content) -> list[Picture]:
     """In the order a reader wants them."""
-    drawn = Curves([group for group in content.groups if ": " not in group.name][:MOST_LINES])
+    drawn = Curves([group for group in content.groups if ": " not in group.name], most=MOST_LINES)
     makers: list[Callable[[], Picture | None]] = [
         lambda: beside_the_paper(drawn), lambda: convergence(drawn), lambda: apart(drawn),
         lambda: against_the_sweep(content), lambda: times_against_loss(content), lambda: against_theory(content),
@@ -46,7 +46,7 @@ def convergence(drawn: Curves) -> Picture | None:
     axes.set(xlabel="step", ylabel="training loss")
     legend(axes)
     says = "Mean over workers, then over seeds; the band is a 95 % t-interval over seeds (from three on)."
-    return Picture("convergence", "Training loss", says, figure)
+    return Picture("convergence", "Training loss", says + drawn.left_out, figure)
 
 
 def apart(drawn: Curves) -> Picture | None:
@@ -58,7 +58,8 @@ def apart(drawn: Curves) -> Picture | None:
         draw(axes, one, group.name, look)
     axes.set(xlabel="step", ylabel="squared distance of two workers", yscale="log")
     legend(axes)
-    return Picture("drift", "Drift", "How far two workers' models are apart. Flat: bounded. Rising: they part.", figure)
+    says = "How far two workers' models are apart. Flat: bounded. Rising: they part."
+    return Picture("drift", "Drift", says + drawn.left_out, figure)
 
 
 def _logarithmic_if_wide(axes: Any, values: list[Any]) -> None:
