@@ -173,8 +173,17 @@ def list_profiles(as_json: bool = typer.Option(False, "--json", help="One JSON o
     Console(highlight=False).print(table)
 
 
+def known_profiles(incomplete: str) -> list[str]:
+    """For shell completion."""
+    from harness import profile
+
+    return [name for name in profile.names() if name.startswith(incomplete)]
+
+
 @profile_app.command("show")
-def show_profile(name: str = typer.Argument(help="A shipped profile's name, or a .toml file.")) -> None:
+def show_profile(
+    name: str = typer.Argument(help="A shipped profile's name, or a .toml file.", autocompletion=known_profiles),
+) -> None:
     """One profile in full, checked, with what it amounts to."""
     from harness import lossmodel, profile
     from harness.net.impair import registry

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from harness.suite import Planned
 
 
+def known_suites(incomplete: str) -> list[str]:
+    """For shell completion."""
+    from harness import experiment
+
+    return [name for name in experiment.suite_names() if name.startswith(incomplete)]
+
+
 def _planned(
     suite: str, *, settings: list[str], full: bool, seeds: int | None, out: Path, resume: bool
 ) -> tuple[SuiteFolder | None, str, list[Planned]]:
@@ -41,7 +48,9 @@ def _planned(
 
 
 def run(
-    suite: str = typer.Argument(help="A suite by name, or an experiment file (.toml)."),
+    suite: str = typer.Argument(
+        help="A suite by name, an experiment file (.toml), or a folder to --resume.", autocompletion=known_suites
+    ),
     settings: list[str] = typer.Option([], "--set", metavar="KEY=VALUE", help="Change a key, e.g. topology.hosts=8."),
     seeds: int | None = typer.Option(None, "--seeds", min=1, help="Repeat every point with this many seeds."),
     full: bool = typer.Option(False, "--full", help="The suite's large form (GPUs, hours) instead of its small one."),
