@@ -57,10 +57,11 @@ def _show_each(console: Console, result: SuiteResult, rows: list[dict[str, Any]]
     if len(rows) == 1:
         show_proof(console, result.folder / "000", rows[0])
     names = [_name(row, seeds=len({r["seed"] for r in rows})) for row in rows]
-    table = Table(box=box.SIMPLE, pad_edge=False)
+    table = Table(box=box.SIMPLE, pad_edge=False, padding=0)
     for column in ("point", "asked", "kernel", "receiver", "fault", "timing", "outcome", "verdict"):
         justify: Any = "right" if column in ("asked", "kernel", "receiver") else "left"
-        table.add_column(column, justify=justify, overflow="fold")
+        width = min(max(map(len, names)), NAME_WIDTH) if column == "point" else None
+        table.add_column(column, justify=justify, overflow="fold", min_width=width)
     for name, row in zip(names, rows, strict=True):
         table.add_row(
             name,
