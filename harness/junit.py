@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,13 +13,11 @@ from harness.naming import point_name
 TAGS = {"failed": "failure", "unknown": "error"}
 
 
-def write(folders: Iterable[Path], path: Path) -> None:
-    """One suite for each folder of results."""
+def write(suites: Iterable[tuple[str, list[dict[str, Any]]]], path: Path) -> None:
+    """`suites`: their names and the summaries of their runs."""
     root = ET.Element("testsuites")
-    for folder in folders:
-        found = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-        name = json.loads((folder / "suite.json").read_text(encoding="utf-8"))["suite"]
-        _suite(root, f"lossbench.{name}", found["summary"])
+    for name, rows in suites:
+        _suite(root, f"lossbench.{name}", rows)
     ET.indent(root)
     with store.disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,8 +36,8 @@ def _suite(root: ET.Element, name: str, rows: list[dict[str, Any]]) -> None:
         reasons = [
             f"{column} {status}: {reason}"
             for column, status in row["columns"].items() if status == row["verdict"]
-            for reason in row["reasons"][column]
+            for reason in row["reasons"].get(column, [])
         ]  # fmt: skip
         if row["verdict"] in TAGS:
             ET.SubElement(case, TAGS[row["verdict"]], message=reasons[0] if reasons else "").text = "\n".join(reasons)
-        ET.SubElement(case, "system-out").text = f"results: {row['dir']}"
+        ET.SubElement(case, "system-out").text = f"results: {row.get('dir', '')}"

@@ -39,6 +39,7 @@ class Planned:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteResult:
+    name: str
     run_id: str
     folder: Path
     summaries: tuple[dict[str, Any], ...]
@@ -138,7 +139,7 @@ def run_plan(plan: list[Planned], *, folder: SuiteFolder, run_id: str, kernel: m
             samples.pack(place)
             store.RunFolder(place).write("summary.json", done)
         summaries.append(done)
-        so_far = SuiteResult(run_id=run_id, folder=folder.path, summaries=tuple(summaries))
+        so_far = SuiteResult(name=one.experiment.name, run_id=run_id, folder=folder.path, summaries=tuple(summaries))
         folder.write("summary.json", json.dumps(so_far.as_json(), indent=1, default=str) + "\n")
     return so_far
 

@@ -19,6 +19,7 @@ from harness.errors import NotAbleError, UsageError
 if TYPE_CHECKING:
     from harness.report.content import Content
     from harness.report.index import Suite
+    from harness.suite import SuiteResult
 
 ROOT = Path("results/runs")
 LIBRARIES = ("scipy", "matplotlib", "jinja2", "polars")
@@ -157,29 +158,26 @@ def _write_files(contents: list[Content], problems: list[str], *, html: Path | N
 
         page.write(contents, problems, html)
         console.print(f"page: {html}", markup=False, soft_wrap=True)
-    write_junit([one.suite.folder for one in contents], junit)
+    if junit is not None:
+        from harness.junit import write
+
+        write([(one.suite.name, [run.summary.model_dump() for run in one.suite.runs]) for one in contents], junit)
     if github:
         _github(contents)
 
 
-def files_of(folder: Path, *, html: Path | None, plots: Path | None, junit: Path | None, github: bool) -> None:
-    """After `lossbench run` with these options."""
-    console = Console(stderr=True, highlight=False)
-    if not (html or plots or github):  # nothing to gather for a JUnit file
-        write_junit([folder], junit)
-        return
-    from harness.report import index
+def files_of(result: SuiteResult, *, html: Path | None, plots: Path | None, junit: Path | None, github: bool) -> None:
+    """After `lossbench run` with these options; a JUnit file needs no report library."""
+    if junit is not None:
+        from harness.junit import write
 
-    suite = index.read_suite(folder)
-    _write_files(gather_all([suite]), suite.problems, html=html, plots=plots, junit=junit, github=github,
-                 console=console)  # fmt: skip
+        write([(result.name, list(result.summaries))], junit)
+    if html or plots or github:
+        from harness.report import index
 
-
-def write_junit(folders: list[Path], path: Path | None) -> None:
-    from harness import junit
-
-    if path is not None:
-        junit.write(folders, path)
+        suite = index.read_suite(result.folder)
+        console = Console(stderr=True, highlight=False)
+        _write_files(gather_all([suite]), [], html=html, plots=plots, junit=None, github=github, console=console)
 
 
 def _github(contents: list[Content]) -> None:

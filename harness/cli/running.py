@@ -105,7 +105,7 @@ def run(
     if html or plots or junit or github_summary:
         from harness.cli import reporting
 
-        reporting.files_of(result.folder, html=html, plots=plots, junit=junit, github=github_summary)
+        reporting.files_of(result, html=html, plots=plots, junit=junit, github=github_summary)
     from harness.verdict import EXIT_CODES
 
     raise typer.Exit(EXIT_CODES[result.status])

@@ -26,7 +26,7 @@ class Content:
 
 def gather(suite: Suite, *, baseline: str = "", bootstrap: bool = False, with_simulated: bool = False) -> Content:
     groups = groups_of(suite, with_simulated=with_simulated)
-    sets, problems = sample_sets(groups)
+    sets, problems = sample_sets(groups, with_simulated=with_simulated)
     made = []
     if groups:
         made = [

@@ -13,7 +13,7 @@ import polars
 from numpy.typing import NDArray
 from scipy import stats
 
-from harness.report.groups import Group
+from harness.report.groups import Group, void_of
 from harness.report.index import Run
 
 FIELDS = {"kind": polars.String, "step": polars.Int64, "loss": polars.Float64, "pair": polars.Float64,
@@ -42,10 +42,17 @@ class Curves:
             self._of[run.folder] = curve(table, "step", "loss"), curve(table, "drift", "pair"), epochs(table)
 
     def loss(self, group: Group) -> Curve | None:
-        return together(one for run in group.runs if (one := self._of[run.folder][0]) is not None)
+        return together(one for run in self._drawn(group) if (one := self._of[run.folder][0]) is not None)
 
     def drift(self, group: Group) -> Curve | None:
-        return together(one for run in group.runs if (one := self._of[run.folder][1]) is not None)
+        return together(one for run in self._drawn(group) if (one := self._of[run.folder][1]) is not None)
+
+    def _drawn(self, group: Group) -> list[Run]:
+        """Those that may be averaged; where there are none, one of the others, and its name says so."""
+        return [run for run in group.runs if not void_of(run, "loss")] or group.runs[:1]
+
+    def label(self, group: Group) -> str:
+        return group.name if not void_of(self._drawn(group)[0], "loss") else f"{group.name} ?"
 
     def epoch(self, group: Group) -> float | None:
         """Steps that make an epoch, if the workload said so."""

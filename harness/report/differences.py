@@ -38,11 +38,12 @@ def differences(suite: Suite, groups: list[Group], *, baseline: str = "") -> Tab
         [Cell(group.name), *(_difference_cell(sure.get((group.name, name))) for name in names)]
         for group in groups if group is not base
     ]  # fmt: skip
+    by_name = {group.name: group for group in groups}
     tidy = [
         {
             "suite": suite.name, "point": point, "measure": f"{name} minus {base.name}", "n": one.n, "mean": one.mean,
             "low": one.low, "high": one.high, "method": one.method, "relative": one.relative, "p": one.p,
-            "p_corrected": one.p_all,
+            "p_corrected": one.p_all, "folders": [str(run.folder) for g in (base, by_name[point]) for run in g.runs],
         }
         for (point, name), one in sure.items()
     ]  # fmt: skip

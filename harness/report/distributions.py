@@ -29,7 +29,7 @@ def slower_than(content: Content) -> Picture | None:
         axes.plot(values[keep], share[keep], label=one.label + ("" if one.sound else " ?"), **look)
     axes.set(xlabel="ms", ylabel="share that took longer", xscale="log", yscale="log")
     legend(axes)
-    says = "All seeds and ranks together. ?: the machine was too busy to believe times."
+    says = "All seeds and ranks together. ?: a run among them was too busy, failed, or its fault was not proven."
     return Picture("tail", "Times and their tail", says, figure)
 
 

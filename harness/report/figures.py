@@ -41,11 +41,12 @@ def convergence(drawn: Curves) -> Picture | None:
         return None
     figure, (axes,) = sheet()
     for group, one, look in lines:
-        draw(axes, one, group.name, look)
+        draw(axes, one, drawn.label(group), look)
     _logarithmic_if_wide(axes, [one.y for _, one, _ in lines])
     axes.set(xlabel="step", ylabel="training loss")
     legend(axes)
     says = "Mean over workers, then over seeds; the band is a 95 % t-interval over seeds (from three on)."
+    says += " ?: not proven, or simulated." if any(drawn.label(g).endswith("?") for g in drawn.groups) else ""
     return Picture("convergence", "Training loss", says + drawn.left_out, figure)
 
 
@@ -55,7 +56,7 @@ def apart(drawn: Curves) -> Picture | None:
         return None
     figure, (axes,) = sheet()
     for group, one, look in lines:
-        draw(axes, one, group.name, look)
+        draw(axes, one, drawn.label(group), look)
     axes.set(xlabel="step", ylabel="squared distance of two workers", yscale="log")
     legend(axes)
     says = "How far two workers' models are apart. Flat: bounded. Rising: they part."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,9 +44,16 @@ class Group:
         return [v for v in self.values.get(measure, []) if v.void]
 
 
+def void_of(run: Run, measure: str, *, row: dict[str, Any] | None = None, with_simulated: bool = False) -> str:
+    """Why a measure of this run may not be averaged; empty if it may."""
+    return measures.void_because(
+        measure, row or {}, columns=run.summary.columns, simulated=run.simulated, with_simulated=with_simulated
+    )
+
+
 def groups_of(suite: Suite, *, with_simulated: bool = False) -> list[Group]:
     """In the order of the plan."""
-    out: dict[str, Group] = {}
+    out: dict[tuple[str, str], Group] = {}
     for run in suite.runs:
         several = len(run.summary.rows) > 1
         for row in run.summary.rows or [_from_summaries(run)]:
@@ -52,9 +61,21 @@ def groups_of(suite: Suite, *, with_simulated: bool = False) -> list[Group]:
             what = str(row.get(shown[0], "")) if shown else ""
             name = f"{run.name}: {what}" if several else run.name
             name += " (simulated)" if run.simulated else ""
-            group = out.setdefault(name, Group(name=name, point=run.summary.point))
+            key = json.dumps(run.summary.point, sort_keys=True), what if several else ""
+            group = out.setdefault(key, Group(name=name, point=run.summary.point))
             _add(group, run, row, shown, with_simulated=with_simulated)
+    _tell_apart(list(out.values()))
     return list(out.values())
+
+
+def _tell_apart(groups: list[Group]) -> None:
+    """Points that happen to be called alike get a number."""
+    count = Counter(group.name for group in groups)
+    seen: Counter[str] = Counter()
+    for group in groups:
+        if count[group.name] > 1:
+            seen[group.name] += 1
+            group.name += f" ({seen[group.name]})"
 
 
 def _from_summaries(run: Run) -> dict[str, Any]:
@@ -71,9 +92,7 @@ def _add(group: Group, run: Run, row: dict[str, Any], shown: list[str], *, with_
         number = measures.number(raw)
         if number is None or measure in measures.NOT_MEASURED:
             continue
-        why = measures.void_because(
-            measure, row, columns=run.summary.columns, simulated=run.simulated, with_simulated=with_simulated
-        )
+        why = void_of(run, measure, row=row, with_simulated=with_simulated)
         group.values.setdefault(measure, []).append(Value(run, number, why))
 
 

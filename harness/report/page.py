@@ -45,7 +45,7 @@ def _view(content: Content, where: Path) -> dict[str, Any]:
         "id": suite.id, "name": suite.name, "verdict": suite.verdict, "why": suite.plan.why, "facts": _facts(content),
         "tables": content.tables, "reasons": content.reasons, "warnings": content.warnings,
         "pictures": [{"title": p.title, "says": p.says, "svg": svg(p, prefix=suite.id)} for p in all_pictures(content)],
-        "sources": [_source(line, where) for table in content.tables for line in table.tidy if "void" in line],
+        "sources": [_source(line, where) for table in content.tables for line in table.tidy if "mean" in line],
         "runs": [_run(run, where) for run in suite.runs],
         "spec": json.dumps({"experiment": first.get("experiment", {}), "machine": session.machine}, indent=1),
     }  # fmt: skip
@@ -84,11 +84,12 @@ def _run(run: Run, where: Path) -> dict[str, Any]:
 
 
 def _source(line: dict[str, Any], where: Path) -> dict[str, Any]:
-    number = {name: "-" if line[name] is None else short(line[name]) for name in ("mean", "sd", "low", "high")}
+    given = {name: line.get(name) for name in ("mean", "sd", "low", "high")}
+    number = {name: "-" if value is None else short(value) for name, value in given.items()}
     folders = [Path(text) for text in line["folders"]]
     return {
         "point": line["point"], "measure": line["measure"], "mean": number["mean"], "n": line["n"], "sd": number["sd"],
-        "interval": f"{number['low']} to {number['high']}" if line["low"] is not None else "-",
-        "void": f"{line['void']}: {line['why_void']}" if line["void"] else "",
+        "interval": f"{number['low']} to {number['high']}" if given["low"] is not None else "-",
+        "void": f"{line['void']}: {line.get('why_void', 'not all valid')}" if line.get("void") else "",
         "runs": [{"href": _href(folder, where), "name": folder.name} for folder in folders],
     }  # fmt: skip

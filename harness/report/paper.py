@@ -51,7 +51,7 @@ def beside_the_paper(drawn: Curves) -> Picture | None:
             colour = colours.setdefault(series, COLOURS[len(colours) % len(COLOURS)])
             scale = 1 / (drawn.epoch(group) or 1.0)
             last = max(last, float(one.x[-1]) * scale)
-            label = group.name if len(lines) < 8 else f"ours {series}"
+            label = drawn.label(group) if len(lines) < 8 else f"ours {series}"
             draw(axes, one, label, {"color": colour, "linestyle": "-"}, scale=scale)
         for series, colour in colours.items():
             points = [(x, y) for x, y in paper()[name].get(series, []) if x <= max(last, 2) + 1]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from harness import samples
 from harness.measures import short
 from harness.report import inference
-from harness.report.groups import Group
+from harness.report.groups import Group, void_of
 from harness.report.index import Suite
 from harness.report.tables import Cell, Table
 
@@ -25,6 +25,7 @@ class SampleSet:
     what: str
     sound: bool
     parts: list[NDArray[np.float64]] = field(default_factory=list)
+    folders: list[str] = field(default_factory=list)
 
     @property
     def label(self) -> str:
@@ -35,7 +36,7 @@ class SampleSet:
         return np.concatenate(self.parts)
 
 
-def sample_sets(groups: list[Group]) -> tuple[list[SampleSet], list[str]]:
+def sample_sets(groups: list[Group], *, with_simulated: bool = False) -> tuple[list[SampleSet], list[str]]:
     """Each run's samples are read once; and what could not be read."""
     out: dict[tuple[str, str], SampleSet] = {}
     problems: list[str] = []
@@ -45,7 +46,8 @@ def sample_sets(groups: list[Group]) -> tuple[list[SampleSet], list[str]]:
         for what, numbers in found.items():
             one = out.setdefault((run.name, what), SampleSet(run.name, what, True))
             one.parts.append(numbers)
-            one.sound &= run.summary.columns.get("timing") == "valid"
+            one.folders.append(str(run.folder))
+            one.sound &= not void_of(run, what, with_simulated=with_simulated)
     return list(out.values()), problems
 
 
@@ -65,7 +67,7 @@ def tails(suite: Suite, sets: list[SampleSet]) -> Table | None:
         tidy += [
             {
                 "suite": suite.name, "point": one.point, "measure": f"{one.what} p{100 * q:g}", "n": len(numbers),
-                "mean": value,
+                "mean": value, "void": 0 if one.sound else len(one.folders), "folders": one.folders,
             }
             for q, value in zip(PERCENTILES, values, strict=True)
         ]  # fmt: skip
@@ -73,6 +75,6 @@ def tails(suite: Suite, sets: list[SampleSet]) -> Table | None:
         return None
     notes = ["A percentile q is printed only with at least 10/(1-q) samples: p99 needs 1000, p99.9 needs 10000."]
     if not all(one.sound for one in sets):
-        notes.append("?: the machine was too busy to believe times.")
+        notes.append("?: not to be believed: a run among them was too busy, failed, or its fault was not proven.")
     head = ["samples (ms)", "n", *(f"p{100 * q:g}" for q in PERCENTILES), "max"]
     return Table(f"{suite.name}: tail", head, rows, notes, tidy)

@@ -75,8 +75,7 @@ def test_junit_tells_failed_from_unknown(tmp_path: Path) -> None:
         one = found["summary"][number]
         one |= {"verdict": word, "columns": {"fault": "valid", "timing": "valid", "outcome": word}}
         one["reasons"]["outcome"] = [f"because & <{word}>"]
-    made.write(place / "summary.json", found)
-    junit.write([place], tmp_path / "out" / "junit.xml")
+    junit.write([("made", found["summary"])], tmp_path / "out" / "junit.xml")
     (suite,) = ET.parse(tmp_path / "out" / "junit.xml").getroot()
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "1")
     bad = {case.get("name"): [child.tag for child in case if child.tag != "system-out"] for case in suite}
