@@ -23,7 +23,8 @@ KNOWN: dict[str, Measure] = {
     "train_loss": LOW, "loss": LOW, "perplexity": LOW, "accuracy": HIGH, "slot_f1": HIGH, "intent_accuracy": HIGH,
     "drift_first": LOW, "drift_last": LOW, "gbit_s": Measure("high", "timing", "Gbit/s"),
     "cpu_s_per_gb": Measure("low", "timing", "s"), "vs_tcp": Measure("high", "timing", "x"),
-    "vs_gloo": Measure("high", "timing", "x"), "outside": Measure("low", "timing"),
+    "vs_gloo": Measure("high", "timing", "x"), "items_s": Measure("high", "timing"),
+    "outside": Measure("low", "timing"),
 }  # fmt: skip
 NOT_MEASURED = ("n", "ranks", "workers", "steps", "mb", "shown", "note", "path", "simulated")
 

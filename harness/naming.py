@@ -1,7 +1,9 @@
-"""What the points of a sweep are called, in tables, plots and on the command line."""
+"""What the points of a sweep are called, in tables, plots and on the command line; and reasons, each said once."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -14,3 +16,18 @@ def word(value: Any) -> str:
     if isinstance(value, dict):
         return " ".join(word(v) for k, v in value.items() if k != "why")
     return "+".join(word(v) for v in value) if isinstance(value, list) else str(value)
+
+
+def said_once(reasons: Iterable[tuple[str, str]]) -> list[str]:
+    """(who, reason) pairs: reasons that differ in their numbers only are said once, with whom they are about."""
+    about: dict[str, list[str]] = {}
+    words: dict[str, str] = {}
+    for who, reason in reasons:
+        alike = re.sub("[0-9.]+", "", reason)
+        words.setdefault(alike, reason)
+        about.setdefault(alike, []).append(who)
+    return [f"{words[alike]} ({_and_others(some)})" for alike, some in about.items()]
+
+
+def _and_others(names: list[str]) -> str:
+    return " and ".join(names) if len(names) < 3 else f"{names[0]} and {len(names) - 1} others alike"

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from harness import measures
 from harness.cli import reporting
-from harness.naming import point_name
+from harness.naming import point_name, said_once
 from harness.suite import SuiteResult
 
 COLOURS = {"valid": "green", "unknown": "yellow", "failed": "red"}
@@ -73,11 +73,15 @@ def _show_each(console: Console, result: SuiteResult, rows: list[dict[str, Any]]
         )
     console.print(table)
     show_results(console, rows, names)
-    for name, row in zip(names, rows, strict=True):
-        for column, status in row["columns"].items():
-            if status != "valid":
-                for reason in row["reasons"][column]:
-                    console.print(f"{name}, {column}: {reason}", markup=False)
+    reasons = [
+        (name, f"{column}: {reason}")
+        for name, row in zip(names, rows, strict=True)
+        for column, status in row["columns"].items()
+        if status != "valid"
+        for reason in row["reasons"][column]
+    ]
+    for text in said_once(reasons):
+        console.print(text, markup=False)
 
 
 def show_results(console: Console, rows: list[dict[str, Any]], names: list[str]) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 
+from harness.naming import said_once
 from harness.report.index import Run, Suite
 from harness.report.tables import Cell, Table
 
@@ -66,20 +66,11 @@ def _verdicts(runs: list[Run], column: str) -> Cell:
 
 
 def reasons(suite: Suite) -> list[str]:
-    """Why something is not valid: reasons that differ in their numbers only are said once, with whom they are about."""
-    about: dict[str, list[str]] = {}
-    words: dict[str, str] = {}
-    for run in suite.runs:
-        for column in COLUMNS:
-            if run.summary.columns.get(column) != "valid":
-                for text in run.summary.reasons.get(column, []):
-                    alike = f"{column}: {re.sub('[0-9.]+', '', text)}"
-                    words.setdefault(alike, f"{column}: {text}")
-                    about.setdefault(alike, []).append(f"{run.name} #{run.summary.seed}")
-    return [f"{words[alike]} ({who[0]}{_and_more(who[1:])})" for alike, who in about.items()]
-
-
-def _and_more(others: list[str]) -> str:
-    if not others:
-        return ""
-    return f" and {others[0]}" if len(others) == 1 else f" and {len(others)} others alike"
+    """Why something is not valid."""
+    return said_once(
+        (f"{run.name} #{run.summary.seed}", f"{column}: {text}")
+        for run in suite.runs
+        for column in COLUMNS
+        if run.summary.columns.get(column) != "valid"
+        for text in run.summary.reasons.get(column, [])
+    )

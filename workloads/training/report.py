@@ -36,6 +36,7 @@ def result_row(
     shared: dict[str, Any] = {
         "strategy": _name(job),
         "workers": job.seats[0].door.world_size, "steps": job.steps, "train_loss": train_loss,
+        "items_s": job.seats[0].door.world_size * settings.batch * 1000 / float(np.median(ms)) if ran else None,
         "ms_step": float(np.median(ms)), "ms_step_p99": float(np.quantile(ms, WORST_TAIL)),
         "arrived_1": _arrived(job, 0), "arrived_2": _arrived(job, 1),
         "outside": outside_s / max(sum(step_s), 1e-9), "simulated": settings.simulated is not None,
