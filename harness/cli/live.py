@@ -50,7 +50,7 @@ class View:
             self._now = what
             self._look_at_network(what)
         else:
-            self._stage, self._now = what, {} if what[0] != "8" else self._now
+            self._stage = what
         if self._on_screen:
             self._live.update(self._screen(one, total))
 
@@ -91,6 +91,8 @@ class View:
 
     def _within(self) -> float:
         """The share of this run that is done, by its steps."""
+        if self._stage.startswith("9"):
+            return 1.0
         steps, last = self._now.get("steps"), self._now.get("last_step", -1)
         return min(1.0, (last + 1) / steps) if steps else 0.0
 
