@@ -26,6 +26,28 @@ KNOWN: dict[str, Measure] = {
     "vs_gloo": Measure("high", "timing", "x"), "items_s": Measure("high", "timing"),
     "outside": Measure("low", "timing"),
 }  # fmt: skip
+MEANING = {
+    "train_loss": "training loss, mean over workers and the last tenth of the steps",
+    "accuracy": "of the workers' own models on held-out data, mean over workers",
+    "perplexity": "of the workers' own models on held-out text, mean over workers",
+    "slot_f1": "of the workers' own models on held-out utterances, mean over workers",
+    "drift_first": "squared distance of two workers' models, mean over the first quarter of the run",
+    "drift_last": "the same over the second half: larger means that they part",
+    "arrived": "share of the packets' payload that arrived, mean of both halves",
+    "arrived_1": "share that arrived in the first half (reduce-scatter)",
+    "arrived_2": "share that arrived in the second half (all-gather)",
+    "ms_step": "median time of a step", "ms_step_p99": "99th percentile of it",
+    "items_s": "items trained on per second, all workers", "outside": "share of a step outside model and network",
+    "over_exact": "measured drift over the exact formula 2p/(1-p^2)",
+    "over_stated": "measured drift over the paper's formula 2p/(1+p)",
+    "over_predicted": "measured drift over the prediction from the measured updates",
+    "owner_over_exact": "distance of owner and worker over the exact formula p/(1-p)",
+    "n": "calls", "p50_ms": "median time of a call", "p99_ms": "99th percentile of it", "max_ms": "the slowest call",
+    "gbit_s": "payload per second at the median", "vs_tcp": "how many times as fast as the fastest TCP (median)",
+    "vs_gloo": "how many times as fast as the fastest Gloo (median)",
+    "cpu_s_per_gb": "CPU seconds of all ranks for a gigabyte of payload",
+    "sent": "datagrams of a rank", "received": "datagrams that reached it",
+}  # fmt: skip
 NOT_MEASURED = ("n", "ranks", "workers", "steps", "mb", "shown", "note", "path", "simulated")
 
 
@@ -70,9 +92,9 @@ def void_because(
     if columns.get("outcome") == "failed":
         return "the workload failed"
     if columns.get("fault") != "valid" and not simulated:
-        return f"the fault is {columns.get('fault', 'unknown')}"
+        return "the fault was not proven" if columns.get("fault") != "failed" else "the fault was not as asked"
     if of(measure).column == "timing" and columns.get("timing") != "valid":
-        return "the machine was too busy to believe times"
+        return "the machine was too busy for times"
     few = too_few(row, measure)
     return f"fewer than {few} samples" if few else ""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -31,3 +31,13 @@ def said_once(reasons: Iterable[tuple[str, str]]) -> list[str]:
 
 def _and_others(names: list[str]) -> str:
     return " and ".join(names) if len(names) < 3 else f"{names[0]} and {len(names) - 1} others alike"
+
+
+def beside_the_verdict(columns: Sequence[Mapping[str, str]]) -> str:
+    """Of valid runs: what is not valid all the same, because their experiment does not call it essential."""
+    out = ""
+    for name in dict.fromkeys(name for one in columns for name in one):
+        words = [one.get(name, "unknown") for one in columns if one.get(name) != "valid"]
+        if words:
+            out += f" ({name} {words[0]} in {len(words)} of {len(columns)})"
+    return out

@@ -91,7 +91,7 @@ def _means(summaries: tuple[dict[str, Any], ...]) -> dict[str, float]:
     """Numbers of the summary records, mean over ranks."""
     out: dict[str, float] = {}
     ignored = {"rank", "time_s"}
-    for key in {k for s in summaries for k in s} - ignored:
+    for key in dict.fromkeys(k for s in summaries for k in s if k not in ignored):
         values = [s[key] for s in summaries if isinstance(s.get(key), int | float) and not isinstance(s[key], bool)]
         if values:
             out[key] = sum(values) / len(values)
@@ -116,7 +116,8 @@ def run_suite(plan: list[Planned], *, out: Path, run_id: str, progress: Callable
     nurseries = Nurseries()
     try:
         with folder.mine():
-            _write_plan(folder, plan, run_id)
+            if any(folder.finished(one.number) is None for one in plan):
+                _write_plan(folder, plan, run_id)
             return run_plan(plan, folder=folder, run_id=run_id, kernel=kernel, progress=progress, nurseries=nurseries)
     finally:
         nurseries.close()

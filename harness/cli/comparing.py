@@ -34,6 +34,8 @@ def compare(
       lossbench compare ab12cd 98fe76
 
       lossbench compare 3c39f4a b15d59f        everything made with two commits, suite by suite
+
+    Exit code 0, whatever differs; `replay` has one that says it.
     """
     need_libraries()
     from harness.report import compare as comparing
@@ -116,7 +118,7 @@ def _row(suite: Suite, number: int | None, wanted: str) -> Group:
         groups = [group for group in groups if any(one.number == number for one in group.runs)]
     found = [group for group in groups if group.name == wanted] or [group for group in groups if wanted in group.name]
     if len({tuple(run.number for run in group.runs) for group in found}) != 1:
-        known = ", ".join(f"'{group.name}'" for group in groups) or "none that ended"
+        known = ", ".join(f"'{group.name}'" for group in found or groups) or "none that ended"
         raise UsageError(f"{'no line' if not found else 'several lines'} '{wanted}'", next_step=f"known: {known}")
     return found[0]
 
@@ -133,6 +135,12 @@ def _again(old: Suite, group: Group) -> list[suites.Planned]:
         )
         for n, one in enumerate(chosen)
     ]  # fmt: skip
+
+
+def _why_not(before: Group) -> str:
+    if not before.shown:
+        return "this workload reports no numbers"
+    return "a test of means needs two valid seeds on both sides; make them with --seeds 5"
 
 
 def _agree(before: Group, suite: Suite) -> ExitCode:
@@ -152,7 +160,10 @@ def _agree(before: Group, suite: Suite) -> ExitCode:
         console.print(f"the means differ: {', '.join(differ)}")
         return ExitCode.FAILED
     if not tested:
-        console.print("it can't be said: a test of means needs two valid seeds on both sides; make them with --seeds 5")
+        console.print(f"it can't be said: {_why_not(before)}")
         return ExitCode.UNKNOWN
-    console.print(f"the means agree: no difference in {', '.join(tested)} beyond chance (paired over seeds)")
+    seeds = min(line.change.n for line in lines if line.change.p is not None)
+    console.print(
+        f"the means agree as far as {seeds} seeds can tell: no difference beyond chance in {', '.join(tested)}"
+    )
     return ExitCode.VALID

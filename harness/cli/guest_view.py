@@ -14,7 +14,7 @@ from harness.guest.recipe import Image
 app = typer.Typer(
     no_args_is_help=True, help="A stock Debian kernel (netem, prio, fq) under QEMU, with this machine's files."
 )
-PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+PASS_ON = {"ignore_unknown_options": True}
 WRITABLE = typer.Option(None, "--writable", help="A folder the guest may write to; default ./results.")
 
 
@@ -27,7 +27,7 @@ def setup() -> None:
 
 @app.command("run", context_settings=PASS_ON)
 def run(
-    context: typer.Context,
+    command: list[str] = typer.Argument(None, metavar="-- COMMAND [ARGS]...", help="What to run in the guest."),
     timeout_s: float = typer.Option(600, "--timeout-s", help="Ends the guest; exit status 124."),
     instruction_clock: bool = typer.Option(
         False,
@@ -41,12 +41,12 @@ def run(
 
     The guest sees this machine's files read-only (what it writes elsewhere than in the writable folder is gone with
     it), the same folder, the same environment; its output and exit status come back."""
-    if not context.args:
+    if not command:
         raise UsageError("no command given", next_step="lossbench vm run -- COMMAND")
     from harness.guest import boot
 
     code = boot.run(
-        _image(), list(context.args), writable=_writable(writable), timeout_s=timeout_s,
+        _image(), command, writable=_writable(writable), timeout_s=timeout_s,
         instruction_clock=instruction_clock, cpus=cpus,
     )  # fmt: skip
     raise typer.Exit(code)

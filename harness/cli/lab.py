@@ -28,7 +28,7 @@ def up(
     mtu: int = typer.Option(1500, "--mtu"),
     family: str = typer.Option("both", "--family", help="ipv4, ipv6 or both."),
     direction: str = typer.Option("uplink", "--direction", help="uplink, downlink or both."),
-    backend: str = typer.Option("auto", "--backend", help="netem, ebpf, cbpf or edt; else automatic."),
+    backend: str = typer.Option("auto", "--backend", help="netem, ebpf, cbpf, edt or relay; else automatic."),
     seed: int | None = typer.Option(None, "--seed", help="Pins the loss pattern."),
 ) -> None:
     """Bring up a lab. It stands until `lossbench net down`.
@@ -97,17 +97,21 @@ def _show_lab(report: dict[str, Any]) -> None:
     console.print(table)
 
 
-@app.command("exec", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def execute(context: typer.Context, host: str = typer.Argument(help="h0, h1, ..."), net: str | None = NET) -> None:
+@app.command("exec", context_settings={"ignore_unknown_options": True})
+def execute(
+    host: str = typer.Argument(help="h0, h1, ..."),
+    command: list[str] = typer.Argument(None, metavar="-- COMMAND [ARGS]...", help="What to run there."),
+    net: str | None = NET,
+) -> None:
     """Run a program in a host: lossbench net exec h3 -- iperf3 -c h0
 
     Names h0, h1, ... resolve to the lossy data link, h0-ctl to the control link."""
     _root_only()
-    if not context.args:
+    if not command:
         raise UsageError("no command given", next_step="lossbench net exec h0 -- COMMAND")
     from harness import labs
 
-    labs.become(labs.find(net), host, list(context.args))
+    labs.become(labs.find(net), host, command)
 
 
 @app.command("verify")

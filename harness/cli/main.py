@@ -84,7 +84,7 @@ def _usage(error: Exception) -> int:
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "lossbench"
     if message():  # without a command typer has shown the help already
-        _say(f"{message()}; see {command} --help")
+        _say(f"{message().rstrip('.')}; see {command} --help")
     return ExitCode.USAGE
 
 

@@ -89,6 +89,12 @@ def report(
     from harness.report import index
 
     console = Console(stderr=True, highlight=False)
+    if not runs and (html or plots or junit or github or baseline):
+        raise UsageError("which results?", next_step="name them, for example: lossbench report latest --html ...")
+    if runs and (suite or verdict or since or commit):
+        raise UsageError(
+            "--suite, --verdict, --since and --commit are for the list", next_step="drop RUN, or drop them"
+        )
     if not runs:
         chosen = index.Filter(suite=suite, verdict=verdict, since=since, commit=commit)
         suites, problems = index.scan(where)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from harness import measures
 from harness.cli import reporting
-from harness.naming import point_name, said_once
+from harness.naming import beside_the_verdict, point_name, said_once
 from harness.suite import SuiteResult
 
 COLOURS = {"valid": "green", "unknown": "yellow", "failed": "red"}
@@ -37,7 +37,8 @@ def show_suite(console: Console, result: SuiteResult) -> None:
         _show_each(console, result, rows)
     for text in dict.fromkeys(text for row in rows for text in row["warnings"]):
         console.print(f"warning: {text}", markup=False)
-    console.print(f"verdict: {coloured(result.status.word)}   results: {result.folder}", soft_wrap=True)
+    beside = beside_the_verdict([row["columns"] for row in rows if row["verdict"] == "valid"])
+    console.print(f"verdict: {coloured(result.status.word)}{beside}   results: {result.folder}", soft_wrap=True)
 
 
 def _show_over_seeds(console: Console, result: SuiteResult) -> None:
@@ -137,7 +138,7 @@ def show_lines(console: Console, lines: list[Line], *, title: str) -> None:
         table.add_row(*cells)
     console.print(table)
     for reason in dict.fromkeys(reason for line in lines for column in shown if (reason := line.void(column))):
-        mark = "-: a percentile is not printed with" if reason.startswith("fewer") else "?: not to be believed,"
+        mark = "-: a percentile is not printed with" if reason.startswith("fewer") else "?: not to be believed:"
         console.print(f"{mark} {reason}", markup=False)
     for note, about in _notes([line.row for line in lines], shown[0]).items():
         console.print(f"{about}: {note}", markup=False)

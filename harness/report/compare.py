@@ -10,6 +10,7 @@ from typing import Any
 from harness.measures import of, short
 from harness.naming import point_name
 from harness.report import inference
+from harness.report.differences import difference_cell
 from harness.report.groups import Group, groups_of, shown_of
 from harness.report.index import Suite
 from harness.report.inference import ALPHA, Difference
@@ -71,7 +72,8 @@ def machine(a: Suite, b: Suite) -> Table:
     def of_suite(suite: Suite) -> dict[str, Any]:
         session = suite.plan.sessions[-1]
         backends = sorted({run.summary.backend for run in suite.runs})
-        return {**session.machine, "git": session.git, "gpus": ", ".join(session.gpus), "backend": ", ".join(backends)}
+        git = {**session.git, "commit": str(session.git.get("commit", ""))[:10]}
+        return {**session.machine, "git": git, "gpus": ", ".join(session.gpus), "backend": ", ".join(backends)}
 
     return _table("machine and code", [(*change, "") for change in _changes(of_suite(a), of_suite(b))])
 
@@ -120,11 +122,10 @@ def results(lines: list[Line]) -> Table:
     rows = []
     for line in lines:
         change = line.change
-        percent = f"{100 * change.relative:+.3g}%" if change.relative is not None else f"{change.mean:+.3g}"
-        style = _direction(line) if change.significant else ""
+        shown = difference_cell(change)
         rows.append([
             Cell(line.point), Cell(line.measure), _estimate(line.a), _estimate(line.b),
-            Cell(percent + ("*" if change.significant else ""), style),
+            Cell(shown.text, _direction(line) if change.significant else shown.style, shown.detail),
             Cell("-" if change.p_all is None else f"{change.p_all:.2g}"),
         ])  # fmt: skip
     methods = ", ".join(sorted({line.change.method for line in lines}))

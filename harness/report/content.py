@@ -35,6 +35,6 @@ def gather(suite: Suite, *, baseline: str = "", bootstrap: bool = False, with_si
         ]  # fmt: skip
     return Content(
         suite=suite, groups=groups, sets=sets, reasons=reasons(suite), problems=[*suite.problems, *problems],
-        tables=[table for table in made if table is not None and len(table.head) > 1],
+        tables=[table for table in made if table is not None],
         warnings=list(dict.fromkeys(text for run in suite.runs for text in run.summary.warnings)),
     )  # fmt: skip

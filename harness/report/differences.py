@@ -35,7 +35,7 @@ def differences(suite: Suite, groups: list[Group], *, baseline: str = "") -> Tab
         return None
     sure = dict(zip(found, inference.corrected(list(found.values())), strict=True))
     rows = [
-        [Cell(group.name), *(_difference_cell(sure.get((group.name, name))) for name in names)]
+        [Cell(group.name), *(difference_cell(sure.get((group.name, name))) for name in names)]
         for group in groups if group is not base
     ]  # fmt: skip
     by_name = {group.name: group for group in groups}
@@ -47,11 +47,13 @@ def differences(suite: Suite, groups: list[Group], *, baseline: str = "") -> Tab
         }
         for (point, name), one in sure.items()
     ]  # fmt: skip
-    notes = [f"Paired over common seeds; * = p < {ALPHA:g}, corrected for all {len(sure)} comparisons (Holm)."]
+    tests = sum(not one.nothing for one in sure.values())
+    notes = [f"Paired over common seeds. ± is a 95 % interval of this one difference; * = p < {ALPHA:g} after Holm's "
+             f"correction for all {tests} differences here: harder to earn."]  # fmt: skip
     return Table(f"{suite.name}: change against '{base.name}'", ["point", *names], rows, notes, tidy)
 
 
-def _difference_cell(one: Difference | None) -> Cell:
+def difference_cell(one: Difference | None) -> Cell:
     if one is None:
         return Cell("-", "void")
     relative = one.relative is not None
@@ -61,7 +63,7 @@ def _difference_cell(one: Difference | None) -> Cell:
     shown = f"{half:.2f}" if relative and half < 10 else short(half)
     p = "-" if one.p_all is None else f"{one.p_all:.2g}"
     detail = f"n = {one.n}, difference {one.mean:.4g}, corrected p = {p} ({one.method})"
-    return Cell(text + (f"\n± {shown}{unit}" if half else ""), "", detail)
+    return Cell(text + (f"\n± {shown}{unit}" if float(shown) else ""), "void" if one.nothing else "", detail)
 
 
 def _signed(value: float, *, percent: bool) -> str:

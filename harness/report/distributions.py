@@ -15,9 +15,11 @@ MOST_SAMPLES = 20_000  # drawn of a distribution; its tail is always drawn whole
 
 def slower_than(content: Content) -> Picture | None:
     """The share of samples slower than a time: the tail is where the line goes on to the right."""
-    sets = [one for one in content.sets if sum(map(len, one.parts)) >= 20][:MOST_LINES]
+    drawable = [one for one in content.sets if sum(map(len, one.parts)) >= 20]
+    sets = drawable[:MOST_LINES]
     if not sets:
         return None
+    left_out = f" Only the first {MOST_LINES} of {len(drawable)} sets are drawn." if len(drawable) > MOST_LINES else ""
     figure, (axes,) = sheet()
     points = {group.name.partition(": ")[0]: group.point for group in content.groups}
     styles = looks({**points.get(one.point, {}), "": one.what} if len({s.what for s in sets}) > 1 else
@@ -30,7 +32,7 @@ def slower_than(content: Content) -> Picture | None:
     axes.set(xlabel="ms", ylabel="share that took longer", xscale="log", yscale="log")
     legend(axes)
     says = "All seeds and ranks together. ?: a run among them was too busy, failed, or its fault was not proven."
-    return Picture("tail", "Times and their tail", says, figure)
+    return Picture("tail", "Times and their tail", says + left_out, figure)
 
 
 def _thinned(size: int) -> Any:
@@ -61,7 +63,9 @@ def bursts(content: Content) -> Picture | None:
         axes.set(xlabel="packets lost in a row", ylabel="bursts", yscale="log", title=str(rule).partition(":")[2])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     legend(panels[-1])
-    return Picture("bursts", "Burst lengths, asked and seen", "Of the probes that proved the fault.", figure)
+    says = "Of the probes that proved the fault."
+    says += f" The burstiest three of {len(seen)} profiles." if len(seen) > 3 else ""
+    return Picture("bursts", "Burst lengths, asked and seen", says, figure)
 
 
 def _plus(a: Any, b: Any) -> Any:

@@ -59,7 +59,7 @@ def apart(drawn: Curves) -> Picture | None:
         draw(axes, one, drawn.label(group), look)
     axes.set(xlabel="step", ylabel="squared distance of two workers", yscale="log")
     legend(axes)
-    says = "How far two workers' models are apart. Flat: bounded. Rising: they part."
+    says = "How far two workers' models are apart, on a logarithmic scale."
     return Picture("drift", "Drift", says + drawn.left_out, figure)
 
 

@@ -76,8 +76,10 @@ class Suite:
 
     @property
     def commit(self) -> str:
-        git = self.plan.sessions[-1].git
-        return str(git.get("commit", ""))[:10] + ("+" if git.get("dirty") else "")
+        """Of every session that worked on it; + where there were uncommitted changes."""
+        gits = [session.git for session in self.plan.sessions]
+        names = [str(git.get("commit", ""))[:10] + ("+" if git.get("dirty") else "") for git in gits]
+        return " ".join(dict.fromkeys(names))
 
     @property
     def verdict(self) -> str:
@@ -118,7 +120,7 @@ def scan(root: Path) -> tuple[list[Suite], list[str]]:
     """All suites below `root`, oldest first, and what was left out."""
     suites, problems = [], []
     for path in sorted(_entries(root)):
-        if not path.is_dir():
+        if not (path / "suite.json").exists():
             problems.append(f"{path}: not a run folder: left out")
             continue
         try:
@@ -157,7 +159,7 @@ class Filter:
             (not self.suite or suite.name == self.suite)
             and (not self.verdict or suite.verdict == self.verdict)
             and (not self.since or suite.started[:10] >= self.since)
-            and (not self.commit or suite.commit.startswith(self.commit))
+            and (not self.commit or any(part.startswith(self.commit) for part in suite.commit.split()))
         )
 
 
@@ -190,7 +192,7 @@ def _named(word: str, known: list[Suite], root: Path) -> list[Suite]:
         return [by_name[-1]]
     found = [suite for suite in known if suite.id == word or suite.folder.name == word]
     if not found and len(word) >= 6:
-        found = [suite for suite in known if suite.commit.startswith(word[:10])]
+        found = [suite for suite in known if any(part.startswith(word[:10]) for part in suite.commit.split())]
     if not found:
         step = f"`lossbench report --in {root}` lists them; or give a folder"
         raise UsageError(f"no run '{word}' in {root}", next_step=step)

@@ -70,6 +70,11 @@ class Difference:
     method: str = ""
 
     @property
+    def nothing(self) -> bool:
+        """The same in every seed."""
+        return self.p == 1.0 and self.mean == 0.0
+
+    @property
     def significant(self) -> bool:
         p = self.p if self.p_all is None else self.p_all
         return p is not None and p < ALPHA
@@ -110,9 +115,11 @@ def unpaired(a: Sequence[float], b: Sequence[float]) -> Difference | None:
 
 
 def corrected(found: Sequence[Difference]) -> list[Difference]:
-    """Holm: the chance of one false alarm among all of them stays at ALPHA."""
-    tested = sorted((n for n, one in enumerate(found) if one.p is not None), key=lambda n: found[n].p or 0.0)
-    out, worst = list(found), 0.0
+    """Holm: the chance of one false alarm among all of them stays at ALPHA. What is equal by construction (a difference
+    of exactly nothing in every seed) is no test."""
+    tests = [n for n, one in enumerate(found) if one.p is not None and not one.nothing]
+    tested = sorted(tests, key=lambda n: found[n].p or 0.0)
+    out, worst = [replace(one, p_all=one.p) for one in found], 0.0
     for rank, number in enumerate(tested):
         worst = max(worst, min(1.0, (len(tested) - rank) * (found[number].p or 0.0)))
         out[number] = replace(found[number], p_all=worst)

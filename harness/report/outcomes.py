@@ -15,8 +15,10 @@ from harness.report.inference import ALPHA
 from harness.report.tables import Cell, Table
 
 
-def results(suite: Suite, groups: list[Group], *, bootstrap: bool = False) -> Table:
+def results(suite: Suite, groups: list[Group], *, bootstrap: bool = False) -> Table | None:
     names = shown_of(groups)
+    if not names:
+        return None
     best = {name: _best(groups, name) for name in names}
     rows, tidy, hidden = [], [], set()
     several = any(len(group.runs) > 1 for group in groups)
@@ -71,7 +73,7 @@ def _notes(groups: list[Group], names: list[str], several: bool, hidden: list[st
     if any(best.values()):
         out.append(f"Bold: better than every other line, p < {ALPHA:g} after Holm's correction.")
     why = {v.void for group in groups for name in names for v in group.void(name)} - set(hidden)
-    out += [f"?: not averaged, {text}." for text in sorted(why)]
+    out += [f"?: not averaged: {text}." for text in sorted(why)]
     out += [f"-: a percentile is not printed with {text}." for text in hidden]
     return out + list(dict.fromkeys(note for group in groups for note in group.notes))
 

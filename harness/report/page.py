@@ -14,10 +14,12 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from harness import __version__, store
-from harness.measures import short
+from harness.measures import MEANING, short
+from harness.naming import beside_the_verdict
 from harness.report.canvas import svg
 from harness.report.content import Content
 from harness.report.figures import all_pictures
+from harness.report.groups import shown_of
 from harness.report.index import Run
 from harness.report.proven import COLUMNS, percent
 
@@ -41,8 +43,10 @@ def write(contents: Sequence[Content], problems: Sequence[str], path: Path) -> N
 def _view(content: Content, where: Path) -> dict[str, Any]:
     suite, session = content.suite, content.suite.plan.sessions[-1]
     first = suite.runs[0].manifest if suite.runs else {}
+    beside = beside_the_verdict([run.summary.columns for run in suite.runs if run.summary.verdict == "valid"])
     return {
-        "id": suite.id, "name": suite.name, "verdict": suite.verdict, "why": suite.plan.why, "facts": _facts(content),
+        "id": suite.id, "name": suite.name, "verdict": suite.verdict, "beside": beside, "why": suite.plan.why, "facts": _facts(content),
+        "meanings": [(name, MEANING[name]) for name in shown_of(content.groups) if name in MEANING],
         "tables": content.tables, "reasons": content.reasons, "warnings": content.warnings,
         "pictures": [{"title": p.title, "says": p.says, "svg": svg(p, prefix=suite.id)} for p in all_pictures(content)],
         "sources": [_source(line, where) for table in content.tables for line in table.tidy if "mean" in line],

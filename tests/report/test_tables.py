@@ -69,7 +69,7 @@ def test_what_is_unknown_is_shown_greyed_and_never_averaged(tmp_path: Path) -> N
     times, found = cells(one, "ms_step"), cells(one, "train_loss")
     assert all(cell.style == "void" and "?" in cell.text and "±" not in cell.text for cell in times.values())
     assert all(cell.style != "void" for cell in found.values())
-    assert any("too busy to believe times" in note for note in one.notes)
+    assert any("too busy for times" in note for note in one.notes)
 
 
 def test_an_unproven_fault_voids_every_number(tmp_path: Path) -> None:
