@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,14 +15,29 @@ TAGS = {"failed": "failure", "unknown": "error"}
 
 
 def write(suites: Iterable[tuple[str, list[dict[str, Any]]]], path: Path) -> None:
-    """`suites`: their names and the summaries of their runs."""
+    """`suites`: their names and the summaries of their runs; a run that did not end is one with verdict unknown."""
     root = ET.Element("testsuites")
     for name, rows in suites:
         _suite(root, f"lossbench.{name}", rows)
+    for element in root.iter():  # logs may have anything in them, XML may not
+        element.text = _plain(element.text)
+        for key, value in element.attrib.items():
+            element.set(key, _plain(value) or "")
     ET.indent(root)
-    with store.disk_errors(path):
+    with store.disk_errors(path, next_step="give --junit another place"):
         path.parent.mkdir(parents=True, exist_ok=True)
         ET.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
+
+
+def unfinished(point: dict[str, Any], seed: int, folder: Path) -> dict[str, Any]:
+    columns = {"outcome": "unknown"}
+    reasons = {"outcome": ["the run did not end"]}
+    return {"point": point, "seed": seed, "verdict": "unknown", "columns": columns, "reasons": reasons,
+            "duration_s": 0.0, "dir": str(folder)}  # fmt: skip
+
+
+def _plain(text: str | None) -> str | None:
+    return None if text is None else re.sub(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "?", text)
 
 
 def _suite(root: ET.Element, name: str, rows: list[dict[str, Any]]) -> None:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+FEW = "fewer than"
+RATIOS = "the machine was too busy for times: only ratios of sides measured in turn stand"
+RATIOS_MARK = "timing: ratios only"  # of a verdict
 PERCENTILE_RULE = 10  # samples that must lie beyond a percentile
 
 
@@ -15,15 +18,14 @@ PERCENTILE_RULE = 10  # samples that must lie beyond a percentile
 class Measure:
     better: Literal["low", "high", ""] = ""
     column: Literal["timing", "outcome"] = "outcome"
-    unit: str = ""
 
 
 LOW, HIGH = Measure("low"), Measure("high")
 KNOWN: dict[str, Measure] = {
     "train_loss": LOW, "loss": LOW, "perplexity": LOW, "accuracy": HIGH, "slot_f1": HIGH, "intent_accuracy": HIGH,
-    "drift_first": LOW, "drift_last": LOW, "gbit_s": Measure("high", "timing", "Gbit/s"),
-    "cpu_s_per_gb": Measure("low", "timing", "s"), "vs_tcp": Measure("high", "timing", "x"),
-    "vs_gloo": Measure("high", "timing", "x"), "items_s": Measure("high", "timing"),
+    "drift_first": LOW, "drift_last": LOW, "gbit_s": Measure("high", "timing"),
+    "cpu_s_per_gb": Measure("low", "timing"), "vs_tcp": Measure("high", "timing"),
+    "vs_gloo": Measure("high", "timing"), "items_s": Measure("high", "timing"),
     "outside": Measure("low", "timing"),
 }  # fmt: skip
 MEANING = {
@@ -56,14 +58,14 @@ def of(name: str) -> Measure:
     if name in KNOWN:
         return KNOWN[name]
     if re.search(r"(^|_)ms($|_)", name):
-        return Measure("low", "timing", "ms")
+        return Measure("low", "timing")
     base = name.removesuffix("_agreed").removesuffix("_mean_model")
     return KNOWN.get(base, Measure())
 
 
 def percentile_in(name: str) -> float | None:
-    """p99_ms, ms_step_p999, p50_ms: .99, .999, .5; None for what is not a percentile."""
-    found = re.search(r"(?:^|_)p(\d\d)(\d*)(?:$|_)", name)
+    """p99_ms, ms_step_p999, p99.9_ms, p50_ms: .99, .999, .999, .5; None for what is not a percentile."""
+    found = re.search(r"(?:^|_)p(\d\d)\.?(\d*)(?:$|_)", name)
     return float(f"0.{found[1]}{found[2]}") if found else None
 
 
@@ -72,36 +74,56 @@ def needed(q: float) -> int:
     return math.ceil(PERCENTILE_RULE / (1 - q) - 1e-6)
 
 
-def too_few(row: dict[str, Any], name: str) -> int:
-    """How many samples a percentile of this row would need, if it has fewer; else 0."""
+def too_few(row: Mapping[str, Any], name: str) -> int:
+    """How many samples a percentile of this row would need, if it does not say that it has them; else 0."""
     q = percentile_in(name)
     if q is None:
         return 0
-    has = row.get("n", row.get("steps"))
-    return needed(q) if isinstance(has, int) and has < needed(q) else 0
+    has = number(row.get("n", row.get("steps")))
+    return 0 if has is not None and has >= needed(q) else needed(q)
 
 
-def void_because(
-    measure: str, row: dict[str, Any], *, columns: Mapping[str, str], simulated: bool, with_simulated: bool = False
-) -> str:
-    """Why a number of a row may not be believed or averaged, by the verdict of its run; empty if it may."""
-    if row.get("path") == "unknown":
-        return "its bytes did not cross the impaired links"
-    if simulated and not with_simulated:
-        return "loss was simulated"
-    if columns.get("outcome") == "failed":
-        return "the workload failed"
-    if columns.get("fault") != "valid" and not simulated:
-        return "the fault was not proven" if columns.get("fault") != "failed" else "the fault was not as asked"
-    if of(measure).column == "timing" and columns.get("timing") != "valid":
-        return "the machine was too busy for times"
-    few = too_few(row, measure)
-    return f"fewer than {few} samples" if few else ""
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """What a run's verdict says about its numbers."""
+
+    columns: Mapping[str, str]
+    marks: Sequence[str] = ()
+    simulated: bool = False
+
+    def void(self, measure: str, row: Mapping[str, Any] | None = None, *, with_simulated: bool = False) -> str:
+        """Why a number may not be believed or averaged; empty if it may. The one place that decides it."""
+        few = too_few(row, measure) if row is not None else 0
+        if few:
+            return f"{FEW} {few} samples"
+        if row is not None and row.get("path") == "unknown":
+            return "its bytes did not cross the impaired links"
+        if self.simulated and not with_simulated:
+            return "loss was simulated"
+        if self.columns.get("outcome") != "valid":
+            return "the workload failed" if self.columns.get("outcome") == "failed" else "the outcome is unknown"
+        if self.columns.get("fault") != "valid" and not self.simulated:
+            return "the fault was not as asked" if self.columns.get("fault") == "failed" else "the fault was not proven"
+        return self._void_time(measure) if of(measure).column == "timing" else ""
+
+    def _void_time(self, measure: str) -> str:
+        if self.columns.get("timing") != "valid":
+            return "the machine was too busy for times"
+        return RATIOS if RATIOS_MARK in self.marks and not measure.startswith("vs_") else ""
 
 
 def number(value: Any) -> float | None:
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if good else None
+    """None for what is none, or none to be averaged."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.3g} %"
 
 
 def short(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,6 +10,11 @@ from typing import Any
 
 def point_name(point: dict[str, Any]) -> str:
     return " ".join(word(value) for value in point.values()) or "run"
+
+
+def key_of(point: dict[str, Any]) -> str:
+    """Exactly this point: names may be alike."""
+    return json.dumps(point, sort_keys=True, default=str)
 
 
 def word(value: Any) -> str:

@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field
 
+FORMAT = 1  # of suite.json
 Word: TypeAlias = Literal["valid", "unknown", "failed"]
 
 
@@ -60,12 +61,12 @@ class Session(Stored):
 class SuitePlan(Stored):
     """suite.json: everything that was going to be run, written first."""
 
-    format: int
+    format: int = Field(ge=1, le=FORMAT, description="Of this file; a later one needs a later lossbench.")
     run_id: str
     suite: str
     why: str = ""
     sessions: list[Session] = Field(min_length=1)
-    plan: list[PlannedRun]
+    plan: list[PlannedRun] = Field(min_length=1)
 
 
 class SuiteSummary(Stored):

@@ -65,14 +65,16 @@ def read(folder: Path) -> tuple[Samples, list[str]]:
 
         try:
             table = polars.read_parquet(folder / FILE, columns=["name", "value"])
+            table = table.with_columns(polars.col("value").cast(polars.Float64))
             for (name,), rows in table.group_by(["name"], maintain_order=True):
                 parts.setdefault(str(name), []).append(rows["value"].to_numpy())
         except (OSError, polars.exceptions.PolarsError) as error:
-            first = str(error).splitlines()[0]
+            first = (str(error).splitlines() or [type(error).__name__])[0]
             problems.append(f"{folder / FILE}: damaged, or not ours ({first}): left out")
     for (name, _), path in _raw(folder).items():
         try:
-            parts.setdefault(name, []).append(_numbers(path))
+            numbers = _numbers(path)
+            parts.setdefault(name, []).append(numbers)
         except OSError as error:
             problems.append(f"{path}: can't be read ({error.strerror}): left out")
     return {name: np.concatenate(some) for name, some in parts.items()}, problems

@@ -16,23 +16,25 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from harness import machine
 from harness.errors import NotAbleError, UsageError
 from harness.journal import write_durably
+from harness.naming import key_of
+from harness.results import RunSummary
 
 HERE = Path(__file__).resolve().parent
 DIFF_LIMIT = 1_000_000
 
 
 @contextmanager
-def disk_errors(folder: Path) -> Iterator[None]:
+def disk_errors(place: Path, *, next_step: str = "free some space or give --out") -> Iterator[None]:
     """A full or read-only disk ends the run with one clear line."""
     try:
         yield
     except OSError as error:
-        raise NotAbleError(
-            f"results can't be written to {folder} ({error.strerror})", next_step="free some space or give --out"
-        ) from None
+        raise NotAbleError(f"{place} can't be written ({error.strerror})", next_step=next_step) from None
 
 
 class RunFolder:
@@ -79,13 +81,16 @@ class SuiteFolder:
     def run(self, number: int) -> Path:
         return self.path / f"{number:03d}"
 
-    def finished(self, number: int) -> dict[str, Any] | None:
-        """The summary of a run that ended; None if it did not, or was damaged."""
+    def finished(self, number: int, *, point: dict[str, Any], seed: int) -> dict[str, Any] | None:
+        """The summary of a run that ended; None if it did not, was damaged, or is not the one that was planned here."""
         try:
-            found = json.loads((self.run(number) / "summary.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            text = (self.run(number) / "summary.json").read_bytes()
+            found = RunSummary.model_validate_json(text)
+        except (OSError, ValidationError):
             return None
-        return found if isinstance(found, dict) and "verdict" in found else None
+        if key_of(found.point) != key_of(point) or found.seed != seed:
+            return None
+        return dict(json.loads(text))
 
     def clear(self, number: int) -> None:
         """What a killed run left, so that it can be run again."""
@@ -99,9 +104,11 @@ class SuiteFolder:
             handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
         except BlockingIOError:
+            os.close(handle)
             raise UsageError(f"{self.path} is still being run", next_step="wait for it, or end it") from None
+        try:
+            yield
         finally:
             os.close(handle)
 

@@ -9,15 +9,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from harness import machine, ranks, samples, store
 from harness.errors import NotAbleError, UsageError
 from harness.experiment import Experiment
 from harness.nursery import Nurseries
+from harness.results import FORMAT, SuitePlan
 from harness.run import Result, choose_backend, execute
 from harness.store import SuiteFolder
+from harness.userfile import check
 from harness.verdict import Status
 
-FORMAT = 1
 Points = list[tuple[dict[str, Any], Experiment]]
 
 
@@ -103,7 +106,7 @@ def plan_of(points: Points, *, seeds: int | None) -> list[Planned]:
     return [Planned(number=n, chosen=c, experiment=e, seed=seed) for n, (c, e, seed) in enumerate(every)]
 
 
-def run_suite(plan: list[Planned], *, out: Path, run_id: str, progress: Callable[..., None],
+def run_suite(plan: list[Planned], *, out: Path, run_id: str, progress: Callable[..., None], name: str = "",
               resumed: SuiteFolder | None = None) -> SuiteResult:  # fmt: skip
     """Every point is checked against the machine before the first one runs."""
     kernel = machine.look()
@@ -112,73 +115,87 @@ def run_suite(plan: list[Planned], *, out: Path, run_id: str, progress: Callable
     for one in plan:
         choose_backend(one.experiment, kernel)
     ranks.prepare([one.experiment.workload for one in plan])
-    folder = resumed or SuiteFolder.new(out, plan[0].experiment.name, run_id)
+    name = name or plan[0].experiment.name
+    folder = resumed or SuiteFolder.new(out, name, run_id)
     nurseries = Nurseries()
     try:
         with folder.mine():
-            if any(folder.finished(one.number) is None for one in plan):
-                _write_plan(folder, plan, run_id)
+            if unfinished(folder, plan):
+                _write_plan(folder, plan, name=name, run_id=run_id)
             return run_plan(plan, folder=folder, run_id=run_id, kernel=kernel, progress=progress, nurseries=nurseries)
     finally:
         nurseries.close()
 
 
+def unfinished(folder: SuiteFolder, plan: list[Planned]) -> list[Planned]:
+    return [one for one in plan if folder.finished(one.number, point=one.chosen, seed=one.seed) is None]
+
+
 def run_plan(plan: list[Planned], *, folder: SuiteFolder, run_id: str, kernel: machine.Kernel,
              progress: Callable[..., None], nurseries: Nurseries) -> SuiteResult:  # fmt: skip
     """One run after the other; what is finished is on disk before the next begins, and never run again."""
-    summaries: list[dict[str, Any]] = []
-    for one in plan:
-        done = folder.finished(one.number)
-        if done is None:
-            folder.clear(one.number)
-            place = folder.run(one.number)
-            result = execute(
-                one.experiment, seed=one.seed, chosen=one.chosen, folder=place, kernel=kernel,
-                progress=partial(progress, one, len(plan)), nurseries=nurseries,
-            )  # fmt: skip
-            done = summary(one.chosen, one.experiment, result)
-            samples.pack(place)
-            store.RunFolder(place).write("summary.json", done)
-        summaries.append(done)
-        so_far = SuiteResult(name=one.experiment.name, run_id=run_id, folder=folder.path, summaries=tuple(summaries))
-        folder.write("summary.json", json.dumps(so_far.as_json(), indent=1, default=str) + "\n")
-    return so_far
+    known = {one.number: folder.finished(one.number, point=one.chosen, seed=one.seed) for one in plan}
+    todo = [one for one in plan if known[one.number] is None]
+    for place, one in enumerate(todo):
+        folder.clear(one.number)
+        result = execute(
+            one.experiment, seed=one.seed, chosen=one.chosen, folder=folder.run(one.number), kernel=kernel,
+            progress=partial(progress, one, len(plan), len(todo) - place), nurseries=nurseries,
+        )  # fmt: skip
+        known[one.number] = summary(one.chosen, one.experiment, result)
+        samples.pack(folder.run(one.number))
+        store.RunFolder(folder.run(one.number)).write("summary.json", known[one.number])
+        _so_far(plan, known, folder, run_id)
+    return _so_far(plan, known, folder, run_id)
+
+
+def _so_far(plan: list[Planned], known: dict[int, Any], folder: SuiteFolder, run_id: str) -> SuiteResult:
+    ended = tuple(known[one.number] for one in plan if known[one.number] is not None)
+    result = SuiteResult(name=plan[0].experiment.name, run_id=run_id, folder=folder.path, summaries=ended)
+    folder.write("summary.json", json.dumps(result.as_json(), indent=1, default=str) + "\n")
+    return result
 
 
 # --- the plan on disk ------------------------------------------------------------------------------------------------
 
 
-def _write_plan(folder: SuiteFolder, plan: list[Planned], run_id: str) -> None:
-    sessions = read_plan(folder.path)["sessions"] if (folder.path / "suite.json").exists() else []
+def _write_plan(folder: SuiteFolder, plan: list[Planned], *, name: str, run_id: str) -> None:
+    before = read_plan(folder.path).model_dump()["sessions"] if (folder.path / "suite.json").exists() else []
     now = store.session()
     if now["git"].get("dirty"):
         folder.write(f"{now['git']['diff_sha256']}.diff", store.git_diff())
     content = {
-        "format": FORMAT, "run_id": run_id, "suite": plan[0].experiment.name, "why": plan[0].experiment.why,
-        "sessions": [*sessions, now], "plan": [one.as_json() for one in plan],
+        "format": FORMAT, "run_id": run_id, "suite": name, "why": plan[0].experiment.why, "sessions": [*before, now],
+        "plan": [one.as_json() for one in plan],
     }  # fmt: skip
     folder.write("suite.json", json.dumps(content, indent=1, default=str) + "\n")
 
 
-def read_plan(folder: Path) -> dict[str, Any]:
+def read_plan(folder: Path) -> SuitePlan:
     try:
-        found = json.loads((folder / "suite.json").read_text(encoding="utf-8"))
-        return {"sessions": found["sessions"], "run_id": found["run_id"], "plan": found["plan"]}
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{folder} can't be resumed: its suite.json can't be read ({error})") from None
+        return SuitePlan.model_validate_json((folder / "suite.json").read_bytes())
+    except OSError as error:
+        raise UsageError(f"{folder} can't be resumed: no suite.json to be read ({error.strerror})") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UsageError(f"{folder} can't be resumed: its suite.json is damaged ({where}: {first['msg']})") from None
+
+
+def planned(found: SuitePlan, folder: Path) -> list[Planned]:
+    """As experiments that can be run; later changes of the suite's file do not matter."""
+    return [
+        Planned(
+            number=one.number, chosen=one.point, seed=one.seed,
+            experiment=check(Experiment, one.experiment, origin=f"{folder / 'suite.json'}, run {one.number}"),
+        )
+        for one in found.plan
+    ]  # fmt: skip
 
 
 def resume(folder: Path) -> tuple[SuiteFolder, str, list[Planned]]:
-    """What was planned there, as it was planned: later changes of the suite's file do not matter."""
     found = read_plan(folder)
-    plan = [
-        Planned(
-            number=one["number"], chosen=one["point"], experiment=Experiment.model_validate(one["experiment"]),
-            seed=one["seed"],
-        )
-        for one in found["plan"]
-    ]  # fmt: skip
-    return SuiteFolder(folder), found["run_id"], plan
+    return SuiteFolder(folder), found.run_id, planned(found, folder)
 
 
 def newest_unfinished(out: Path, plan: list[Planned]) -> Path:
@@ -186,10 +203,10 @@ def newest_unfinished(out: Path, plan: list[Planned]) -> Path:
     wanted = json.loads(json.dumps([one.as_json() for one in plan]))
     for path in sorted(out.glob(f"*_{plan[0].experiment.name}_*"), reverse=True):
         try:
-            same = read_plan(path)["plan"] == wanted
+            same = read_plan(path).model_dump()["plan"] == wanted
         except UsageError:
             continue
-        if same and any(SuiteFolder(path).finished(one.number) is None for one in plan):
+        if same and unfinished(SuiteFolder(path), plan):
             return path
     raise UsageError(
         f"nothing to resume: no unfinished run in {out} was planned like this",

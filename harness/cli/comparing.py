@@ -12,6 +12,7 @@ from rich.console import Console
 from harness import rootless
 from harness.cli.reporting import IN, known_runs, need_libraries
 from harness.errors import ExitCode, UsageError
+from harness.naming import key_of
 
 if TYPE_CHECKING:
     from harness import suite as suites
@@ -61,7 +62,9 @@ def _matched(a: str, b: str, where: Path) -> list[tuple[Suite, Suite]]:
     """One pair; of commits, the latest of each suite that both have."""
     from harness.report import index
 
-    left, right = (index.pick([word], where)[0] for word in (a, b))
+    (left, first), (right, second) = (index.pick([word], where) for word in (a, b))
+    for text in dict.fromkeys([*first, *second]):
+        Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
     if len(left) == len(right) == 1:
         return [(left[0], right[0])]
     by_name = [{suite.name: suite for suite in some} for some in (left, right)]
@@ -94,14 +97,20 @@ def replay(
     from harness.cli import live
     from harness.report import index
 
-    (old, *_), _ = index.pick([run], where)
-    group = _row(old, _number_of(run), row)
-    plan = _again(old, group)
+    found, problems = index.pick([run], where)
+    if len(found) != 1:
+        raise UsageError(f"{run} names {len(found)} results", next_step=f"give one of {', '.join(s.id for s in found)}")
+    old = found[0]
     console = Console(stderr=True, highlight=False)
-    place = out or old.folder.parent
+    for text in problems:
+        console.print(text, markup=False, soft_wrap=True)
+    groups = _rows(old, _number_of(run), row)
     with live.View(console, quiet=False) as view:
-        result = suites.run_suite(plan, out=place, run_id=secrets.token_hex(3), progress=view.show)
-    raise typer.Exit(_agree(group, index.read_suite(result.folder)))
+        result = suites.run_suite(
+            _again(old, groups[0]), out=out or old.folder.parent, run_id=secrets.token_hex(3), progress=view.show,
+            name=old.name.removesuffix(index.REPLAYED) + index.REPLAYED,
+        )  # fmt: skip
+    raise typer.Exit(_agree(groups, index.read_suite(result.folder)))
 
 
 def _number_of(run: str) -> int | None:
@@ -110,60 +119,67 @@ def _number_of(run: str) -> int | None:
     return int(path.name) if (path / "manifest.json").exists() and path.name.isdecimal() else None
 
 
-def _row(suite: Suite, number: int | None, wanted: str) -> Group:
+def _rows(suite: Suite, number: int | None, wanted: str) -> list[Group]:
+    """All lines of the table that the runs of one point made."""
     from harness.report.groups import groups_of
 
     groups = groups_of(suite, with_simulated=True)
     if number is not None:
         groups = [group for group in groups if any(one.number == number for one in group.runs)]
     found = [group for group in groups if group.name == wanted] or [group for group in groups if wanted in group.name]
-    if len({tuple(run.number for run in group.runs) for group in found}) != 1:
+    points = {key_of(group.point) for group in found}
+    if len(points) != 1:
         known = ", ".join(f"'{group.name}'" for group in found or groups) or "none that ended"
         raise UsageError(f"{'no line' if not found else 'several lines'} '{wanted}'", next_step=f"known: {known}")
-    return found[0]
+    return [group for group in groups if key_of(group.point) in points]
 
 
 def _again(old: Suite, group: Group) -> list[suites.Planned]:
+    """Every seed that was planned for it, under new numbers."""
+    from dataclasses import replace
+
     from harness import suite as suites
-    from harness.experiment import Experiment
 
-    numbers = {run.number for run in group.runs}
-    chosen = [one for one in old.plan.plan if one.number in numbers]
-    return [
-        suites.Planned(
-            number=n, chosen=one.point, experiment=Experiment.model_validate(one.experiment), seed=one.seed
-        )
-        for n, one in enumerate(chosen)
-    ]  # fmt: skip
+    everything = suites.planned(old.plan, old.folder)
+    chosen = [one for one in everything if key_of(one.chosen) == key_of(group.point)]
+    return [replace(one, number=number) for number, one in enumerate(chosen)]
 
 
-def _why_not(before: Group) -> str:
-    if not before.shown:
-        return "this workload reports no numbers"
-    return "a test of means needs two valid seeds on both sides; make them with --seeds 5"
-
-
-def _agree(before: Group, suite: Suite) -> ExitCode:
+def _agree(before: list[Group], suite: Suite) -> ExitCode:
     from harness.report import compare as comparing
     from harness.report.groups import groups_of
     from harness.report.tables import terminal
 
     console = Console(highlight=False)
-    after = [group for group in groups_of(suite, with_simulated=True) if group.name == before.name]
-    lines = comparing.lines_of([(before, after[0])]) if after else []
+    after = {group.name: group for group in groups_of(suite, with_simulated=True)}
+    pairs = [(group, after[group.name]) for group in before if group.name in after]
+    lines = comparing.lines_of(pairs)
     if lines:
         terminal(console, comparing.results(lines))
     console.print(f"again: {suite.folder}", markup=False, soft_wrap=True)
-    differ = [line.measure for line in lines if line.change.significant]
-    tested = [line.measure for line in lines if line.change.p is not None]
+    differ = [f"{line.point} {line.measure}" for line in lines if line.change.significant]
     if differ:
-        console.print(f"the means differ: {', '.join(differ)}")
+        console.print(f"the means differ: {', '.join(differ)}", markup=False)
         return ExitCode.FAILED
-    if not tested:
-        console.print(f"it can't be said: {_why_not(before)}")
+    doubt = _doubt(before, after, [(line.point, line.measure) for line in lines if line.change.p is not None])
+    if doubt:
+        console.print(f"it can't be said: {doubt}", markup=False)
         return ExitCode.UNKNOWN
-    seeds = min(line.change.n for line in lines if line.change.p is not None)
-    console.print(
-        f"the means agree as far as {seeds} seeds can tell: no difference beyond chance in {', '.join(tested)}"
-    )
+    seeds = min(line.change.n for line in lines)
+    console.print(f"the means agree as far as {seeds} seeds can tell: no difference beyond chance")
     return ExitCode.VALID
+
+
+def _doubt(before: list[Group], after: dict[str, Group], tested: list[tuple[str, str]]) -> str:
+    """Why "they agree" would say too much; empty if it does not."""
+    wanted = [(group.name, name) for group in before for name in group.shown if group.sound(name)]
+    if not wanted:
+        return "there are no numbers that may be compared"
+    for point, name in wanted:
+        if point not in after or not after[point].sound(name):
+            return f"{point} {name} is not there, or not valid, this time"
+    if any(not after[point].complete(name) for point, name in wanted):
+        return "a run was not valid this time"
+    if [pair for pair in wanted if pair not in tested]:
+        return "a test of means needs two valid seeds on both sides; make them with --seeds 5"
+    return ""

@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from harness import rootless
 from harness.errors import NotAbleError, UsageError
@@ -128,7 +129,7 @@ def verify(net: str | None = NET, packets: int = typer.Option(120_000, "--packet
     tables.show_rows(console, [row.as_json() for row in proof.rows], title=f"lab {lab.id}, backend {lab.backend}")
     for reason in proof.judgement.reasons():
         console.print(f"- {reason}", markup=False)
-    console.print(f"fault: {tables.coloured(proof.judgement.status.word)}")
+    console.print(Text.assemble("fault: ", tables.coloured(proof.judgement.status.word)))
     raise typer.Exit(EXIT_CODES[proof.judgement.status])
 
 

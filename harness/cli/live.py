@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from harness import measures
 from harness.naming import point_name
 from harness.suite import Planned
 
@@ -26,8 +27,8 @@ class View:
         self.console, self.quiet = console, quiet
         self._live = Live(console=console, refresh_per_second=REDRAW_PER_S, transient=True)
         self._on_screen = console.is_terminal and not quiet
-        self._began = self._point_began = time.monotonic()
-        self._number, self._first, self._stage = -1, 0, "looking at the machine"
+        self._began = time.monotonic()
+        self._number, self._made, self._stage = -1, 0, "looking at the machine"
         self._now: dict[str, Any] = {}
         self._looked, self._network = 0.0, ""
 
@@ -43,21 +44,30 @@ class View:
         if self._on_screen:
             self._live.stop()
 
-    def show(self, one: Planned, total: int, what: str | dict[str, Any]) -> None:
+    def show(self, one: Planned, total: int, todo: int, what: str | dict[str, Any]) -> None:
+        """`todo`: runs still to be made, this one included. A view never ends a run, whatever a workload records."""
+        try:
+            self._show(one, total, todo, what)
+        except Exception:  # noqa: BLE001 - see above
+            self._now = {}
+
+    def _show(self, one: Planned, total: int, todo: int, what: str | dict[str, Any]) -> None:
         if one.number != self._number:
             self._next_point(one, total)
         if isinstance(what, dict):
-            self._now = what
+            numbers = {name: measures.number(value) for name, value in what.items()}
+            self._now = {name: value for name, value in numbers.items() if value is not None}
             self._look_at_network(what)
         else:
             self._stage = what
         if self._on_screen:
-            self._live.update(self._screen(one, total))
+            self._live.update(self._screen(one, total, todo))
 
     def _next_point(self, one: Planned, total: int) -> None:
         if self._number < 0:
-            self._began, self._first = time.monotonic(), one.number
-        self._number, self._point_began, self._now, self._network = one.number, time.monotonic(), {}, ""
+            self._began = time.monotonic()
+        self._number, self._now, self._network = one.number, {}, ""
+        self._made += 1
         if not self._on_screen and not self.quiet:
             self.console.print(f"run {one.number + 1} of {total}: {_name(one)}", markup=False, soft_wrap=True)
 
@@ -74,16 +84,16 @@ class View:
 
     # --- what is drawn ---------------------------------------------------------------------------------------------
 
-    def _screen(self, one: Planned, total: int) -> Group:
-        done = one.number + self._within()
+    def _screen(self, one: Planned, total: int, todo: int) -> Group:
+        within = self._within()
         head = Table.grid(padding=(0, 1))
         head.add_row(
             Text(f"{one.experiment.name}: run {one.number + 1} of {total}"),
-            ProgressBar(total=total, completed=done, width=24),
-            Text(self._left(done, total), style="dim"),
+            ProgressBar(total=total, completed=total - todo + within, width=24),
+            Text(self._left(within, todo), style="dim"),
         )
         lines = [Text(_name(one), style="bold", overflow="ellipsis", no_wrap=True), Text(f"stage {self._stage}")]
-        if self._now:
+        if "last_step" in self._now:
             lines.append(Text(self._workload(), overflow="ellipsis", no_wrap=True))
         if self._network:
             lines.append(Text(self._network, overflow="ellipsis", no_wrap=True))
@@ -96,19 +106,20 @@ class View:
         steps, last = self._now.get("steps"), self._now.get("last_step", -1)
         return min(1.0, (last + 1) / steps) if steps else 0.0
 
-    def _left(self, done: float, total: int) -> str:
-        spent, made = time.monotonic() - self._began, done - self._first
+    def _left(self, within: float, todo: int) -> str:
+        """By what this session has made so far; nothing is said of what was finished before."""
+        spent, made = time.monotonic() - self._began, self._made - 1 + within
         if made < 0.3:
             return ""
-        left = spent / made * (total - done)
+        left = spent / made * (todo - within)
         return f"{left:.0f} s left" if left < 90 else f"{left / 60:.0f} min left"
 
     def _workload(self) -> str:
-        now, last = self._now, self._now["last_step"] + 1
-        words = [f"step {last} of {now['steps']}" if "steps" in now else f"step {last}"]
+        now, last = self._now, int(self._now["last_step"]) + 1
+        words = [f"step {last} of {int(now['steps'])}" if "steps" in now else f"step {last}"]
         if "loss" in now:
             words.append(f"loss {now['loss']:.4g}")
-        if last and now["elapsed_s"]:
+        if last and now.get("elapsed_s"):
             words.append(f"{last / now['elapsed_s']:.3g} steps/s")
         arrived = [f"{now[half]:.4f}" for half in ("arrived_1", "arrived_2") if half in now]
         if arrived:

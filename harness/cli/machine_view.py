@@ -18,7 +18,7 @@ profile_app = typer.Typer(no_args_is_help=True, help="Network conditions: list t
 
 
 def doctor(as_json: bool = typer.Option(False, "--json", help="One JSON object on standard output.")) -> None:
-    """What this machine can do, found by trying; which backend a run gets and why; what is missing, and how to fix it."""
+    """What this machine can do, found by trying; which backend a run gets and why; what is missing, how to fix it."""
     user_namespaces = _try_user_namespaces()
     entered = ""
     if rootless.needed():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import sys
 from typing import Any
@@ -13,6 +14,7 @@ from harness import __version__
 from harness.cli import comparing, guest_view, lab, machine_view, reporting, running
 from harness.errors import ExitCode, LossbenchError
 
+INTERRUPTED = "interrupted: networks that were made have been undone"
 app = typer.Typer(
     name="lossbench",
     no_args_is_help=True,
@@ -55,16 +57,21 @@ def main() -> None:
     try:
         code = app(prog_name="lossbench", standalone_mode=False)
         if code == ExitCode.INTERRUPTED:  # typer's way of passing on Ctrl-C
-            _say("interrupted: what was made has been undone")
+            _say(INTERRUPTED)
         sys.exit(code if isinstance(code, int) else 0)
     except LossbenchError as error:
         _say(str(error))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        _say("interrupted: what was made has been undone")
+        _say(INTERRUPTED)
         sys.exit(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         sys.exit(ExitCode.FAILED)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+            raise  # our mistake, and it stays loud
+        _say(f"{error.filename or 'the output'} can't be written or read ({error.strerror})")
+        sys.exit(ExitCode.NOT_ABLE)
     except Exception as error:  # noqa: BLE001 - typer's errors have no common base that is public
         sys.exit(_usage(error))
 
@@ -76,7 +83,7 @@ def _terminate(*_: Any) -> None:
 def _usage(error: Exception) -> int:
     """typer's own errors know how to say themselves; anything else is our mistake and stays loud."""
     if type(error).__name__ == "Abort":
-        _say("interrupted: what was made has been undone")
+        _say(INTERRUPTED)
         return ExitCode.INTERRUPTED
     message = getattr(error, "format_message", None)
     if message is None:

@@ -7,12 +7,10 @@ import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from harness.errors import NotAbleError, UsageError
 
@@ -86,6 +84,7 @@ def report(
       lossbench report ab12cd --baseline "reliable clean" --format latex > table.tex
     """
     need_libraries()
+    check_targets(html=html, plots=plots, junit=junit, github=github)
     from harness.report import index
 
     console = Console(stderr=True, highlight=False)
@@ -118,19 +117,20 @@ def gather_all(suites: list[Suite], *, baseline: str = "", bootstrap: bool = Fal
 
 
 def _list(suites: list[Suite]) -> None:
-    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("id", "started", "suite", "runs", "verdict", "commit"):
-        table.add_column(name, overflow="fold")
-    from harness.cli.tables import coloured
+    from harness.report.tables import WORDS, Cell, Table, terminal
 
+    console = Console(highlight=False)
+    if not suites:
+        console.print("no results that fit")
+        return
+    rows = []
     for one in suites:
         done, planned = len(one.runs), len(one.plan.plan)
         made = str(done) if done == planned else f"{done} of {planned}"
-        table.add_row(one.id, one.started[:16].replace("T", " "), one.name, made, coloured(one.verdict), one.commit)
-    console = Console(highlight=False)
-    console.print(table if suites else "no results that fit")
-    if suites:
-        console.print(f"next: lossbench report {suites[-1].id} --html report.html", markup=False)
+        texts = [one.id, one.started[:16].replace("T", " "), one.name, made]
+        rows.append([*map(Cell, texts), Cell(one.verdict, WORDS[one.verdict]), Cell(one.commit.replace(" ", "\n"))])
+    terminal(console, Table("", ["id", "started", "suite", "runs", "verdict", "commit"], rows))
+    console.print(f"next: lossbench report {suites[-1].id} --html report.html", markup=False)
 
 
 def _write_tables(contents: list[Content], format_: Format) -> None:
@@ -167,9 +167,33 @@ def _write_files(contents: list[Content], problems: list[str], *, html: Path | N
     if junit is not None:
         from harness.junit import write
 
-        write([(one.suite.name, [run.summary.model_dump() for run in one.suite.runs]) for one in contents], junit)
+        write([(one.suite.name, _for_junit(one.suite)) for one in contents], junit)
     if github:
         _github(contents)
+
+
+def _for_junit(suite: Suite) -> list[dict[str, Any]]:
+    """In the order of the plan; what did not end is not left out."""
+    from harness.junit import unfinished
+
+    ended = {run.number: {**run.summary.model_dump(), "dir": str(run.folder)} for run in suite.runs}
+    return [
+        ended.get(one.number) or unfinished(one.point, one.seed, suite.folder / f"{one.number:03d}")
+        for one in suite.plan.plan
+    ]
+
+
+def check_targets(*, html: Path | None, plots: Path | None, junit: Path | None, github: bool) -> None:
+    """Before anything is run: said now, not after an hour."""
+    if html or plots or github:
+        need_libraries()
+    for option, path in (("--html", html), ("--junit", junit)):
+        if path is not None and path.is_dir():
+            raise UsageError(f"{option} {path} is a folder", next_step=f"give a file: {option} {path / 'report'}")
+    if plots is not None and plots.exists() and not plots.is_dir():
+        raise UsageError(f"--plots {plots} is a file", next_step="give a folder")
+    if github and not os.environ.get("GITHUB_STEP_SUMMARY"):
+        raise UsageError("GITHUB_STEP_SUMMARY is not set", next_step="--github-summary works inside GitHub Actions")
 
 
 def files_of(result: SuiteResult, *, html: Path | None, plots: Path | None, junit: Path | None, github: bool) -> None:
@@ -188,12 +212,11 @@ def files_of(result: SuiteResult, *, html: Path | None, plots: Path | None, juni
 
 def _github(contents: list[Content]) -> None:
     from harness.report import tables
+    from harness.store import disk_errors
 
-    target = os.environ.get("GITHUB_STEP_SUMMARY")
-    if not target:
-        raise UsageError("GITHUB_STEP_SUMMARY is not set", next_step="this works inside a GitHub Actions step")
-    with open(target, "a", encoding="utf-8") as file:
+    target = Path(os.environ["GITHUB_STEP_SUMMARY"])
+    with disk_errors(target, next_step="see GITHUB_STEP_SUMMARY"), open(target, "a", encoding="utf-8") as file:
         for one in contents:
-            file.write(f"## lossbench {one.suite.name}: {one.suite.verdict}\n\n")
+            file.write(f"## lossbench {tables.md(one.suite.name)}: {one.suite.verdict}\n\n")
             file.write(tables.markdown(one.tables) + "\n")
-            file.writelines(f"- {text}\n" for text in one.reasons)
+            file.writelines(f"- {tables.md(text)}\n" for text in one.reasons)

@@ -33,7 +33,7 @@ def _planned(
     from harness import suite as suites
     from harness.errors import UsageError
 
-    if Path(suite).is_dir():
+    if suite not in experiment.suite_names() and Path(suite).is_dir():
         if not resume:
             raise UsageError(f"{suite} is a folder", next_step="to go on with a run that was ended add --resume")
         if settings or full or seeds:
@@ -83,10 +83,9 @@ def run(
     # Before anything starts a thread: an ordinary user needs a user namespace of their own.
     if rootless.needed():
         rootless.enter()
-    if html or plots or github_summary:  # said now, not after an hour
-        from harness.cli import reporting
+    from harness.cli import reporting
 
-        reporting.need_libraries()
+    reporting.check_targets(html=html, plots=plots, junit=junit, github=github_summary)
     from harness import suite as suites
     from harness.cli import live, tables
 
@@ -103,8 +102,6 @@ def run(
     else:
         tables.show_suite(console, result)
     if html or plots or junit or github_summary:
-        from harness.cli import reporting
-
         reporting.files_of(result, html=html, plots=plots, junit=junit, github=github_summary)
     from harness.verdict import EXIT_CODES
 

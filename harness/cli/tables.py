@@ -6,46 +6,41 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from harness import measures
 from harness.cli import reporting
+from harness.measures import Standing, percent
 from harness.naming import beside_the_verdict, point_name, said_once
+from harness.report.tables import STYLES, WORDS, Cell, Table, terminal
 from harness.suite import SuiteResult
 
-COLOURS = {"valid": "green", "unknown": "yellow", "failed": "red"}
 PROOF_ROWS = 8
-NAME_WIDTH = 26  # leaves room for six numbers in 80 columns
+COLUMNS = ("fault", "timing", "outcome")
 
 
-def coloured(word: str) -> str:
-    return f"[{COLOURS.get(word, 'white')}]{word}[/]"
-
-
-def percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.3g} %"
+def coloured(word: str) -> Text:
+    return Text(word, style=STYLES[WORDS.get(word, "")])
 
 
 def show_suite(console: Console, result: SuiteResult) -> None:
     rows = list(result.summaries)
-    if len({row["seed"] for row in rows}) > 1 and reporting.libraries_missing() == []:
+    if len({row["seed"] for row in rows}) > 1 and not reporting.libraries_missing():
         _show_over_seeds(console, result)
     else:
         _show_each(console, result, rows)
     for text in dict.fromkeys(text for row in rows for text in row["warnings"]):
         console.print(f"warning: {text}", markup=False)
     beside = beside_the_verdict([row["columns"] for row in rows if row["verdict"] == "valid"])
-    console.print(f"verdict: {coloured(result.status.word)}{beside}   results: {result.folder}", soft_wrap=True)
+    end = Text.assemble("verdict: ", coloured(result.status.word), f"{beside}   results: {result.folder}")
+    console.print(end, soft_wrap=True)
 
 
 def _show_over_seeds(console: Console, result: SuiteResult) -> None:
     """Means over seeds need statistics: the tables of a report."""
     from harness.report.content import gather
     from harness.report.index import read_suite
-    from harness.report.tables import terminal
 
     content = gather(read_suite(result.folder))
     for table in content.tables:
@@ -58,21 +53,15 @@ def _show_each(console: Console, result: SuiteResult, rows: list[dict[str, Any]]
     if len(rows) == 1:
         show_proof(console, result.folder / "000", rows[0])
     names = [_name(row, seeds=len({r["seed"] for r in rows})) for row in rows]
-    table = Table(box=box.SIMPLE, pad_edge=False, padding=0)
-    for column in ("point", "asked", "kernel", "receiver", "fault", "timing", "outcome", "verdict"):
-        justify: Any = "right" if column in ("asked", "kernel", "receiver") else "left"
-        width = min(max(map(len, names)), NAME_WIDTH) if column == "point" else None
-        table.add_column(column, justify=justify, overflow="fold", min_width=width)
-    for name, row in zip(names, rows, strict=True):
-        table.add_row(
-            name,
-            _asked(row["asked_loss"]),
-            percent(row["kernel"]["loss"]),
-            percent(row["receiver"]["loss"]),
-            *(coloured(row["columns"][column]) for column in ("fault", "timing", "outcome")),
-            coloured(row["verdict"]),
-        )
-    console.print(table)
+    lines = [
+        [
+            Cell(name), Cell(_asked(row["asked_loss"])), Cell(percent(row["kernel"]["loss"])),
+            Cell(percent(row["receiver"]["loss"])), *(_word(row["columns"][column]) for column in COLUMNS),
+            _word(row["verdict"]),
+        ]
+        for name, row in zip(names, rows, strict=True)
+    ]  # fmt: skip
+    terminal(console, Table("", ["point", "asked", "kernel", "receiver", *COLUMNS, "verdict"], lines))
     show_results(console, rows, names)
     reasons = [
         (name, f"{column}: {reason}")
@@ -83,6 +72,10 @@ def _show_each(console: Console, result: SuiteResult, rows: list[dict[str, Any]]
     ]
     for text in said_once(reasons):
         console.print(text, markup=False)
+
+
+def _word(word: str) -> Cell:
+    return Cell(word, WORDS.get(word, ""))
 
 
 def show_results(console: Console, rows: list[dict[str, Any]], names: list[str]) -> None:
@@ -101,7 +94,11 @@ class Line:
 
     def __init__(self, row: dict[str, Any], summary: dict[str, Any]) -> None:
         self.row, self.summary = row, summary
-        self.shown: list[str] = row.get("shown") or list(row)
+        wanted = row.get("shown")
+        self.shown = [str(name) for name in (wanted if isinstance(wanted, list) and wanted else list(row))]
+        self._standing = Standing(
+            columns=summary["columns"], marks=summary["marks"], simulated=summary["backend"] == "simulated"
+        )
 
     def named(self, name: str) -> Line:
         """The run's name instead of the workload's."""
@@ -110,38 +107,28 @@ class Line:
     def void(self, column: str) -> str:
         if measures.number(self.row.get(column)) is None or column in measures.NOT_MEASURED:
             return ""
-        simulated = self.summary["backend"] == "simulated"
-        return measures.void_because(column, self.row, columns=self.summary["columns"], simulated=simulated)
+        return self._standing.void(column, self.row)
 
-    def cell(self, column: str) -> str:
+    def cell(self, column: str) -> Cell:
         value, void = self.row.get(column), self.void(column)
-        if value is None or void.startswith("fewer"):
-            return "-"
-        text = measures.short(value) if isinstance(value, float) else str(value)
-        return f"{text}?" if void else text
+        if value is None or void.startswith(measures.FEW):
+            return Cell("-", "void")
+        text = measures.short(value) if isinstance(value, float) and measures.number(value) is not None else str(value)
+        return Cell(f"{text}?" if void else text, "void" if void else "")
 
 
 def show_lines(console: Console, lines: list[Line], *, title: str) -> None:
     """What can't be believed is greyed, has a question mark, and the reason below."""
     if not lines:
         return
-    shown = lines[0].shown
-    table = Table(box=box.SIMPLE, pad_edge=False, padding=(0, 1, 0, 0), title=title, title_justify="left")
-    for column in shown:
-        width = max(len(line.cell(column)) for line in lines)
-        if column == shown[0]:  # names may take two lines, numbers are never cut
-            table.add_column(column.replace("_", " "), overflow="fold", min_width=min(width, NAME_WIDTH))
-        else:
-            table.add_column(column.replace("_", "\n"), justify="right", min_width=width)
-    for line in lines:
-        cells = [Text(line.cell(column), style="dim" if line.void(column) else "") for column in shown]
-        table.add_row(*cells)
-    console.print(table)
-    for reason in dict.fromkeys(reason for line in lines for column in shown if (reason := line.void(column))):
-        mark = "-: a percentile is not printed with" if reason.startswith("fewer") else "?: not to be believed:"
-        console.print(f"{mark} {reason}", markup=False)
-    for note, about in _notes([line.row for line in lines], shown[0]).items():
-        console.print(f"{about}: {note}", markup=False)
+    first = lines[0].shown[0]
+    shown = list(dict.fromkeys(name for line in lines for name in line.shown[1:]))
+    cells = [[Cell(str(line.row.get(first, ""))), *(line.cell(column) for column in shown)] for line in lines]
+    reasons = dict.fromkeys(reason for line in lines for column in shown if (reason := line.void(column)))
+    few = "-: a percentile is not printed with"
+    notes = [f"{few if text.startswith(measures.FEW) else '?: not to be believed:'} {text}" for text in reasons]
+    notes += [f"{about}: {note}" for note, about in _notes([line.row for line in lines], first).items()]
+    terminal(console, Table(title, [first.replace("_", " "), *shown], cells, notes))
 
 
 def _notes(rows: list[dict[str, Any]], name: str) -> dict[str, str]:
@@ -173,22 +160,17 @@ def show_proof(console: Console, folder: Path, row: dict[str, Any]) -> None:
 
 
 def show_rows(console: Console, rows: list[dict[str, Any]], *, title: str) -> None:
-    table = Table(box=box.SIMPLE, pad_edge=False, title=title, title_justify="left")
-    for name in ("where", "asked", "read back", "kernel dropped", "receiver", "burst", "proof"):
-        table.add_column(name, justify="left" if name in ("where", "proof") else "right")
-    for row in rows[:PROOF_ROWS]:
-        table.add_row(
-            row["hook"],
-            percent(row["asked"]),
-            percent(row["read_back"]),
-            "-" if row["kernel_seen"] is None else f"{row['kernel_dropped']} of {row['kernel_seen']}",
-            str(row["receiver_missing"]),
-            _burst(row),
-            _proof_word(row),
-        )
-    console.print(table)
-    if len(rows) > PROOF_ROWS:
-        console.print(f"... and {len(rows) - PROOF_ROWS} more rows in proof.json")
+    lines = [
+        [
+            Cell(row["hook"]), Cell(percent(row["asked"])), Cell(percent(row["read_back"])),
+            Cell("-" if row["kernel_seen"] is None else f"{row['kernel_dropped']} of {row['kernel_seen']}"),
+            Cell(str(row["receiver_missing"])), Cell(_burst(row)), _proof_word(row),
+        ]
+        for row in rows[:PROOF_ROWS]
+    ]  # fmt: skip
+    head = ["where", "asked", "read back", "kernel dropped", "receiver", "burst", "proof"]
+    more = [f"... and {len(rows) - PROOF_ROWS} more rows in proof.json"] if len(rows) > PROOF_ROWS else []
+    terminal(console, Table(title, head, lines, more))
 
 
 def _burst(row: dict[str, Any]) -> str:
@@ -197,7 +179,7 @@ def _burst(row: dict[str, Any]) -> str:
     return f"{row['burst_seen']:.2f}" + (f" ({row['burst_asked']:.2f})" if row["burst_asked"] is not None else "")
 
 
-def _proof_word(row: dict[str, Any]) -> str:
+def _proof_word(row: dict[str, Any]) -> Cell:
     if row["exact"] is not None:
-        return "exact" if row["exact"] else "[red]differs[/]"
-    return "-" if row["p_value"] is None else f"p={row['p_value']:.2g}"
+        return Cell("exact") if row["exact"] else Cell("differs", "bad")
+    return Cell("-" if row["p_value"] is None else f"p={row['p_value']:.2g}")

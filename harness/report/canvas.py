@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import re
 from collections.abc import Iterable
@@ -58,10 +59,15 @@ def looks(points: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return out
 
 
-def draw(axes: Axes, one: Curve, label: str, look: dict[str, Any], *, scale: float = 1.0) -> None:
-    axes.plot(one.x * scale, one.y, label=label, **look)
+def draw(axes: Axes, one: Curve, name: str, look: dict[str, Any], *, scale: float = 1.0) -> None:
+    axes.plot(one.x * scale, one.y, label=label(name), **look)
     if one.low is not None and one.high is not None:
         axes.fill_between(one.x * scale, one.low, one.high, color=look["color"], alpha=0.2, linewidth=0)
+
+
+def label(text: str) -> str:
+    """As it is: matplotlib takes $ for formulas and hides what begins with an underscore."""
+    return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
 
 
 def legend(axes: Axes) -> None:
@@ -80,16 +86,17 @@ def svg(picture: Picture, *, prefix: str) -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
     text = re.sub(r'(<svg [^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", text, count=1)
-    text = text.replace("<svg ", f'<svg role="img" aria-label="{picture.title}" ', 1)
+    text = text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(picture.title)}" ', 1)
+    own = f"{re.sub('[^a-zA-Z0-9]', '', prefix)}-{picture.name}"
     for attribute in (' id="', 'href="#', "url(#"):
-        text = text.replace(attribute, f"{attribute}{prefix}-{picture.name}-")
+        text = text.replace(attribute, f"{attribute}{own}-")
     return text.replace(INK, "currentColor")
 
 
 def save(pictures: Iterable[Picture], folder: Path) -> list[Path]:
     """Each as SVG, PDF and PNG; black on white."""
     out = []
-    with store.disk_errors(folder):
+    with store.disk_errors(folder, next_step="give --plots another folder"):
         folder.mkdir(parents=True, exist_ok=True)
         for picture in pictures:
             for suffix in ("svg", "pdf", "png"):

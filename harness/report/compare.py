@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from harness.measures import of, short
-from harness.naming import point_name
+from harness.naming import key_of, point_name
 from harness.report import inference
 from harness.report.differences import difference_cell
 from harness.report.groups import Group, groups_of, shown_of
@@ -17,6 +19,7 @@ from harness.report.inference import ALPHA, Difference
 from harness.report.tables import Cell, Table
 
 PAIR_FROM = 2
+VALUE_WIDTH = 18  # of a changed value; longer ones take several lines
 
 
 def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -37,7 +40,10 @@ def _changes(a: Any, b: Any) -> list[tuple[str, str, str]]:
 
 
 def _table(title: str, rows: list[tuple[str, str, str, str]]) -> Table:
-    return Table(title, ["what", "A", "B", "where"], [[Cell(text) for text in row] for row in rows])
+    folded = [[Cell("\n".join(textwrap.wrap(text, VALUE_WIDTH))) for text in row[1:]] for row in rows]
+    return Table(
+        title, ["what", "A", "B", "where"], [[Cell(row[0]), *cells] for row, cells in zip(rows, folded, strict=True)]
+    )
 
 
 def spec(a: Suite, b: Suite) -> Table:
@@ -60,12 +66,15 @@ def spec(a: Suite, b: Suite) -> Table:
 
 
 def _plans(suite: Suite) -> dict[str, Any]:
-    """By the name of the point; why and sweep are not part of what is run."""
+    """By the name of the point (and the point itself where names are alike); why and sweep are not what is run."""
     ignored = ("why", "sweep", "seeds", "first_seed")
-    return {
-        point_name(one.point): {key: value for key, value in one.experiment.items() if key not in ignored}
-        for one in suite.plan.plan
-    }
+    alike = Counter(point_name(json.loads(key)) for key in {key_of(one.point) for one in suite.plan.plan})
+    out = {}
+    for one in suite.plan.plan:
+        name = point_name(one.point)
+        name += f" {key_of(one.point)}" if alike[name] > 1 else ""
+        out[name] = {key: value for key, value in one.experiment.items() if key not in ignored}
+    return out
 
 
 def machine(a: Suite, b: Suite) -> Table:
@@ -103,12 +112,21 @@ def lines_of(pairs: list[tuple[Group, Group]]) -> list[Line]:
     found: list[Line] = []
     for a, b in pairs:
         for name in [name for name in shown_of([a, b]) if name in a.values and name in b.values]:
-            one = difference(a.sound(name), b.sound(name))
-            before, after = (inference.estimate(list(group.sound(name).values())) for group in (a, b))
+            left, right = tested(a.sound(name), b.sound(name))
+            one = difference(left, right)
+            before, after = (inference.estimate(list(some.values())) for some in (left, right))
             if one is not None and before is not None and after is not None:
                 found.append(Line(a.name, name, before, after, one))
     sure = inference.corrected([line.change for line in found])
     return [Line(x.point, x.measure, x.a, x.b, change) for x, change in zip(found, sure, strict=True)]
+
+
+def tested(a: dict[int, float], b: dict[int, float]) -> tuple[dict[int, float], dict[int, float]]:
+    """What the test and the means stand on: common seeds where there are enough of them, else all."""
+    common = [seed for seed in a if seed in b]
+    if len(common) < PAIR_FROM:
+        return a, b
+    return {seed: a[seed] for seed in common}, {seed: b[seed] for seed in common}
 
 
 def difference(a: dict[int, float], b: dict[int, float]) -> Difference | None:
@@ -130,13 +148,15 @@ def results(lines: list[Line]) -> Table:
         ])  # fmt: skip
     methods = ", ".join(sorted({line.change.method for line in lines}))
     notes = [f"* = p < {ALPHA:g}, corrected for all {len(lines)} comparisons (Holm); {methods}."] if lines else []
+    if len({(line.a.n, line.b.n) for line in lines}) > 1 or any(line.a.n != line.b.n for line in lines):
+        notes.append("A and B are means over the seeds that were tested.")
     if any(line.change.p is None for line in lines):
         notes.append("p is '-' where a side has one seed only: run both with --seeds 5.")
     return Table("results", ["point", "measure", "A", "B", "B against A", "p"], rows, notes)
 
 
 def _estimate(one: inference.Estimate) -> Cell:
-    return Cell(short(one.mean) + ("" if one.half is None else f"\n± {short(one.half)}"))
+    return Cell(short(one.mean) + (f"\n± {short(one.half)}" if one.half else ""), detail=f"n = {one.n}")
 
 
 def _direction(line: Line) -> str:

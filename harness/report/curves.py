@@ -13,7 +13,8 @@ import polars
 from numpy.typing import NDArray
 from scipy import stats
 
-from harness.report.groups import Group, void_of
+from harness import measures
+from harness.report.groups import Group
 from harness.report.index import Run
 
 FIELDS = {"kind": polars.String, "step": polars.Int64, "loss": polars.Float64, "pair": polars.Float64,
@@ -36,9 +37,10 @@ class Curves:
     def __init__(self, groups: list[Group], *, most: int) -> None:
         self.groups = groups[:most]
         self.left_out = f" Only the first {most} of {len(groups)} lines are drawn." if len(groups) > most else ""
+        self.problems: list[str] = []
         self._of: dict[Path, tuple[Curve | None, Curve | None, float | None]] = {}
         for run in (run for group in self.groups for run in group.runs):
-            table = records(run)
+            table = records(run, self.problems)
             self._of[run.folder] = curve(table, "step", "loss"), curve(table, "drift", "pair"), epochs(table)
 
     def loss(self, group: Group) -> Curve | None:
@@ -49,61 +51,70 @@ class Curves:
 
     def _drawn(self, group: Group) -> list[Run]:
         """Those that may be averaged; where there are none, one of the others, and its name says so."""
-        return [run for run in group.runs if not void_of(run, "loss")] or group.runs[:1]
+        return [run for run in group.runs if not run.standing.void("loss")] or group.runs[:1]
 
     def label(self, group: Group) -> str:
-        return group.name if not void_of(self._drawn(group)[0], "loss") else f"{group.name} ?"
+        return group.name if not self._drawn(group)[0].standing.void("loss") else f"{group.name} ?"
 
     def epoch(self, group: Group) -> float | None:
         """Steps that make an epoch, if the workload said so."""
         return next((e for run in group.runs if (e := self._of[run.folder][2])), None)
 
 
-def records(run: Run) -> polars.DataFrame:
-    parts = [_read(path) for path in sorted((run.folder / "records").glob("*.jsonl"))]
+def records(run: Run, problems: list[str]) -> polars.DataFrame:
+    parts = [_read(path, problems) for path in sorted((run.folder / "records").glob("*.jsonl"))]
     return polars.concat(parts) if parts else polars.DataFrame(schema=FIELDS)
 
 
-def _read(path: Path) -> polars.DataFrame:
+def _read(path: Path, problems: list[str]) -> polars.DataFrame:
     try:
         raw = path.read_bytes()
         raw = raw[: raw.rfind(b"\n") + 1]  # a rank that was killed may have left half a line
         return polars.read_ndjson(raw, schema=FIELDS) if raw else polars.DataFrame(schema=FIELDS)
-    except (OSError, polars.exceptions.PolarsError):
-        return _line_by_line(path)
+    except OSError as error:
+        problems.append(f"{path}: can't be read ({error.strerror}): left out")
+        return polars.DataFrame(schema=FIELDS)
+    except polars.exceptions.PolarsError:
+        return _line_by_line(raw, path, problems)
 
 
-def _line_by_line(path: Path) -> polars.DataFrame:
+def _line_by_line(raw: bytes, path: Path, problems: list[str]) -> polars.DataFrame:
     found: list[dict[str, Any]] = []
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
+    lines = raw.decode("utf-8", errors="replace").splitlines()
     for line in lines:
         try:
             record = json.loads(line)
-            found.append({name: record.get(name) for name in FIELDS})
+            kept = {name: record.get(name) for name in FIELDS}
+            found.append({k: v if k == "kind" else measures.number(v) for k, v in kept.items()})
         except (ValueError, AttributeError):
             continue
+    if len(found) < len(lines):
+        problems.append(f"{path}: {len(lines) - len(found)} damaged lines left out")
     try:
         return polars.DataFrame(found, schema=FIELDS, strict=False)
     except polars.exceptions.PolarsError:
+        problems.append(f"{path}: damaged, or not ours: left out")
         return polars.DataFrame(schema=FIELDS)
 
 
 def curve(table: polars.DataFrame, kind: str, measure: str) -> Curve | None:
-    """Mean over ranks at each step, then over windows of steps; None where there are fewer than two."""
-    rows = table.filter((polars.col("kind") == kind) & polars.col(measure).is_finite())
+    """Mean over ranks at each step; None where there are fewer than two steps."""
+    rows = table.filter(
+        (polars.col("kind") == kind) & polars.col(measure).is_finite() & polars.col("step").is_not_null()
+    )
     if not len(rows):
         return None
     means = rows.group_by("step").agg(polars.col(measure).mean()).sort("step")
     steps, values = means["step"].to_numpy().astype(float) + 1, means[measure].to_numpy()
-    if len(steps) < 2:
-        return None
-    window = max(1, -(-len(steps) // POINTS))
-    cuts = np.arange(0, len(steps), window)
-    sizes = np.diff([*cuts, len(steps)])
-    return Curve(np.add.reduceat(steps, cuts) / sizes, np.add.reduceat(values, cuts) / sizes)
+    return Curve(steps, values) if len(steps) > 1 else None
+
+
+def windows(one: Curve) -> Curve:
+    """Means over windows of steps, few enough to be read."""
+    size = max(1, -(-len(one.x) // POINTS))
+    cuts = np.arange(0, len(one.x), size)
+    counts = np.diff([*cuts, len(one.x)])
+    return Curve(np.add.reduceat(one.x, cuts) / counts, np.add.reduceat(one.y, cuts) / counts)
 
 
 def epochs(table: polars.DataFrame) -> float | None:
@@ -117,13 +128,18 @@ def together(curves: Iterable[Curve]) -> Curve | None:
     some = list(curves)
     if not some:
         return None
-    size = min(len(one.x) for one in some)
-    table = np.array([one.y[:size] for one in some])
+    first, last = max(one.x[0] for one in some), min(one.x[-1] for one in some)
+    coarsest = min(some, key=lambda one: len(one.x) / (one.x[-1] - one.x[0]))
+    steps = coarsest.x[(coarsest.x >= first) & (coarsest.x <= last)]
+    if len(steps) < 2:
+        return None
+    smooth = [windows(Curve(steps, np.interp(steps, one.x, one.y))) for one in some]
+    x, table = smooth[0].x, np.array([one.y for one in smooth])
     if not (table > 0).all():
-        return Curve(some[0].x[:size], table.mean(0))
+        return Curve(x, table.mean(0))
     table = np.log(table)
     mean = table.mean(0)
     if len(some) < BAND_FROM:
-        return Curve(some[0].x[:size], np.exp(mean))
+        return Curve(x, np.exp(mean))
     half = stats.t.ppf(0.975, len(some) - 1) * table.std(0, ddof=1) / np.sqrt(len(some))
-    return Curve(some[0].x[:size], np.exp(mean), np.exp(mean - half), np.exp(mean + half))
+    return Curve(x, np.exp(mean), np.exp(mean - half), np.exp(mean + half))

@@ -56,13 +56,12 @@ def differences(suite: Suite, groups: list[Group], *, baseline: str = "") -> Tab
 def difference_cell(one: Difference | None) -> Cell:
     if one is None:
         return Cell("-", "void")
-    relative = one.relative is not None
-    factor, unit = (100 * one.relative / one.mean, "%") if one.relative and one.mean else (1.0, "%" if relative else "")
-    text = _signed(factor * one.mean, percent=relative) + unit + ("*" if one.significant else "")
-    half = 0.0 if one.low is None or one.high is None else abs(factor) * (one.high - one.low) / 2
-    shown = f"{half:.2f}" if relative and half < 10 else short(half)
+    factor, unit = (100 / abs(one.base), "%") if one.base else (1.0, "")
+    half = 0.0 if one.low is None or one.high is None else factor * (one.high - one.low) / 2
+    shown = f"{half:.2f}" if unit and half < 10 else short(half)
     p = "-" if one.p_all is None else f"{one.p_all:.2g}"
     detail = f"n = {one.n}, difference {one.mean:.4g}, corrected p = {p} ({one.method})"
+    text = _signed(factor * one.mean, percent=bool(unit)) + unit + ("*" if one.significant else "")
     return Cell(text + (f"\n± {shown}{unit}" if float(shown) else ""), "void" if one.nothing else "", detail)
 
 

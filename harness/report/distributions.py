@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from harness.report.canvas import COLOURS, MOST_LINES, Picture, legend, looks, sheet
+from harness import measures
+from harness.report.canvas import COLOURS, MOST_LINES, Picture, label, legend, looks, sheet
 from harness.report.content import Content
 
 MOST_SAMPLES = 20_000  # drawn of a distribution; its tail is always drawn whole
@@ -28,10 +29,10 @@ def slower_than(content: Content) -> Picture | None:
         values = np.sort(one.numbers)
         share = 1 - np.arange(len(values)) / len(values)
         keep = _thinned(len(values))
-        axes.plot(values[keep], share[keep], label=one.label + ("" if one.sound else " ?"), **look)
+        axes.plot(values[keep], share[keep], label=label(one.label + ("" if one.sound else " ?")), **look)
     axes.set(xlabel="ms", ylabel="share that took longer", xscale="log", yscale="log")
     legend(axes)
-    says = "All seeds and ranks together. ?: a run among them was too busy, failed, or its fault was not proven."
+    says = "All seeds and ranks together. ?: too busy, failed, or not proven."
     return Picture("tail", "Times and their tail", says + left_out, figure)
 
 
@@ -48,10 +49,11 @@ def bursts(content: Content) -> Picture | None:
     seen: dict[str, tuple[Any, Any]] = {}
     for run in content.suite.runs:
         for row in run.proof_rows():
-            counts, shares = row.get("burst_counts") or [], row.get("burst_shares") or []
-            if counts and len(counts) == len(shares) and sum(counts) > 50:
-                old = seen.get(row["rule"], (np.zeros(0), np.zeros(0)))
-                seen[row["rule"]] = (_plus(old[0], np.array(counts)), _plus(old[1], sum(counts) * np.array(shares)))
+            counts, shares = _numbers(row.get("burst_counts")), _numbers(row.get("burst_shares"))
+            if len(counts) and len(counts) == len(shares) and counts.sum() > 50:
+                rule = str(row.get("rule", ""))
+                old = seen.get(rule, (np.zeros(0), np.zeros(0)))
+                seen[rule] = (_plus(old[0], counts), _plus(old[1], counts.sum() * shares))
     if not seen:
         return None
     chosen = dict(sorted(seen.items(), key=lambda item: -len(item[1][0]))[:3])  # the longest say most
@@ -60,12 +62,17 @@ def bursts(content: Content) -> Picture | None:
         lengths = np.arange(1, len(counts) + 1)
         axes.bar(lengths, counts, color=COLOURS[0], alpha=0.5, label="seen")
         axes.plot(lengths[wanted > 0], wanted[wanted > 0], color=COLOURS[1], marker="o", markersize=3, label="asked")
-        axes.set(xlabel="packets lost in a row", ylabel="bursts", yscale="log", title=str(rule).partition(":")[2])
+        axes.set(xlabel="packets lost in a row", ylabel="bursts", yscale="log", title=label(rule).partition(":")[2])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     legend(panels[-1])
     says = "Of the probes that proved the fault."
     says += f" The burstiest three of {len(seen)} profiles." if len(seen) > 3 else ""
     return Picture("bursts", "Burst lengths, asked and seen", says, figure)
+
+
+def _numbers(value: Any) -> Any:
+    found = [measures.number(one) for one in value] if isinstance(value, list) else []
+    return np.array([one for one in found if one is not None] if None not in found else [])
 
 
 def _plus(a: Any, b: Any) -> Any:

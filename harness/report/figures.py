@@ -19,12 +19,13 @@ from harness.report.sweeps import against_the_sweep, against_theory, times_again
 
 def all_pictures(content: Content) -> list[Picture]:
     """In the order a reader wants them."""
-    drawn = Curves([group for group in content.groups if ": " not in group.name], most=MOST_LINES)
+    drawn = Curves([group for group in content.groups if not group.row], most=MOST_LINES)
     makers: list[Callable[[], Picture | None]] = [
         lambda: beside_the_paper(drawn), lambda: convergence(drawn), lambda: apart(drawn),
         lambda: against_the_sweep(content), lambda: times_against_loss(content), lambda: against_theory(content),
         lambda: slower_than(content), lambda: bursts(content),
     ]  # fmt: skip
+    content.problems += drawn.problems
     with matplotlib.rc_context(STYLE):
         return [picture for make in makers if (picture := make()) is not None]
 
@@ -45,7 +46,7 @@ def convergence(drawn: Curves) -> Picture | None:
     _logarithmic_if_wide(axes, [one.y for _, one, _ in lines])
     axes.set(xlabel="step", ylabel="training loss")
     legend(axes)
-    says = "Mean over workers, then over seeds; the band is a 95 % t-interval over seeds (from three on)."
+    says = "Mean over workers, geometric mean over seeds; the band is a 95 % t-interval over seeds (from three on)."
     says += " ?: not proven, or simulated." if any(drawn.label(g).endswith("?") for g in drawn.groups) else ""
     return Picture("convergence", "Training loss", says + drawn.left_out, figure)
 

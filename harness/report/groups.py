@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from harness import measures
+from harness.naming import key_of
 from harness.report.index import Run, Suite
 
 
@@ -27,14 +28,12 @@ class Group:
 
     name: str
     point: dict[str, Any]
+    row: str = ""  # which of several rows
+    planned: int = 0  # seeds
     runs: list[Run] = field(default_factory=list)
     values: dict[str, list[Value]] = field(default_factory=dict)
     shown: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-
-    @property
-    def simulated(self) -> bool:
-        return any(run.simulated for run in self.runs)
 
     def sound(self, measure: str) -> dict[int, float]:
         """By seed: what may be averaged and compared."""
@@ -43,33 +42,42 @@ class Group:
     def void(self, measure: str) -> list[Value]:
         return [v for v in self.values.get(measure, []) if v.void]
 
-
-def void_of(run: Run, measure: str, *, row: dict[str, Any] | None = None, with_simulated: bool = False) -> str:
-    """Why a measure of this run may not be averaged; empty if it may."""
-    return measures.void_because(
-        measure, row or {}, columns=run.summary.columns, simulated=run.simulated, with_simulated=with_simulated
-    )
+    def complete(self, measure: str) -> bool:
+        """Every seed that was planned has a number that may be averaged."""
+        return len(self.sound(measure)) == self.planned
 
 
 def groups_of(suite: Suite, *, with_simulated: bool = False) -> list[Group]:
     """In the order of the plan."""
-    out: dict[tuple[str, str], Group] = {}
+    out: dict[tuple[str, str, int], Group] = {}
+    planned = Counter(key_of(one.point) for one in suite.plan.plan)
+    any_rows = any(run.summary.rows for run in suite.runs)
+    several = {key_of(run.summary.point) for run in suite.runs if len(run.summary.rows) > 1}
     for run in suite.runs:
-        several = len(run.summary.rows) > 1
-        for row in run.summary.rows or [_from_summaries(run)]:
-            shown = [name for name in row.get("shown", list(row)) if isinstance(name, str)]
-            what = str(row.get(shown[0], "")) if shown else ""
-            name = f"{run.name}: {what}" if several else run.name
-            name += " (simulated)" if run.simulated else ""
-            key = json.dumps(run.summary.point, sort_keys=True), what if several else ""
-            group = out.setdefault(key, Group(name=name, point=run.summary.point))
+        point = key_of(run.summary.point)
+        rows = run.summary.rows or ([] if any_rows else [_from_summaries(run)])
+        again: Counter[str] = Counter()
+        for row in rows:
+            shown = _shown(row)
+            what = str(row.get(shown[0], "")) if shown and point in several else ""
+            again[what] += 1
+            name = (f"{run.name}: {what}" if what else run.name) + (" (simulated)" if run.simulated else "")
+            group = out.setdefault(
+                (point, what, again[what]),
+                Group(name=name, point=run.summary.point, row=what, planned=planned[point]),
+            )
             _add(group, run, row, shown, with_simulated=with_simulated)
     _tell_apart(list(out.values()))
     return list(out.values())
 
 
+def _shown(row: dict[str, Any]) -> list[str]:
+    wanted = row.get("shown")
+    return [name for name in (wanted if isinstance(wanted, list) else list(row)) if isinstance(name, str)]
+
+
 def _tell_apart(groups: list[Group]) -> None:
-    """Points that happen to be called alike get a number."""
+    """Lines that happen to be called alike get a number."""
     count = Counter(group.name for group in groups)
     seen: Counter[str] = Counter()
     for group in groups:
@@ -89,11 +97,11 @@ def _add(group: Group, run: Run, row: dict[str, Any], shown: list[str], *, with_
     if row.get("note"):
         group.notes.append(str(row["note"]))
     for measure, raw in row.items():
-        number = measures.number(raw)
-        if number is None or measure in measures.NOT_MEASURED:
+        if measure in measures.NOT_MEASURED or isinstance(raw, bool) or not isinstance(raw, int | float):
             continue
-        why = void_of(run, measure, row=row, with_simulated=with_simulated)
-        group.values.setdefault(measure, []).append(Value(run, number, why))
+        number = measures.number(raw)
+        why = run.standing.void(measure, row, with_simulated=with_simulated) if number is not None else "not a number"
+        group.values.setdefault(measure, []).append(Value(run, math.nan if number is None else number, why))
 
 
 def shown_of(groups: Iterable[Group]) -> list[str]:

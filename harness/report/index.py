@@ -13,10 +13,12 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from harness.errors import UsageError
-from harness.naming import point_name
+from harness.measures import Standing
+from harness.naming import key_of, point_name
 from harness.results import RunSummary, Stored, SuitePlan
 
 Model = TypeVar("Model", bound=Stored)
+REPLAYED = "-replay"  # a single line, run again: never meant by `latest`
 WORDS = ("valid", "unknown", "failed")
 
 
@@ -36,9 +38,18 @@ class Run:
     def simulated(self) -> bool:
         return self.summary.backend == "simulated"
 
+    @property
+    def standing(self) -> Standing:
+        return Standing(columns=self.summary.columns, marks=self.summary.marks, simulated=self.simulated)
+
     @cached_property
     def manifest(self) -> dict[str, Any]:
         return self._json("manifest.json")
+
+    def damaged(self) -> list[str]:
+        """Files beside the summary that are there but can't be read: the tables do without them."""
+        here = [self.folder / name for name in ("manifest.json", "proof.json")]
+        return [f"{path}: damaged: done without" for path in here if path.exists() and not self._json(path.name)]
 
     def proof_rows(self) -> list[dict[str, Any]]:
         rows = self._json("proof.json").get("rows", [])
@@ -95,13 +106,22 @@ def read_suite(folder: Path) -> Suite:
     suite = Suite(folder=folder, plan=_read(folder / "suite.json", SuitePlan))
     for planned in suite.plan.plan:
         place = folder / f"{planned.number:03d}"
-        if not (place / "summary.json").exists():
-            suite.problems.append(f"{place}: did not end ({'killed' if place.exists() else 'not begun'})")
-            continue
         try:
-            suite.runs.append(Run(place, planned.number, _read(place / "summary.json", RunSummary)))
+            if not (place / "summary.json").exists():
+                suite.problems.append(f"{place}: did not end ({'killed' if place.exists() else 'not begun'})")
+                continue
+            run = Run(place, planned.number, _read(place / "summary.json", RunSummary))
         except UsageError as error:
             suite.problems.append(f"{error}: left out")
+            continue
+        except OSError as error:
+            suite.problems.append(f"{place}: can't be read ({error.strerror}): left out")
+            continue
+        if key_of(run.summary.point) != key_of(planned.point) or run.summary.seed != planned.seed:
+            suite.problems.append(f"{place}: another point or seed than was planned here: left out")
+            continue
+        suite.problems += run.damaged()
+        suite.runs.append(run)
     return suite
 
 
@@ -120,14 +140,18 @@ def scan(root: Path) -> tuple[list[Suite], list[str]]:
     """All suites below `root`, oldest first, and what was left out."""
     suites, problems = [], []
     for path in sorted(_entries(root)):
-        if not (path / "suite.json").exists():
+        try:
+            ours = (path / "suite.json").exists()
+        except OSError:
+            ours = False
+        if not ours:
             problems.append(f"{path}: not a run folder: left out")
             continue
         try:
             suites.append(read_suite(path))
         except UsageError as error:
             problems.append(f"{error}: left out")
-    return sorted(suites, key=lambda suite: suite.folder.name), problems
+    return sorted(suites, key=lambda suite: (suite.started, suite.folder.name)), problems
 
 
 def _entries(root: Path) -> Iterator[Path]:
@@ -148,7 +172,8 @@ class Filter:
     def __post_init__(self) -> None:
         if self.since:
             try:
-                time.strptime(self.since, "%Y-%m-%d")
+                day = time.strftime("%Y-%m-%d", time.strptime(self.since, "%Y-%m-%d"))
+                object.__setattr__(self, "since", day)
             except ValueError:
                 raise UsageError(f"--since {self.since}: not a date", next_step="for example 2026-11-15") from None
         if self.verdict and self.verdict not in WORDS:
@@ -159,7 +184,7 @@ class Filter:
             (not self.suite or suite.name == self.suite)
             and (not self.verdict or suite.verdict == self.verdict)
             and (not self.since or suite.started[:10] >= self.since)
-            and (not self.commit or any(part.startswith(self.commit) for part in suite.commit.split()))
+            and (not self.commit or any(part.startswith(self.commit[:10]) for part in suite.commit.split()))
         )
 
 
@@ -169,8 +194,9 @@ def pick(words: list[str], root: Path) -> tuple[list[Suite], list[str]]:
     problems: list[str] = []
     known: list[Suite] | None = None
     for word in words:
-        if Path(word).is_dir():
-            out.append(read_suite(_suite_folder(Path(word))))
+        folder = _suite_folder(Path(word))
+        if (folder / "suite.json").exists():
+            out.append(read_suite(folder))
             continue
         if known is None:
             known, problems = scan(root)
@@ -186,7 +212,8 @@ def _suite_folder(path: Path) -> Path:
 
 def _named(word: str, known: list[Suite], root: Path) -> list[Suite]:
     if word == "latest" and known:
-        return [known[-1]]
+        whole = [suite for suite in known if not suite.name.endswith(REPLAYED)]
+        return [(whole or known)[-1]]
     by_name = [suite for suite in known if suite.name == word]
     if by_name:
         return [by_name[-1]]

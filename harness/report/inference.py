@@ -47,6 +47,7 @@ def estimate(values: Sequence[float], *, bootstrap: bool = False) -> Estimate | 
         return Estimate(n=1, mean=mean)
     sd = float(array.std(ddof=1))
     if sd <= ROUNDING * float(np.abs(array).max()):
+        mean = float(array[0])
         return Estimate(n=n, mean=mean, sd=0.0, low=mean, high=mean, method="t")
     if bootstrap and n >= BOOTSTRAP_FROM:
         found = stats.bootstrap((array,), np.mean, confidence_level=LEVEL, n_resamples=RESAMPLES, rng=0)
@@ -66,8 +67,12 @@ class Difference:
     high: float | None = None
     p: float | None = None
     p_all: float | None = None
-    relative: float | None = None  # of a's mean
+    base: float = 0.0  # a's mean
     method: str = ""
+
+    @property
+    def relative(self) -> float | None:
+        return self.mean / abs(self.base) if self.base else None
 
     @property
     def nothing(self) -> bool:
@@ -90,12 +95,11 @@ def paired(a: Mapping[Any, float], b: Mapping[Any, float]) -> Difference | None:
     base = float(np.mean([a[seed] for seed in seeds]))
     found = estimate(changes.tolist())
     assert found is not None
-    relative = found.mean / abs(base) if base else None
-    out = Difference(n=found.n, mean=found.mean, low=found.low, high=found.high, relative=relative, method="paired t")
+    out = Difference(n=found.n, mean=found.mean, low=found.low, high=found.high, base=base, method="paired t")
     if found.n < 2:
         return out
-    if found.sd == 0:  # the same difference every time: none at all, or one without any doubt
-        return replace(out, p=1.0 if found.mean == 0 else 0.0)
+    if found.sd == 0:  # the same difference every time, as counts and shares can have: only its sign can be tested
+        return replace(out, p=1.0 if found.mean == 0 else 2.0 ** (1 - found.n), method="sign")
     return replace(out, p=float(stats.ttest_1samp(changes, 0.0).pvalue))
 
 
@@ -104,11 +108,13 @@ def unpaired(a: Sequence[float], b: Sequence[float]) -> Difference | None:
     if not a or not b:
         return None
     mean, base = float(np.mean(b) - np.mean(a)), float(np.mean(a))
-    out = Difference(n=min(len(a), len(b)), mean=mean, relative=mean / abs(base) if base else None, method="Welch t")
+    if abs(mean) <= ROUNDING * abs(base):
+        mean = 0.0
+    out = Difference(n=min(len(a), len(b)), mean=mean, base=base, method="Welch t")
     if min(len(a), len(b)) < 2:
         return out
     if all(np.ptp(some) <= ROUNDING * np.abs(some).max() for some in (a, b)):
-        return replace(out, low=mean, high=mean, p=1.0 if mean == 0 else 0.0)
+        return replace(out, low=mean, high=mean, p=1.0 if mean == 0 else None)
     found = stats.ttest_ind(b, a, equal_var=False)
     interval = found.confidence_interval(LEVEL)
     return replace(out, low=float(interval.low), high=float(interval.high), p=float(found.pvalue))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from harness import measures
-from harness.measures import short
+from harness.measures import FEW, short
 from harness.report import inference
 from harness.report.groups import Group, Value, shown_of
 from harness.report.index import Suite
@@ -20,21 +21,14 @@ def results(suite: Suite, groups: list[Group], *, bootstrap: bool = False) -> Ta
     if not names:
         return None
     best = {name: _best(groups, name) for name in names}
-    rows, tidy, hidden = [], [], set()
-    several = any(len(group.runs) > 1 for group in groups)
+    several = any(group.planned > 1 for group in groups)
+    rows, tidy = [], []
     for group in groups:
-        row = [Cell(group.name)] + ([Cell(str(_most(group, names)))] if several else [])
-        for name in names:
-            row.append(_cell(group, name, best=best[name] is group, bootstrap=bootstrap))
-            hidden |= {v.void for v in group.void(name) if v.void.startswith("fewer")}
-        rows.append(row)
+        row = [Cell(group.name), *([Cell(str(group.planned))] if several else [])]
+        rows.append([*row, *(_cell(group, name, best=best[name] is group, bootstrap=bootstrap) for name in names)])
         tidy += [_tidy(suite, group, name, bootstrap=bootstrap) for name in group.values]
     head = ["point", *(["n"] if several else []), *names]
-    return Table(f"{suite.name}: results", head, rows, _notes(groups, names, several, sorted(hidden), best), tidy)
-
-
-def _most(group: Group, names: list[str]) -> int:
-    return max((len(group.sound(name)) for name in names), default=0)
+    return Table(f"{suite.name}: results", head, rows, _notes(groups, names, rows, bool(any(best.values()))), tidy)
 
 
 def _cell(group: Group, name: str, *, best: bool, bootstrap: bool) -> Cell:
@@ -44,37 +38,42 @@ def _cell(group: Group, name: str, *, best: bool, bootstrap: bool) -> Cell:
         return _void_cell(void, folders)
     found = inference.estimate(list(sound.values()), bootstrap=bootstrap)
     assert found is not None
-    text, detail = short(found.mean), f"n = {found.n}"
-    if found.half is not None and found.sd is not None:
-        text += f"\n± {short(found.half)}" if found.half else ""
-        detail += f", standard deviation {short(found.sd)}, 95 % interval {short(found.low or 0)} to "
-        detail += f"{short(found.high or 0)} ({found.method})"
-    if void:
-        detail += f"; {len(void)} left out: {void[0].void}"
-    return Cell(text, "best" if best else "", detail, folders)
+    lines, detail = [short(found.mean)], f"n = {found.n}"
+    if found.low is not None and found.high is not None and found.sd:
+        ends = f"{short(found.low)} to {short(found.high)}"
+        lines += [f"± {short(found.half or 0)}"] if found.method == "t" else ends.split(" ", 1)
+        detail += f", standard deviation {short(found.sd)}, 95 % interval {ends} ({found.method})"
+    if not group.complete(name):
+        lines.append(f"({found.n} of {group.planned})")
+        detail += f"; {len(void)} left out: {void[0].void}" if void else "; the others did not end"
+    return Cell("\n".join(lines), "best" if best else "", detail, folders)
 
 
 def _void_cell(void: list[Value], folders: tuple[str, ...]) -> Cell:
     """Shown, greyed, marked with a question mark where there is no colour; never averaged."""
     if not void:
         return Cell("-", "void")
-    if void[0].void.startswith("fewer"):
+    if void[0].void.startswith(FEW):
         return Cell("-", "void", f"not printed: {void[0].void}", folders)
-    text = f"{short(void[0].number)}?" if len(void) == 1 else f"{short(min(v.number for v in void))}?"
-    if len(void) > 1:
-        text += f"\nto {short(max(v.number for v in void))}?"
+    numbers = sorted(v.number for v in void if not math.isnan(v.number))
+    text = "nan?" if not numbers else f"{short(numbers[0])}?"
+    if len(numbers) > 1 and numbers[-1] != numbers[0]:
+        text += f"\nto {short(numbers[-1])}?"
     return Cell(text, "void", f"not averaged: {void[0].void}", folders)
 
 
-def _notes(groups: list[Group], names: list[str], several: bool, hidden: list[str], best: dict[str, Any]) -> list[str]:
-    out = []
-    if several:
-        out.append("± is half of a 95 % t-interval over n seeds.")
-    if any(best.values()):
+def _notes(groups: list[Group], names: list[str], rows: list[list[Cell]], bold: bool) -> list[str]:
+    texts = [cell.text for row in rows for cell in row]
+    out = ["± is half of a 95 % t-interval over n seeds."] if any("±" in text for text in texts) else []
+    if any("\nto " in text and "?" not in text for text in texts):
+        out.append("From ... to: a 95 % bootstrap interval (BCa).")
+    if any(" of " in text and "\n(" in text for text in texts):
+        out.append("(2 of 3): only so many of the planned seeds have a number that may be averaged.")
+    if bold:
         out.append(f"Bold: better than every other line, p < {ALPHA:g} after Holm's correction.")
-    why = {v.void for group in groups for name in names for v in group.void(name)} - set(hidden)
-    out += [f"?: not averaged: {text}." for text in sorted(why)]
-    out += [f"-: a percentile is not printed with {text}." for text in hidden]
+    why = sorted({v.void for group in groups for name in names for v in group.void(name)})
+    out += [f"?: not averaged: {text}." for text in why if not text.startswith(FEW)]
+    out += [f"-: a percentile is not printed with {text}." for text in why if text.startswith(FEW)]
     return out + list(dict.fromkeys(note for group in groups for note in group.notes))
 
 
@@ -91,17 +90,18 @@ def _tidy(suite: Suite, group: Group, name: str, *, bootstrap: bool) -> dict[str
 
 
 def _best(groups: list[Group], name: str) -> Group | None:
-    """The group that is better than every other, beyond doubt; usually there is none."""
+    """The line that is better than every other, beyond doubt; usually there is none. A line that could not be tested
+    could be the better one."""
     better = measures.of(name).better
-    candidates = [group for group in groups if len(group.sound(name)) > 1]
-    if not better or len(candidates) < 2:
+    having = [group for group in groups if name in group.values]
+    if not better or len(having) < 2 or not all(group.planned > 1 and group.complete(name) for group in having):
         return None
 
     def mean(group: Group) -> float:
         return float(np.mean(list(group.sound(name).values())))
 
-    first = (min if better == "low" else max)(candidates, key=mean)
-    others = [inference.paired(first.sound(name), g.sound(name)) for g in candidates if g is not first]
+    first = (min if better == "low" else max)(having, key=mean)
+    others = [inference.paired(first.sound(name), group.sound(name)) for group in having if group is not first]
     tested = inference.corrected([one for one in others if one is not None])
     sure = len(tested) == len(others) and all(one.significant for one in tested)
     return first if sure else None

@@ -14,14 +14,14 @@ from urllib.parse import quote
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from harness import __version__, store
-from harness.measures import MEANING, short
+from harness.measures import MEANING, percent, short
 from harness.naming import beside_the_verdict
 from harness.report.canvas import svg
 from harness.report.content import Content
 from harness.report.figures import all_pictures
 from harness.report.groups import shown_of
 from harness.report.index import Run
-from harness.report.proven import COLUMNS, percent
+from harness.report.proven import COLUMNS
 
 HERE = Path(__file__).parent
 
@@ -31,11 +31,13 @@ def write(contents: Sequence[Content], problems: Sequence[str], path: Path) -> N
         loader=PackageLoader("harness.report", ""), autoescape=True, undefined=StrictUndefined
     ).get_template("page.html.j2")
     names = list(dict.fromkeys(one.suite.name for one in contents))
+    views = [_view(one, path.parent) for one in contents]  # drawing may find further damage
+    said = list(dict.fromkeys([*problems, *(text for one in contents for text in one.problems)]))
     text = template.render(
-        title=", ".join(names), version=__version__, made=time.strftime("%Y-%m-%d %H:%M"), problems=list(problems),
-        css=(HERE / "page.css").read_text(encoding="utf-8"), contents=[_view(one, path.parent) for one in contents],
+        title=", ".join(names), version=__version__, made=time.strftime("%Y-%m-%d %H:%M"), problems=said,
+        css=(HERE / "page.css").read_text(encoding="utf-8"), contents=views,
     )  # fmt: skip
-    with store.disk_errors(path):
+    with store.disk_errors(path, next_step="give --html another place"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 
@@ -45,7 +47,8 @@ def _view(content: Content, where: Path) -> dict[str, Any]:
     first = suite.runs[0].manifest if suite.runs else {}
     beside = beside_the_verdict([run.summary.columns for run in suite.runs if run.summary.verdict == "valid"])
     return {
-        "id": suite.id, "name": suite.name, "verdict": suite.verdict, "beside": beside, "why": suite.plan.why, "facts": _facts(content),
+        "id": suite.id, "name": suite.name, "verdict": suite.verdict, "beside": beside, "why": suite.plan.why,
+        "facts": _facts(content),
         "meanings": [(name, MEANING[name]) for name in shown_of(content.groups) if name in MEANING],
         "tables": content.tables, "reasons": content.reasons, "warnings": content.warnings,
         "pictures": [{"title": p.title, "says": p.says, "svg": svg(p, prefix=suite.id)} for p in all_pictures(content)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,10 @@ def paper() -> dict[str, dict[str, list[tuple[float, float]]]]:
 
 def _paper_figure(group: Group) -> str:
     """fig4a, fig5c, ...: by strategy and model; empty for what the paper does not have."""
-    spec = group.runs[0].manifest.get("experiment", {}).get("workload", {}).get("options", {})
+    spec: Any = group.runs[0].manifest
+    for part in ("experiment", "workload", "options"):
+        spec = spec.get(part) if isinstance(spec, dict) else None
+    spec = spec if isinstance(spec, dict) else {}
     row = {"rps": "4", "gradient_averaging": "5"}.get(str(spec.get("strategy")), "")
     column = {"resnet20": "a", "resnet110": "b", "tagger": "c"}.get(str(spec.get("model")), "")
     return f"fig{row}{column}" if row and column else ""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from harness import measures
+from harness.measures import RATIOS
 from harness.naming import word
 from harness.report import inference
-from harness.report.canvas import COLOURS, Picture, legend, looks, sheet
+from harness.report.canvas import COLOURS, Picture, label, legend, looks, sheet
 from harness.report.content import Content
 from harness.report.groups import Group, shown_of
 from harness.report.index import Run
@@ -27,10 +30,10 @@ def against_the_sweep(content: Content) -> Picture | None:
     (key,) = keys
     figure, panels = sheet(len(names), width=3.6 * len(names) + 1.2)
     for axes, name in zip(panels, names, strict=True):
-        for number, (label, points) in enumerate(_by_rest(groups, key, name).items()):
+        for number, (line, points) in enumerate(_by_rest(groups, key, name).items()):
             x, y, half = np.array(sorted(points)).T
-            axes.errorbar(x, y, yerr=half if half.any() else None, marker="o", markersize=3, capsize=2, label=label,
-                          color=COLOURS[number % len(COLOURS)])  # fmt: skip
+            look: Any = {"color": COLOURS[number % len(COLOURS)], "marker": "o", "markersize": 3, "capsize": 2}
+            axes.errorbar(x, y, yerr=half if half.any() else None, label=label(line), **look)
         axes.set(xlabel=key.rpartition(".profile.")[2].replace(".", " ").removeprefix("workload options "),
                  ylabel=name.replace("_", " "))  # fmt: skip
     legend(panels[0])
@@ -44,18 +47,19 @@ def _by_rest(groups: list[Group], key: str, name: str) -> dict[str, list[tuple[f
         found = inference.estimate(list(group.sound(name).values()))
         if found is not None:
             rest = " ".join(word(value) for other, value in group.point.items() if other != key)
-            row = group.name.partition(": ")[2]
-            label = f"{rest} {row}".strip() or "mean"
-            out.setdefault(label, []).append((_swept_numbers(group)[key], found.mean, found.half or 0.0))
+            line = f"{rest} {group.row}".strip() or "mean"
+            out.setdefault(line, []).append((_swept_numbers(group)[key], found.mean, found.half or 0.0))
     return out
 
 
 def times_against_loss(content: Content) -> Picture | None:
     """Median time of a collective against the (independent) loss asked for, by contender and what else was swept."""
     lines: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    ratios = False
     for group in content.groups:
-        contender = group.name.partition(": ")[2]
-        values = list(group.sound("p50_ms").values())
+        contender = group.row
+        values = [v.number for v in group.values.get("p50_ms", []) if v.void in ("", RATIOS)]
+        ratios |= any(v.void for v in group.values.get("p50_ms", []))
         if contender and values and all(_independent(run) for run in group.runs):
             asked = [loss for run in group.runs for loss in run.summary.asked_loss]
             rest = " ".join(word(value) for key, value in group.point.items() if "profile" not in key)
@@ -69,17 +73,20 @@ def times_against_loss(content: Content) -> Picture | None:
     styles = looks({"contender": contender, "rest": rest} for contender, rest in lines)
     for (name, points), look in zip(lines.items(), styles, strict=True):
         x, y = np.array(sorted(points)).T
-        axes.plot(x, y, marker="o", markersize=3, label=" ".join(name).strip(), **look)
+        axes.plot(x, y, marker="o", markersize=3, label=label(" ".join(name).strip()), **look)
     axes.set(xlabel="loss asked for (%)", ylabel="median time (ms)", yscale="log")
     legend(axes)
-    return Picture(
-        "times", "Time of a collective against loss", "Median over calls; all sides on the same ports.", figure
-    )
+    says = "Median over calls; all sides on the same ports, in turns."
+    says += " The machine was busy: believe the ratios, not the times." if ratios else ""
+    return Picture("times", "Time of a collective against loss", says, figure)
 
 
 def _independent(run: Run) -> bool:
-    profiles = run.manifest.get("profiles", {}).values()
-    return all((one.get("loss") or {}).get("model", "iid") == "iid" for one in profiles)
+    profiles = run.manifest.get("profiles")
+    losses = (
+        [one.get("loss") for one in profiles.values() if isinstance(one, dict)] if isinstance(profiles, dict) else []
+    )
+    return all(loss.get("model", "iid") == "iid" for loss in losses if isinstance(loss, dict))
 
 
 def against_theory(content: Content) -> Picture | None:

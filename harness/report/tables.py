@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+WORDS = {"valid": "good", "unknown": "unknown", "failed": "bad"}  # a verdict's style
 STYLES = {"void": "dim", "best": "bold green", "bad": "red", "good": "green", "unknown": "yellow", "": ""}
 
 
@@ -40,19 +42,20 @@ class Table:
     tidy: list[dict[str, Any]] = field(default_factory=list)  # the same as one number per line, for machines
 
 
+HEAD_WIDTH = 14
 NAME_WIDTH = 26  # of the first column; longer names take two lines
 
 
 def terminal(console: Console, table: Table) -> None:
     """Numbers are never cut: columns that do not fit go into a further table below, with the names again."""
-    first = min(max((len(row[0].text) for row in table.rows), default=4), NAME_WIDTH)
+    first = min(max((len(part) for row in table.rows for part in row[0].text.split("\n")), default=4), NAME_WIDTH)
     for part, columns in enumerate(_fitting(table, room=console.width - first - 2)):
         title = table.title if part == 0 else f"{table.title} (continued)"
-        out = RichTable(box=box.SIMPLE, pad_edge=False, padding=0, title=title, title_justify="left")
-        out.add_column(table.head[0], overflow="fold", min_width=first)
+        out = RichTable(box=box.SIMPLE, pad_edge=False, padding=0, title=Text(title), title_justify="left")
+        out.add_column(Text(table.head[0]), overflow="fold", min_width=first)
         for number in columns:
             words = all(re.fullmatch(r"[a-z ]*", row[number].text) for row in table.rows)
-            head, width = _head(table.head[number]), _width(table, number)
+            head, width = Text(_head(table.head[number])), _width(table, number)
             out.add_column(head, justify="left" if words else "right", min_width=width, max_width=width)
         for row in table.rows:
             out.add_row(*(Text(row[n].text, style=STYLES[row[n].style]) for n in (0, *columns)))
@@ -62,7 +65,8 @@ def terminal(console: Console, table: Table) -> None:
 
 
 def _head(name: str) -> str:
-    return name.replace("_", "\n").replace(" ", "\n")
+    """One word below the other; words that are too long are cut into lines."""
+    return "\n".join(part for word in re.split("[_ ]", name) for part in textwrap.wrap(word, HEAD_WIDTH))
 
 
 def _width(table: Table, number: int) -> int:
@@ -87,20 +91,26 @@ def _fitting(table: Table, *, room: int) -> list[list[int]]:
 def markdown(tables: Sequence[Table]) -> str:
     out = []
     for table in tables:
-        out += [f"### {table.title}", "", _md_row(table.head), "|" + "---|" * len(table.head)]
+        out += [f"### {md(table.title)}", "", _md_row(map(md, table.head)), "|" + "---|" * len(table.head)]
         out += [_md_row(_md_cell(cell) for cell in row) for row in table.rows]
-        out += ["", *(f"- {note}" for note in table.notes), ""]
+        out += ["", *(f"- {md(note)}" for note in table.notes), ""]
     return "\n".join(out)
 
 
+def md(text: str) -> str:
+    """Words stay words: no markup, no HTML, no new lines."""
+    return re.sub(r"([\\`*_<>\[\]|])", r"\\\1", " ".join(text.split()))
+
+
 def _md_row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    return "| " + " | ".join(cells) + " |"
 
 
 def _md_cell(cell: Cell) -> str:
+    text = md(cell.line)
     if cell.style == "best":
-        return f"**{cell.line}**"
-    return f"*{cell.line}*" if cell.style == "void" else cell.line
+        return f"**{text}**"
+    return f"*{text}*" if cell.style == "void" else text
 
 
 def csv_text(tables: Sequence[Table]) -> str:

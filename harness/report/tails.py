@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from harness import samples
 from harness.measures import short
+from harness.naming import key_of
 from harness.report import inference
-from harness.report.groups import Group, void_of
+from harness.report.groups import Group
 from harness.report.index import Suite
 from harness.report.tables import Cell, Table
 
@@ -37,18 +38,20 @@ class SampleSet:
 
 
 def sample_sets(groups: list[Group], *, with_simulated: bool = False) -> tuple[list[SampleSet], list[str]]:
-    """Each run's samples are read once; and what could not be read."""
-    out: dict[tuple[str, str], SampleSet] = {}
+    """Each run's samples are read once; what may not be believed is kept apart, and used only where nothing else is."""
+    out: dict[tuple[str, str], dict[bool, SampleSet]] = {}
     problems: list[str] = []
     for run in {run.folder: run for group in groups for run in group.runs}.values():
         found, faults = samples.read(run.folder)
         problems += faults
+        name = run.name + (" (simulated)" if run.simulated else "")
         for what, numbers in found.items():
-            one = out.setdefault((run.name, what), SampleSet(run.name, what, True))
+            sound = not run.standing.void(what, with_simulated=with_simulated)
+            both = out.setdefault((key_of(run.summary.point), what), {})
+            one = both.setdefault(sound, SampleSet(name, what, sound))
             one.parts.append(numbers)
             one.folders.append(str(run.folder))
-            one.sound &= not void_of(run, what, with_simulated=with_simulated)
-    return list(out.values()), problems
+    return [both.get(True) or both[False] for both in out.values()], problems
 
 
 def tails(suite: Suite, sets: list[SampleSet]) -> Table | None:
@@ -67,7 +70,8 @@ def tails(suite: Suite, sets: list[SampleSet]) -> Table | None:
         tidy += [
             {
                 "suite": suite.name, "point": one.point, "measure": f"{one.what} p{100 * q:g}", "n": len(numbers),
-                "mean": value, "void": 0 if one.sound else len(one.folders), "folders": one.folders,
+                "mean": value if one.sound else None, "void": 0 if one.sound else len(one.folders),
+                "folders": one.folders,
             }
             for q, value in zip(PERCENTILES, values, strict=True)
         ]  # fmt: skip
@@ -75,6 +79,6 @@ def tails(suite: Suite, sets: list[SampleSet]) -> Table | None:
         return None
     notes = ["A percentile q is printed only with at least 10/(1-q) samples: p99 needs 1000, p99.9 needs 10000."]
     if not all(one.sound for one in sets):
-        notes.append("?: not to be believed: a run among them was too busy, failed, or its fault was not proven.")
+        notes.append("?: not to be believed: too busy, failed, simulated, or the fault was not proven.")
     head = ["samples (ms)", "n", *(f"p{100 * q:g}" for q in PERCENTILES), "max"]
     return Table(f"{suite.name}: tail", head, rows, notes, tidy)

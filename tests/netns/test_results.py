@@ -80,6 +80,9 @@ def test_only_what_was_planned_alike_is_resumed(tmp_path: Path) -> None:
     assert lossbench("run", file, *out).returncode == 0
     assert "nothing to resume" in lossbench("run", file, *out, "--resume").stderr  # it is finished
     (folder,) = (tmp_path / "out").iterdir()
+    before = (folder / "suite.json").read_text()
+    assert lossbench("run", str(folder), "--resume").returncode == 0  # nothing to do
+    assert (folder / "suite.json").read_text() == before, "nobody worked on it"
     (folder / "002" / "summary.json").unlink()
     other = lossbench("run", file, *out, "--resume", "--set", "topology.hosts=3")
     assert other.returncode == 2 and "nothing to resume" in other.stderr
@@ -101,9 +104,10 @@ def test_a_row_comes_again_with_the_same_seeds(tmp_path: Path) -> None:
     done = lossbench("replay", "latest", "10", "--in", str(tmp_path / "out"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the means agree" in done.stdout
-    new = max((tmp_path / "out").iterdir(), key=lambda path: path.stat().st_mtime)
+    (new,) = (tmp_path / "out").glob("*-replay_*")
     plan = json.loads((new / "suite.json").read_text())["plan"]
     assert [(one["point"]["workload.options.steps"], one["seed"]) for one in plan] == [(10, 0), (10, 1), (10, 2)]
+    assert "8" in lossbench("report", "latest", "--in", str(tmp_path / "out")).stdout  # the whole suite, not the replay
     wrong = lossbench("replay", "latest", "typo", "--in", str(tmp_path / "out"))
     assert wrong.returncode == 2 and "known:" in wrong.stderr
 
@@ -191,3 +195,52 @@ def test_the_run_path_loads_no_report_library(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "run #1" in done.stderr
+
+
+@pytest.mark.parametrize("damage", ['{"verdict": "valid"}', "null", "OTHER POINT"])
+def test_a_summary_that_is_not_the_planned_runs_own_is_run_again(damage: str, tmp_path: Path) -> None:
+    out = ("--out", str(tmp_path / "out"))
+    assert lossbench("run", write(tmp_path, TWELVE), *out).returncode == 0
+    (folder,) = (tmp_path / "out").iterdir()
+    text = (folder / "000" / "summary.json").read_text() if damage == "OTHER POINT" else damage
+    (folder / "002" / "summary.json").write_text(text)
+    done = lossbench("run", str(folder), "--resume", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["summary"]
+    assert [row["point"]["workload.options.steps"] for row in rows] == [6, 8, 10, 12]
+
+
+@pytest.mark.parametrize("damage", [{"plan": []}, {"plan": None}, {"sessions": 5}, {"format": 9}, {"typo": 1}])
+def test_a_damaged_plan_is_one_line(damage: dict[str, object], tmp_path: Path) -> None:
+    out = ("--out", str(tmp_path / "out"))
+    file = write(tmp_path, TWELVE.replace("[6, 8, 10, 12]", "[6]"))
+    assert lossbench("run", file, *out).returncode == 0
+    (folder,) = (tmp_path / "out").iterdir()
+    plan = json.loads((folder / "suite.json").read_text())
+    if "typo" in damage:
+        plan["plan"][0]["experiment"]["typo"] = 1
+    else:
+        plan |= damage
+    (folder / "suite.json").write_text(json.dumps(plan))
+    done = lossbench("run", str(folder), "--resume")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+@pytest.mark.wallclock
+def test_odd_records_do_not_end_a_run_on_a_terminal(tmp_path: Path) -> None:
+    code = (
+        "from harness.contract import Door; import time; d = Door.from_environment(); d.ready()\n"
+        "for n in range(8): d.record('step', step=n, loss=None, steps='10', arrived_1='x'); time.sleep(0.2)\n"
+    )
+    (tmp_path / "odd.py").write_text(code)
+    command = json.dumps([sys.executable, str(tmp_path / "odd.py")])
+    file = write(tmp_path, f"[topology]\nhosts = 2\n[workload]\ncommand = {command}\n")
+    assert "verdict: valid" in on_a_terminal("run", file, "--out", str(tmp_path / "out"))
+
+
+def test_targets_are_checked_before_anything_runs(tmp_path: Path) -> None:
+    for options, words in ((["--html", str(tmp_path)], "is a folder"), (["--github-summary"], "is not set")):
+        environment = {k: v for k, v in os.environ.items() if k != "GITHUB_STEP_SUMMARY"}
+        command = [*LOSSBENCH, "run", "proof", "--out", str(tmp_path / "out"), *options]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 2 and words in done.stderr and not (tmp_path / "out").exists()

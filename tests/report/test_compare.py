@@ -9,9 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from harness.report import compare
+from harness.report.differences import difference_cell
 from harness.report.index import read_suite
+from harness.report.inference import paired
 
 from . import made
 
@@ -63,3 +66,16 @@ def test_the_command_says_it_in_80_columns(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "spec: no difference" in done.stdout and "*" in done.stdout
     assert max(len(line) for line in done.stdout.splitlines() if not line.startswith(("A:", "B:"))) <= 80
+
+
+def test_means_and_change_stand_on_the_same_seeds(tmp_path: Path) -> None:
+    a = made.suite(tmp_path, POINTS, 5, row_of(0), run_id="aaaaaa")
+    b = made.suite(tmp_path, POINTS, 2, row_of(0), run_id="bbbbbb")
+    for line in compare.result_lines(read_suite(a), read_suite(b)):
+        assert (line.a.n, line.b.n, line.change.n) == (2, 2, 2)
+        assert line.b.mean - line.a.mean == pytest.approx(line.change.mean)
+
+
+def test_a_difference_of_nothing_keeps_its_interval_in_percent() -> None:
+    found = paired({0: 10.0, 1: 10.0}, {0: 9.0, 1: 11.0})
+    assert "± 127" in difference_cell(found).text

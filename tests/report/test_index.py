@@ -108,3 +108,65 @@ def test_half_a_sample_of_a_killed_rank_is_passed_over(tmp_path: Path) -> None:
     with open(tmp_path / "samples" / "get_ms.rank-0.f64", "ab") as file:
         file.write(b"\x01\x02\x03")
     assert samples.read(tmp_path)[0]["get_ms"].tolist() == [1.0, 2.0]
+
+
+ODD: list[tuple[str, Any]] = [
+    ("summary.json", {"rows": [{"strategy": "s", "x": 1, "shown": None}]}),
+    ("summary.json", {"rows": [{"strategy": "s", "x": 10**400, "shown": 5}]}),
+    ("proof.json", {"rows": [{"burst_seen": "x", "burst_counts": ["a"], "burst_shares": [1]}]}),
+    ("proof.json", {"rows": 7}),
+    ("manifest.json", {"experiment": None, "profiles": [1]}),
+]
+
+
+@pytest.mark.parametrize(("name", "content"), ODD, ids=range(len(ODD)))
+def test_odd_contents_never_end_a_report(name: str, content: Any, tmp_path: Path) -> None:
+    place = made.suite(tmp_path, POINTS, 2, row)
+    old = json.loads((place / "001" / name).read_text()) if (place / "001" / name).exists() else {}
+    made.write(place / "001" / name, {**old, **content})
+    done = lossbench("report", "made", "--in", str(tmp_path), "--html", str(tmp_path / "out.html"))
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    assert "made: results" in done.stdout
+
+
+def test_damage_beside_the_summary_is_named_on_the_page_too(tmp_path: Path) -> None:
+    place = made.suite(tmp_path, POINTS, 2, row)
+    (place / "000" / "proof.json").write_text("{")
+    (place / "001" / "records" / "rank-0.jsonl").write_text('{"kind":"step","step":0,"loss":1.0}\ngarbage\n')
+    (place / "002" / "samples.parquet").write_bytes(b"no")
+    done = lossbench("report", "made", "--in", str(tmp_path), "--html", str(tmp_path / "out.html"))
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "out.html").read_text()
+    for words in ("000/proof.json: damaged", "rank-0.jsonl: 1 damaged lines", "002/samples.parquet: damaged"):
+        assert words in text, words
+
+
+def test_a_later_format_is_refused_not_misread(tmp_path: Path) -> None:
+    place = made.suite(tmp_path, POINTS, 1, row)
+    made.write(place / "suite.json", json.loads((place / "suite.json").read_text()) | {"format": 99})
+    _, problems = index.scan(tmp_path)
+    assert "format" in problems[0] and "left out" in problems[0]
+
+
+def test_a_run_of_another_point_is_not_taken_for_the_planned_one(tmp_path: Path) -> None:
+    place = made.suite(tmp_path, POINTS, 2, row)
+    (place / "003" / "summary.json").write_bytes((place / "000" / "summary.json").read_bytes())
+    suite = index.read_suite(place)
+    assert len(suite.runs) == 3 and "another point or seed" in suite.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [(["--html", "x.html"], "which results?"), (["made", "--suite", "x"], "are for the list"),
+     (["made", "--html", "."], "is a folder"), (["made", "--plots", __file__], "is a file")],
+)  # fmt: skip
+def test_options_that_would_do_nothing_are_refused(options: list[str], words: str, tmp_path: Path) -> None:
+    made.suite(tmp_path, POINTS, 1, row)
+    done = lossbench("report", *options, "--in", str(tmp_path))
+    assert done.returncode == 2 and words in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_days_and_commits_are_matched_as_people_write_them(tmp_path: Path) -> None:
+    made.suite(tmp_path, POINTS, 1, row)
+    assert "abc123" in lossbench("report", "--in", str(tmp_path), "--since", "2026-11-9").stdout
+    assert "abc123" in lossbench("report", "--in", str(tmp_path), "--commit", "d" * 40).stdout

@@ -94,3 +94,20 @@ def test_a_step_summary_is_written_where_github_wants_it(tmp_path: Path) -> None
     environment.pop("GITHUB_STEP_SUMMARY")
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 2 and "GITHUB_STEP_SUMMARY is not set" in done.stderr
+
+
+def test_runs_that_did_not_end_are_errors_in_junit(tmp_path: Path) -> None:
+    place = made.suite(tmp_path, [{"a": 1}], 4, row)
+    (place / "002" / "summary.json").unlink()
+    command = [sys.executable, "-m", "harness.cli.main", "report", "made", "--in", str(tmp_path), "--junit", "v.xml"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    assert subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=120).returncode == 0
+    (suite,) = ET.parse(tmp_path / "v.xml").getroot()
+    assert (suite.get("tests"), suite.get("errors")) == ("4", "1")
+
+
+def test_junit_stays_xml_whatever_a_log_says(tmp_path: Path) -> None:
+    one = made.summary({"a": 1}, 0, [], verdict="failed", columns={"outcome": "failed"})
+    one["reasons"] = {"outcome": ["rank 1: \x1b[31mred\x00 \udcff"]}
+    junit.write([("made", [one])], tmp_path / "v.xml")
+    assert "red" in str(ET.parse(tmp_path / "v.xml").getroot()[0][0][0].get("message"))

@@ -66,9 +66,15 @@ def test_what_was_asked_and_proven_comes_first(html: Path) -> None:
 
 
 def test_every_number_leads_to_its_run_folder(html: Path) -> None:
-    links = re.findall(r'href="([^"#][^"]*)"', html.read_text())
-    runs = [link for link in links if not link.startswith("data:")]
-    assert len(runs) >= 9 and all((html.parent / link / "summary.json").exists() for link in runs)
+    """From each line of each table to the runs it stands on."""
+    text = html.read_text()
+    sources = text[text.index("Where every number") : text.index("All 9 runs")]
+    lines = re.findall(r"<tr><td>(.*?)</td><td>(.*?)</td>.*?</tr>", sources)
+    links = re.findall(r'href="([^"]+)"', sources)
+    assert links and all((html.parent / link / "summary.json").exists() for link in links)
+    for measure in ("train_loss", "ms_step", "train_loss minus reliable", "step_ms p50", "kernel loss", "burst"):
+        assert ("rps", measure) in lines, measure
+    assert len(links) >= 3 * len(lines)
 
 
 def test_pictures_share_no_ids_and_take_the_pages_colour(html: Path) -> None:
@@ -149,3 +155,28 @@ def test_the_check_with_the_browser_can_fail(html: Path) -> None:
     html.write_text(html.read_text().replace("</body>", '<img src="http://192.0.2.1/x.png"></body>'))
     with pytest.raises(AssertionError, match="Content Security Policy"):
         test_a_browser_shows_the_page_without_a_complaint_or_a_request(800, 600, html)
+
+
+def test_foreign_names_do_not_become_markup(tmp_path: Path) -> None:
+    bad = 'q"><img src=x>'
+    place = made.suite(tmp_path, [{"n": n} for n in (1, 2, 3)], 2, lambda p, s: {bad: 1.0 + s}, run_id='x"><meta x="')
+    page.write([gather(read_suite(place))], [], tmp_path / "out.html")
+    text = (tmp_path / "out.html").read_text()
+    assert "<img" not in text and '<meta x="' not in text
+
+
+def test_seeds_of_different_lengths_are_averaged_at_the_same_steps(tmp_path: Path) -> None:
+    place = made.suite(tmp_path, [{"a": 1}], 2, row)
+    made.steps(place / "000", [100 - 0.1 * n for n in range(60)])
+    made.steps(place / "001", [100 - 0.1 * n for n in range(600)])
+    (line, *_) = all_pictures(gather(read_suite(place)))[0].figure.axes[0].lines
+    assert line.get_xdata()[-1] <= 60 and line.get_ydata()[-1] == pytest.approx(94.1, abs=0.2)
+
+
+def test_curves_of_runs_that_were_not_proven_say_so(tmp_path: Path) -> None:
+    columns = {"fault": "failed", "timing": "valid", "outcome": "valid"}
+    place = made.suite(tmp_path, [{"a": 1}], 2, row, columns=columns)
+    for run in ("000", "001"):
+        made.steps(place / run, [1.0, 0.5, 0.4])
+    (line, *_) = all_pictures(gather(read_suite(place)))[0].figure.axes[0].lines
+    assert line.get_label() == "1 ?"

@@ -61,7 +61,7 @@ def test_equal_results_differ_in_nothing_and_one_seed_tests_nothing() -> None:
 
 
 def test_many_comparisons_of_nothing_rarely_find_something() -> None:
-    """Twenty tables of twenty null comparisons each: without a correction two of three tables cry wolf."""
+    """Sixty tables of twenty null comparisons each: without a correction two of three tables cry wolf."""
     generator = np.random.default_rng(1)
     alarms, naive = 0, 0
     for _ in range(60):
@@ -106,3 +106,22 @@ def test_numbers_are_short_and_true() -> None:
     for value in (0.0, 1.0, 0.0123456, 123.456, 99999.0, 123456.0, 1e-7, 2.5e9, -0.00021, 0.999999):
         text = measures.short(value)
         assert len(text) <= 9 and float(text) == pytest.approx(value, rel=0.05)
+
+
+def test_the_same_small_change_in_every_seed_is_judged_by_its_sign_alone() -> None:
+    """Accuracies of 100 items move in steps: two equal steps are no certainty."""
+    two, six = (paired(dict.fromkeys(range(n), 0.90), dict.fromkeys(range(n), 0.91)) for n in (2, 6))
+    assert two is not None and two.p == 0.5 and not two.significant
+    assert six is not None and six.p == pytest.approx(1 / 32) and six.significant
+    same = unpaired([0.3, 0.3], [0.1 + 0.2] * 2)
+    assert same is not None and same.p == 1.0
+
+
+def test_quantised_results_of_two_seeds_rarely_cry_wolf() -> None:
+    generator = np.random.default_rng(2)
+    alarms = sum(
+        bool(one and one.significant)
+        for a, b in generator.binomial(100, 0.9, size=(2000, 2, 2))
+        for one in [paired(dict(enumerate(a / 100)), dict(enumerate(b / 100)))]
+    )
+    assert alarms < 0.06 * 2000

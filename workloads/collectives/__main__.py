@@ -153,7 +153,7 @@ class Bench:
         row = {
             "contender": one.name, "mb": self.elements * 4 / 1e6, "n": calls,
             "p50_ms": _at(ms, 0.5), "p99_ms": _at(ms, 0.99), "max_ms": _at(ms, 1.0),
-            "gbit_s": round(payload * 8 / np.median(ms) / 1e6, 3) if calls else None,
+            "gbit_s": round(payload * 8 / np.median(ms) / 1e6, 3) if calls >= min(MEDIAN_CALLS, self.repeats) else None,
             "cpu_s_per_gb": round(cpu / (payload * self.door.world_size * calls / 1e9), 3) if calls else None,
             "arrived_1": None, "arrived_2": None, "link_bytes": round(sent, 3),
             "path": ("ok" if sent >= 0.99 else "unknown") if calls else "-", "note": one.why_not,
