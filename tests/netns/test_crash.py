@@ -30,7 +30,7 @@ count = 0
 def die(*_):
     os.kill(os.getpid(), 9)
 def progress(what):
-    if where == "step" and what.startswith(str(number)): die()
+    if where == "step" and str(what).startswith(str(number)): die()
 before = journal.Journal.before_making
 def making(self, kind, name):
     global count
