@@ -39,7 +39,9 @@ def libraries_missing() -> list[str]:
 def need_libraries() -> None:
     missing = libraries_missing()
     if missing:
-        raise NotAbleError(f"reports need {', '.join(missing)}", next_step="in the checkout: pip install -e '.[report]'")
+        raise NotAbleError(
+            f"reports need {', '.join(missing)}", next_step="in the checkout: pip install -e '.[report]'"
+        )
 
 
 def known_runs(incomplete: str) -> list[str]:
