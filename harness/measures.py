@@ -1,4 +1,4 @@
-"""What the numbers of result rows mean: unit, direction, the verdict column they stand on. No report libraries."""
+"""What the numbers of result rows mean: direction, the verdict column they stand on. No report libraries."""
 
 from __future__ import annotations
 

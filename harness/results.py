@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness.errors import UsageError
+from harness.naming import key_of
 
 FORMAT = 1  # of suite.json
 Word: TypeAlias = Literal["valid", "unknown", "failed"]
@@ -14,6 +18,21 @@ class Stored(BaseModel):
     """Later versions may add keys: what is not known is kept, what is needed is checked."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
+
+
+Model = TypeVar("Model", bound=Stored)
+
+
+def read(path: Path, model: type[Model]) -> Model:
+    """The checked content, or one line that says what is wrong with the file."""
+    try:
+        return model.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"{path}: can't be read ({error.strerror})") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"{path}: damaged, or not ours ({where + ': ' if where else ''}{first['msg']})") from None
 
 
 class Counted(Stored):
@@ -39,6 +58,10 @@ class RunSummary(Stored):
     workload: dict[str, float | None] = Field({}, description="Summary records, mean over ranks.")
     rows: list[dict[str, Any]] = Field([], description="Lines of the result table; `shown` names the columns shown.")
     duration_s: float = 0.0
+
+    def is_of(self, point: dict[str, Any], seed: int) -> bool:
+        """Is this the run that was planned there?"""
+        return key_of(self.point) == key_of(point) and self.seed == seed
 
 
 class PlannedRun(Stored):

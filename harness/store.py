@@ -16,12 +16,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from harness import machine
+from harness import machine, results
 from harness.errors import NotAbleError, UsageError
 from harness.journal import write_durably
-from harness.naming import key_of
 from harness.results import RunSummary
 
 HERE = Path(__file__).resolve().parent
@@ -83,14 +80,12 @@ class SuiteFolder:
 
     def finished(self, number: int, *, point: dict[str, Any], seed: int) -> dict[str, Any] | None:
         """The summary of a run that ended; None if it did not, was damaged, or is not the one that was planned here."""
+        path = self.run(number) / "summary.json"
         try:
-            text = (self.run(number) / "summary.json").read_bytes()
-            found = RunSummary.model_validate_json(text)
-        except (OSError, ValidationError):
+            planned = results.read(path, RunSummary).is_of(point, seed)
+        except UsageError:
             return None
-        if key_of(found.point) != key_of(point) or found.seed != seed:
-            return None
-        return dict(json.loads(text))
+        return dict(json.loads(path.read_bytes())) if planned else None
 
     def clear(self, number: int) -> None:
         """What a killed run left, so that it can be run again."""

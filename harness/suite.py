@@ -9,9 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from harness import machine, ranks, samples, store
+from harness import machine, ranks, results, samples, store
 from harness.errors import NotAbleError, UsageError
 from harness.experiment import Experiment
 from harness.nursery import Nurseries
@@ -21,6 +19,7 @@ from harness.store import SuiteFolder
 from harness.userfile import check
 from harness.verdict import Status
 
+PLAN = "suite.json"
 Points = list[tuple[dict[str, Any], Experiment]]
 
 
@@ -145,22 +144,23 @@ def run_plan(plan: list[Planned], *, folder: SuiteFolder, run_id: str, kernel: m
         known[one.number] = summary(one.chosen, one.experiment, result)
         samples.pack(folder.run(one.number))
         store.RunFolder(folder.run(one.number)).write("summary.json", known[one.number])
-        _so_far(plan, known, folder, run_id)
+        so_far = _so_far(plan, known, folder, run_id)
+        folder.write("summary.json", json.dumps(so_far.as_json(), indent=1, default=str) + "\n")
     return _so_far(plan, known, folder, run_id)
 
 
 def _so_far(plan: list[Planned], known: dict[int, Any], folder: SuiteFolder, run_id: str) -> SuiteResult:
     ended = tuple(known[one.number] for one in plan if known[one.number] is not None)
-    result = SuiteResult(name=plan[0].experiment.name, run_id=run_id, folder=folder.path, summaries=ended)
-    folder.write("summary.json", json.dumps(result.as_json(), indent=1, default=str) + "\n")
-    return result
+    return SuiteResult(name=plan[0].experiment.name, run_id=run_id, folder=folder.path, summaries=ended)
 
 
 # --- the plan on disk ------------------------------------------------------------------------------------------------
 
 
 def _write_plan(folder: SuiteFolder, plan: list[Planned], *, name: str, run_id: str) -> None:
-    before = read_plan(folder.path).model_dump()["sessions"] if (folder.path / "suite.json").exists() else []
+    before = (
+        results.read(folder.path / PLAN, SuitePlan).model_dump()["sessions"] if (folder.path / PLAN).exists() else []
+    )
     now = store.session()
     if now["git"].get("dirty"):
         folder.write(f"{now['git']['diff_sha256']}.diff", store.git_diff())
@@ -168,18 +168,7 @@ def _write_plan(folder: SuiteFolder, plan: list[Planned], *, name: str, run_id: 
         "format": FORMAT, "run_id": run_id, "suite": name, "why": plan[0].experiment.why, "sessions": [*before, now],
         "plan": [one.as_json() for one in plan],
     }  # fmt: skip
-    folder.write("suite.json", json.dumps(content, indent=1, default=str) + "\n")
-
-
-def read_plan(folder: Path) -> SuitePlan:
-    try:
-        return SuitePlan.model_validate_json((folder / "suite.json").read_bytes())
-    except OSError as error:
-        raise UsageError(f"{folder} can't be resumed: no suite.json to be read ({error.strerror})") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise UsageError(f"{folder} can't be resumed: its suite.json is damaged ({where}: {first['msg']})") from None
+    folder.write(PLAN, json.dumps(content, indent=1, default=str) + "\n")
 
 
 def planned(found: SuitePlan, folder: Path) -> list[Planned]:
@@ -187,14 +176,14 @@ def planned(found: SuitePlan, folder: Path) -> list[Planned]:
     return [
         Planned(
             number=one.number, chosen=one.point, seed=one.seed,
-            experiment=check(Experiment, one.experiment, origin=f"{folder / 'suite.json'}, run {one.number}"),
+            experiment=check(Experiment, one.experiment, origin=f"{folder / PLAN}, run {one.number}"),
         )
         for one in found.plan
     ]  # fmt: skip
 
 
 def resume(folder: Path) -> tuple[SuiteFolder, str, list[Planned]]:
-    found = read_plan(folder)
+    found = results.read(folder / PLAN, SuitePlan)
     return SuiteFolder(folder), found.run_id, planned(found, folder)
 
 
@@ -203,7 +192,7 @@ def newest_unfinished(out: Path, plan: list[Planned]) -> Path:
     wanted = json.loads(json.dumps([one.as_json() for one in plan]))
     for path in sorted(out.glob(f"*_{plan[0].experiment.name}_*"), reverse=True):
         try:
-            same = read_plan(path).model_dump()["plan"] == wanted
+            same = results.read(path / PLAN, SuitePlan).model_dump()["plan"] == wanted
         except UsageError:
             continue
         if same and unfinished(SuiteFolder(path), plan):

@@ -142,11 +142,10 @@ class Watch:
     def _take(self, records: list[dict[str, Any]]) -> None:
         for record in records:
             kind = record.get("kind")
+            if kind in ("begin", "step"):
+                self._now |= {name: record[name] for name in LIVE if name in record}
             if kind == "step" and isinstance(record.get("step"), int):
                 self.seen.last_step = max(self.seen.last_step, record["step"])
-                self._now |= {name: record[name] for name in LIVE if name in record}
-            elif kind == "begin":
-                self._now |= {name: record[name] for name in LIVE if name in record}
             elif kind == "summary":
                 self.seen.summaries.append(record)
             elif kind == "row":

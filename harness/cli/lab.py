@@ -56,7 +56,10 @@ def change(
     direction: str = typer.Option("uplink", "--direction", help="uplink, downlink or both."),
     net: str | None = NET,
 ) -> None:
-    """Change the profile of a standing lab in place; no flow is torn."""
+    """Change the profile of a standing lab in place; no flow is torn.
+
+    Example: lossbench net set --profile loss_10
+    """
     _root_only()
     from harness import labs
 

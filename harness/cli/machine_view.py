@@ -184,7 +184,10 @@ def known_profiles(incomplete: str) -> list[str]:
 def show_profile(
     name: str = typer.Argument(help="A shipped profile's name, or a .toml file.", autocompletion=known_profiles),
 ) -> None:
-    """One profile in full, checked, with what it amounts to."""
+    """One profile in full, checked, with what it amounts to.
+
+    Example: lossbench profile show bursty_5
+    """
     from harness import lossmodel, profile
     from harness.net.impair import registry
 

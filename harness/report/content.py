@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from harness.report.differences import differences
 from harness.report.groups import Group, groups_of
@@ -22,6 +23,7 @@ class Content:
     reasons: list[str]
     problems: list[str]
     warnings: list[str] = field(default_factory=list)
+    pictures: list[Any] | None = None  # once they are drawn
 
 
 def gather(suite: Suite, *, baseline: str = "", bootstrap: bool = False, with_simulated: bool = False) -> Content:

@@ -22,9 +22,8 @@ def slower_than(content: Content) -> Picture | None:
         return None
     left_out = f" Only the first {MOST_LINES} of {len(drawable)} sets are drawn." if len(drawable) > MOST_LINES else ""
     figure, (axes,) = sheet()
-    points = {group.name.partition(": ")[0]: group.point for group in content.groups}
-    styles = looks({**points.get(one.point, {}), "": one.what} if len({s.what for s in sets}) > 1 else
-                   points.get(one.point, {}) for one in sets)  # fmt: skip
+    several = len({one.what for one in sets}) > 1
+    styles = looks({**one.swept, "": one.what} if several else one.swept for one in sets)
     for one, look in zip(sets, styles, strict=True):
         values = np.sort(one.numbers)
         share = 1 - np.arange(len(values)) / len(values)

@@ -18,7 +18,9 @@ from harness.report.sweeps import against_the_sweep, against_theory, times_again
 
 
 def all_pictures(content: Content) -> list[Picture]:
-    """In the order a reader wants them."""
+    """In the order a reader wants them; drawn once, for page and files."""
+    if content.pictures is not None:
+        return content.pictures
     drawn = Curves([group for group in content.groups if not group.row], most=MOST_LINES)
     makers: list[Callable[[], Picture | None]] = [
         lambda: beside_the_paper(drawn), lambda: convergence(drawn), lambda: apart(drawn),
@@ -27,7 +29,8 @@ def all_pictures(content: Content) -> list[Picture]:
     ]  # fmt: skip
     content.problems += drawn.problems
     with matplotlib.rc_context(STYLE):
-        return [picture for make in makers if (picture := make()) is not None]
+        content.pictures = [picture for make in makers if (picture := make()) is not None]
+    return content.pictures
 
 
 def _lines(drawn: Curves, of: Callable[[Group], Curve | None]) -> list[tuple[Group, Curve, dict[str, Any]]]:

@@ -8,18 +8,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, get_args
 
-from pydantic import ValidationError
-
+from harness import results
 from harness.errors import UsageError
 from harness.measures import Standing
-from harness.naming import key_of, point_name
-from harness.results import RunSummary, Stored, SuitePlan
+from harness.naming import point_name
+from harness.results import RunSummary, SuitePlan, Word
 
-Model = TypeVar("Model", bound=Stored)
 REPLAYED = "-replay"  # a single line, run again: never meant by `latest`
-WORDS = ("valid", "unknown", "failed")
+WORDS = get_args(Word)  # from best to worst
 
 
 @dataclass(frozen=True)
@@ -103,37 +101,26 @@ class Suite:
 
 def read_suite(folder: Path) -> Suite:
     """Raises UsageError if this is not one."""
-    suite = Suite(folder=folder, plan=_read(folder / "suite.json", SuitePlan))
+    suite = Suite(folder=folder, plan=results.read(folder / "suite.json", SuitePlan))
     for planned in suite.plan.plan:
         place = folder / f"{planned.number:03d}"
         try:
             if not (place / "summary.json").exists():
                 suite.problems.append(f"{place}: did not end ({'killed' if place.exists() else 'not begun'})")
                 continue
-            run = Run(place, planned.number, _read(place / "summary.json", RunSummary))
+            run = Run(place, planned.number, results.read(place / "summary.json", RunSummary))
         except UsageError as error:
             suite.problems.append(f"{error}: left out")
             continue
         except OSError as error:
             suite.problems.append(f"{place}: can't be read ({error.strerror}): left out")
             continue
-        if key_of(run.summary.point) != key_of(planned.point) or run.summary.seed != planned.seed:
+        if not run.summary.is_of(planned.point, planned.seed):
             suite.problems.append(f"{place}: another point or seed than was planned here: left out")
             continue
         suite.problems += run.damaged()
         suite.runs.append(run)
     return suite
-
-
-def _read(path: Path, model: type[Model]) -> Model:
-    try:
-        return model.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise UsageError(f"{path}: can't be read ({error.strerror})") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{path}: damaged, or not ours ({where + ': ' if where else ''}{first['msg']})") from None
 
 
 def scan(root: Path) -> tuple[list[Suite], list[str]]:

@@ -33,9 +33,8 @@ def results(suite: Suite, groups: list[Group], *, bootstrap: bool = False) -> Ta
 
 def _cell(group: Group, name: str, *, best: bool, bootstrap: bool) -> Cell:
     sound, void = group.sound(name), group.void(name)
-    folders = tuple(str(v.run.folder) for v in group.values.get(name, []))
     if not sound:
-        return _void_cell(void, folders)
+        return _void_cell(void)
     found = inference.estimate(list(sound.values()), bootstrap=bootstrap)
     assert found is not None
     lines, detail = [short(found.mean)], f"n = {found.n}"
@@ -46,20 +45,20 @@ def _cell(group: Group, name: str, *, best: bool, bootstrap: bool) -> Cell:
     if not group.complete(name):
         lines.append(f"({found.n} of {group.planned})")
         detail += f"; {len(void)} left out: {void[0].void}" if void else "; the others did not end"
-    return Cell("\n".join(lines), "best" if best else "", detail, folders)
+    return Cell("\n".join(lines), "best" if best else "", detail)
 
 
-def _void_cell(void: list[Value], folders: tuple[str, ...]) -> Cell:
+def _void_cell(void: list[Value]) -> Cell:
     """Shown, greyed, marked with a question mark where there is no colour; never averaged."""
     if not void:
         return Cell("-", "void")
     if void[0].void.startswith(FEW):
-        return Cell("-", "void", f"not printed: {void[0].void}", folders)
+        return Cell("-", "void", f"not printed: {void[0].void}")
     numbers = sorted(v.number for v in void if not math.isnan(v.number))
     text = "nan?" if not numbers else f"{short(numbers[0])}?"
     if len(numbers) > 1 and numbers[-1] != numbers[0]:
         text += f"\nto {short(numbers[-1])}?"
-    return Cell(text, "void", f"not averaged: {void[0].void}", folders)
+    return Cell(text, "void", f"not averaged: {void[0].void}")
 
 
 def _notes(groups: list[Group], names: list[str], rows: list[list[Cell]], bold: bool) -> list[str]:

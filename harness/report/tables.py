@@ -26,7 +26,6 @@ class Cell:
     text: str
     style: str = ""
     detail: str = ""
-    runs: tuple[str, ...] = ()
 
     @property
     def line(self) -> str:

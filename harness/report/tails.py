@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +26,7 @@ class SampleSet:
     point: str
     what: str
     sound: bool
+    swept: dict[str, Any] = field(default_factory=dict)
     parts: list[NDArray[np.float64]] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
 
@@ -48,7 +50,7 @@ def sample_sets(groups: list[Group], *, with_simulated: bool = False) -> tuple[l
         for what, numbers in found.items():
             sound = not run.standing.void(what, with_simulated=with_simulated)
             both = out.setdefault((key_of(run.summary.point), what), {})
-            one = both.setdefault(sound, SampleSet(name, what, sound))
+            one = both.setdefault(sound, SampleSet(name, what, sound, run.summary.point))
             one.parts.append(numbers)
             one.folders.append(str(run.folder))
     return [both.get(True) or both[False] for both in out.values()], problems

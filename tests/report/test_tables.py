@@ -44,7 +44,7 @@ def cells(one: tables.Table, column: str) -> dict[str, tables.Cell]:
 def test_means_over_seeds_with_their_interval(tmp_path: Path) -> None:
     one = cells(table(content(tmp_path), "results"), "train_loss")["reliable loss_10"]
     assert float(one.text.split()[0]) == pytest.approx(1, rel=0.02) and "±" in one.text
-    assert "n = 5, standard deviation" in one.detail and len(one.runs) == 5
+    assert "n = 5, standard deviation" in one.detail
 
 
 def test_a_change_is_starred_only_if_it_is_significant(tmp_path: Path) -> None:
