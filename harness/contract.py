@@ -14,6 +14,7 @@ lines to its records file. A script that knows nothing of this file still runs: 
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import json
 import os
 import struct
@@ -87,6 +88,19 @@ class Header:
             kind=kind, token=token, source=source, destination=destination, step=step,
             half=half, dtype=dtype, sequence=sequence, block=block, chunk=chunk,
         )  # fmt: skip
+
+
+# --- seeds ---------------------------------------------------------------------------------------------------------
+# Version 1 added the first part of the path to the seed before mixing, so that host r of seed s drew the pattern of host
+# r+1 of seed s-1, and numpy took [seed, 1] and [seed, 1, 0] for the same. Results say which version they were made with.
+SEEDS_VERSION = 2
+
+
+def derive_seed(seed: int, *path: int | str) -> int:
+    """64 bits of their own for every use of randomness: a hash, so that paths that resemble each other share nothing.
+    Parts are told apart by type and place: 1 is not "1", (1, 23) is not (12, 3)."""
+    digest = hashlib.blake2b(json.dumps([seed, *path]).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
 
 
 # --- environment variables in --------------------------------------------------------------------------------------

@@ -176,15 +176,6 @@ def mix(z: int) -> int:
     return z ^ (z >> 31)
 
 
-def derive_seed(seed: int, *path: int | str) -> int:
-    """A seed of its own for each place, so that no two ports share a pattern."""
-    z = seed & MASK64
-    for part in path:
-        number = int.from_bytes(part.encode()[:8], "little") if isinstance(part, str) else part
-        z = mix((z + GAMMA + number) & MASK64)
-    return z
-
-
 def random_words(seed: int, count: int) -> NDArray[np.uint64]:
     """The first `count` 64-bit words of splitmix64, as the kernel program draws them."""
     with np.errstate(over="ignore"):
@@ -194,8 +185,20 @@ def random_words(seed: int, count: int) -> NDArray[np.uint64]:
         return z ^ (z >> np.uint64(31))
 
 
-def predict(chain: Chain, *, seed: int, count: int, state: int = 0) -> Bits:
-    """Which of the next `count` packets a seeded chain loses; `seed` is the generator's current value."""
+def first_state(chain: Chain, *, seed: int) -> int:
+    """The state that a seeded channel's first packet meets, drawn from the long-run shares: a channel that always began in
+    its good state would lose too little for as long as its bursts are."""
+    if len(chain.states) == 1:
+        return 0
+    drawn = mix(seed ^ MASK64) / 2**64
+    limits = np.cumsum(stationary(chain))
+    return min(int(np.searchsorted(limits, drawn, side="right")), len(chain.states) - 1)
+
+
+def predict(chain: Chain, *, seed: int, count: int, state: int | None = None) -> Bits:
+    """Which of the next `count` packets a seeded chain loses; `seed` is the generator's current value, `state` the
+    chain's (None: this is the channel's beginning)."""
+    state = first_state(chain, seed=seed) if state is None else state
     words = random_words(seed, count)
     first, second = words >> np.uint64(32), words & np.uint64(ONE - 1)
     if len(chain.states) == 1 and len(chain.states[0]) == 1:

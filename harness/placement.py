@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from dataclasses import dataclass
 
-from harness import lossmodel
+from harness.contract import derive_seed
 from harness.experiment import Direction, Experiment, Impair
 from harness.profile import BlockLoss, Match, Profile
 from harness.topology import Host, Topology
@@ -59,8 +59,8 @@ def rules_in_force(experiment: Experiment, *, seed: int, elapsed_s: float = 0.0,
                 label=f"{number}:{profile.name}" + (f" {other.name}" if other else ""),
                 profile=profile,
                 match=match,
-                seed=lossmodel.derive_seed(base, hook.rank, hook.direction, number, other.rank + 1 if other else 0),
-                block_seed=lossmodel.derive_seed(base, "block", number),
+                seed=derive_seed(base, "network", hook.direction, hook.rank, number, other.name if other else "all"),
+                block_seed=derive_seed(base, "network", "block", number),
             )
             rules[hook] = (rule, *rules[hook])
     return {hook: _reachable(here) for hook, here in rules.items()}

@@ -5,6 +5,7 @@ The file to read first. `lossbench run` calls `execute` once for every point and
 
 from __future__ import annotations
 
+import secrets
 import signal
 import time
 from collections.abc import Iterator
@@ -20,7 +21,6 @@ from harness.errors import LossbenchError, NotAbleError, RunError
 from harness.evidence import Proof
 from harness.experiment import Experiment
 from harness.journal import Journal
-from harness.lossmodel import derive_seed
 from harness.machine import Kernel
 from harness.net.impair import registry
 from harness.net.impair.relay import too_fast
@@ -62,7 +62,7 @@ def execute(experiment: Experiment, *, seed: int, chosen: dict[str, Any], folder
         # 3  The manifest, before anything happens.
         progress("3 manifest")
         run_folder = RunFolder(folder)
-        token = derive_seed(time.time_ns(), journal.id)
+        token = secrets.randbits(64)
         run_folder.write("manifest.json", manifest(experiment, seed, chosen, backend, why, journal.id, folder))
         with plain_errors():
             # 4  Hosts and links.

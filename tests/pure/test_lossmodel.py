@@ -58,16 +58,6 @@ def test_a_pattern_can_be_continued_from_where_it_stands() -> None:
     assert any(np.array_equal(part, whole[400:]) for part in parts)
 
 
-def test_places_do_not_share_a_pattern() -> None:
-    seeds = {
-        lossmodel.derive_seed(7, rank, direction, n)
-        for rank in range(8)
-        for direction in ("uplink", "downlink")
-        for n in (0, 1)
-    }
-    assert len(seeds) == 32
-
-
 def test_blocks_are_lost_at_the_asked_rate_and_independently_of_order() -> None:
     lost = [
         lossmodel.block_lost(seed=5, step=s, half=h, source=a, destination=b, block=k, loss=0.1)

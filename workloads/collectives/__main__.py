@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from harness.contract import Door
+from harness.contract import Door, derive_seed
 from workloads.collectives.contenders import CONTENDERS, TCP, Contender, Lossy, Quiet
 from workloads.transport.tuning import NotHereError
 
@@ -66,7 +66,7 @@ class Bench:
             dist.PrefixStore("control", self.store), door.rank, door.world_size, options_ctl
         )
         self.fields = [Measured(name) for name in names]
-        generator = np.random.default_rng(door.seed * 1000 + door.rank)
+        generator = np.random.default_rng(derive_seed(door.seed, "tensor", door.rank))
         self.values = generator.standard_normal(self.elements).astype(np.float32)
 
     def run(self) -> None:

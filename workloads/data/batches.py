@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
+from harness.contract import derive_seed
 from workloads.data.fetch import DataError
 from workloads.data.sets import DataSet
 
@@ -41,7 +42,7 @@ class Batches:
     def at(self, step: int) -> Batch:
         epoch, number = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
-            random = np.random.default_rng([self.seed, 1, epoch])
+            random = np.random.default_rng(derive_seed(self.seed, "data order", epoch))
             self._order = torch.from_numpy(random.permutation(self._count())).to(self._device)
             self._shift, self._epoch = int(random.integers(self.window)), epoch
         first = number * self.items * self.world
@@ -62,7 +63,7 @@ class Batches:
     def _shaken(self, pixels: torch.Tensor, step: int) -> torch.Tensor:
         """Every image moved by up to four pixels, half of them mirrored; the same whichever ranks share this
         process."""
-        random = np.random.default_rng([self.seed, 2, step])
+        random = np.random.default_rng(derive_seed(self.seed, "augmentation", step))
         drawn = random.integers(0, [2, 2 * CROP + 1, 2 * CROP + 1], (self.items, self.world, 3))
         here = torch.from_numpy(drawn[:, self.ranks].swapaxes(0, 1).reshape(-1, 3)).to(self._device)
         side = pixels.shape[-1]

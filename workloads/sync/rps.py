@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from harness.contract import derive_seed
 from workloads.sync.base import Strategy
 
 
@@ -23,5 +24,5 @@ class Rps(Strategy):
 
     def owners(self) -> tuple[int, ...]:
         """A permutation that all workers draw alike: owners()[rank] is the block that rank averages in this step."""
-        drawn = np.random.default_rng([self.seed, self.steps]).permutation(self.channel.world)
+        drawn = np.random.default_rng(derive_seed(self.seed, "owners", self.steps)).permutation(self.channel.world)
         return tuple(int(block) for block in drawn)

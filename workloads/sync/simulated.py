@@ -1,8 +1,7 @@
 """Workers of one process that lose packets by a random number generator: for fast tests and large sweeps. No network.
 
-Whatever is made with it is labelled *simulated*. Packets are cut as the real transport cuts them, and the loss
-models are the
-same chains; what a network adds (queues, one burst across several receivers, deadlines) is not here."""
+Whatever is made with it is labelled *simulated*. Packets are cut as the real transport cuts them, and the loss models are
+the same chains; what a network adds (queues, one burst across several receivers, deadlines) is not here."""
 
 from __future__ import annotations
 
@@ -14,8 +13,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from harness.contract import HALVES
+from harness.contract import HALVES, derive_seed
 from workloads.collective.staging import codec_of
 from workloads.transport.half import Account
 from workloads.transport.layout import Layout
@@ -51,11 +51,25 @@ class Rule:
         )
 
 
+def stationary(chain: Chain) -> NDArray[np.float64]:
+    """The long-run share of packets that meet each state, from state 0 on: where a channel begins."""
+    step = np.zeros((len(chain), len(chain)))
+    for state, outcomes in enumerate(chain):
+        for probability, next_state, _ in outcomes:
+            step[state, next_state] += probability
+    power = (step + np.eye(len(chain))) / 2
+    for _ in range(60):
+        power = power @ power
+        power /= power.sum(axis=1, keepdims=True)
+    return np.asarray(power[0])
+
+
 class Path:
     """One rule from one source to one destination: its generator and the state its chain is in."""
 
-    def __init__(self, rule: Rule, seed: Sequence[int]) -> None:
-        self.rule, self._random, self._state = rule, np.random.default_rng(list(seed)), 0
+    def __init__(self, rule: Rule, seed: int) -> None:
+        self.rule, self._random = rule, np.random.default_rng(seed)
+        self._state = int(self._random.choice(len(rule.chain), p=stationary(rule.chain)))
 
     def lost(self, packets: int) -> Bits:
         if self.rule.block_loss is not None:
@@ -101,7 +115,7 @@ class Medium:
                 continue
             key = (depth, number, source, destination)
             if key not in self._paths:
-                self._paths[key] = Path(rules[number], (self.seed, *key))
+                self._paths[key] = Path(rules[number], derive_seed(self.seed, "simulated", *key))
             out &= ~self._paths[key].lost(packets)
         return out
 

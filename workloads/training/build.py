@@ -10,7 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from harness.contract import Door
+from harness.contract import Door, derive_seed
 from workloads import sync
 from workloads.data.batches import Batch, Batches
 from workloads.data.sets import DataSet, load
@@ -38,7 +38,8 @@ class Noise:
 
     def at(self, step: int) -> Batch:
         rows = [
-            np.random.default_rng([self._seed, 3, step, r]).standard_normal(self._size, np.float32) for r in self._ranks
+            np.random.default_rng(derive_seed(self._seed, "noise", step, r)).standard_normal(self._size, np.float32)
+            for r in self._ranks
         ]
         return (torch.from_numpy(np.stack(rows)).to(self._device),)
 
@@ -115,7 +116,7 @@ def _seats(
 ) -> tuple[list[Seat], list[Any], tuple[torch.Tensor, torch.Tensor]]:
     models = []
     for _ in crew.doors:
-        torch.manual_seed(crew.doors[0].seed)  # all ranks begin equal
+        torch.manual_seed(derive_seed(crew.doors[0].seed, "weights"))  # all ranks begin equal
         models.append(build_model("walk" if kind == "noise" else settings.model, kind=kind, about=about).to(device))
     size = sum(p.numel() for p in models[0].parameters())
     memory = (torch.zeros(len(models), size, device=device), torch.zeros(len(models), size, device=device))

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from harness.contract import derive_seed
 from workloads.sync.base import Strategy
 from workloads.training.crew import Control
 
@@ -44,7 +45,7 @@ class DriftMeter:
     def __init__(self, strategy: Strategy, control: Control, seed: int) -> None:
         self.strategy, self.control = strategy, control
         size = len(strategy.flat.values)
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(derive_seed(seed, "drift sample"))
         chosen = torch.randperm(size, generator=generator)[:SAMPLES].sort().values
         self._scale = size / len(chosen)
         device = strategy.flat.values.device

@@ -15,6 +15,7 @@ from harness.lossmodel import (
     Chain,
     Outcome,
     cumulative,
+    first_state,
     mean_loss,
     threshold,
 )  # fmt: skip
@@ -69,7 +70,9 @@ def asked_part(memory: bytes) -> bytes:
 
 
 def lock_memory(rule: Rule) -> bytes:
-    return struct.pack("<IIQQ", 0, 0, rule.seed, 0)
+    chain = rule.profile.chain()
+    state = first_state(chain, seed=rule.seed) if chain is not None else 0
+    return struct.pack("<IIQQ", 0, state, rule.seed, 0)
 
 
 def trace_memory(loss: TraceLoss) -> bytes:
