@@ -91,8 +91,8 @@ class Header:
 
 
 # --- seeds ---------------------------------------------------------------------------------------------------------
-# Version 1 added the first part of the path to the seed before mixing, so that host r of seed s drew the pattern of host
-# r+1 of seed s-1, and numpy took [seed, 1] and [seed, 1, 0] for the same. Results say which version they were made with.
+# Version 1 added the first part of the path to the seed before mixing, so that host r of seed s drew the pattern of
+# host r+1 of seed s-1, and numpy took [seed, 1] and [seed, 1, 0] for the same. Results say which version made them.
 SEEDS_VERSION = 2
 
 

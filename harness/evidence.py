@@ -5,24 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from harness.conservation import Between
+from harness.counted import Reading, RuleCounters
 from harness.lossmodel import Bits
 from harness.placement import Hook, Rule
 from harness.verdict import Judgement
-
-
-@dataclass(frozen=True, kw_only=True)
-class Count:
-    """Kernel counters of one rule over the proof."""
-
-    seen: int
-    dropped: int
-    corrupted: int = 0
-    duplicated: int = 0
-    super_packets: int = 0
-    generator: int | None = None  # before the first packet; None if the pattern is not seeded
-    state: int = 0
-    packets_before: int = 0
-    damage_counted: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,8 +54,13 @@ class Row:
     duplicates: int = 0
     reordered: int = 0
     delay_ms_p50: float | None = None
-    burst_counts: tuple[int, ...] = ()  # bursts of 1, 2, ... packets, the last of them "or longer"
+    delay_ms_p25: float | None = None
+    delay_ms_p75: float | None = None
+    burst_counts: tuple[
+        int, ...
+    ] = ()  # bursts of 1, 2, ... packets, the last of them "or longer"; only this rule's own
     burst_shares: tuple[float, ...] = ()  # the same, as asked
+    pattern: int | None = None  # seed of a predictable pattern: rows with the same show the same losses
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -80,4 +72,18 @@ class Proof:
     judgement: Judgement
 
 
-Counts = dict[tuple[Hook, str], Count]
+Counts = dict[tuple[Hook, str], RuleCounters]  # by hook and rule label, "none" for what no rule took
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What the probes showed. `bystanders`: other traffic may have been on the wire; `begins_good`: channels of this
+    backend begin in their good state."""
+
+    flows: list[FlowSeen]
+    counts: Counts
+    read_back: dict[tuple[Hook, str], float | None] = field(default_factory=dict)
+    overflow: int = 0
+    between: Between = field(default_factory=lambda: Between(Reading(), Reading()))
+    bystanders: bool = False
+    begins_good: bool = False

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import secrets
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from harness import journal, machine
+from harness.counted import counters_as_json
 from harness.enter import hosts_file, stepper
 from harness.errors import NotAbleError, UsageError
 from harness.evidence import Proof
 from harness.experiment import Experiment
 from harness.journal import Journal, Removed
 from harness.net import namespaces
-from harness.net.network import Network, classes_as_json, counters_as_json
+from harness.net.network import Network, classes_as_json
 from harness.placement import Hook, Rules, rules_in_force
 from harness.ranks import environment
 from harness.run import choose_backend, plain_errors, undoing
@@ -153,7 +154,7 @@ def describe(lab: Lab) -> dict[str, Any]:
             "profiles": [entry.profile.name for entry in lab.experiment.impair],
             "experiment": lab.experiment.model_dump(),
             "hosts": hosts,
-            "read_back": {hook.name: entries for hook, entries in network.read_back().items()},
+            "read_back": {hook.name: [asdict(e) for e in entries] for hook, entries in network.read_back().items()},
             "counters": counters_as_json(counters),
             "classes": classes_as_json(network.classes()),
         }

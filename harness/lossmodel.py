@@ -139,6 +139,16 @@ def loss_variance_per_packet(chain: Chain) -> float:
     return max(mean * (1 - mean) + 2 * covariance, 0.0)
 
 
+def memory_packets(chain: Chain) -> float:
+    """After so many packets a channel's state says e times less about its beginning; infinite if it never forgets."""
+    delivered, lost = chain.matrices()
+    reachable = stationary(chain) > 0
+    step = (delivered + lost)[np.ix_(reachable, reachable)]
+    sizes = sorted(abs(np.linalg.eigvals(step)), reverse=True)
+    second = float(sizes[1]) if len(sizes) > 1 else 0.0
+    return 0.0 if second <= 0 else float("inf") if second >= 1 else -1 / float(np.log(second))
+
+
 def burst_lengths(chain: Chain, *, up_to: int) -> NDArray[np.float64]:
     """P(a run of consecutive losses has length 1, 2, ... up_to); what is longer is the missing rest."""
     delivered, lost = chain.matrices()
@@ -186,8 +196,8 @@ def random_words(seed: int, count: int) -> NDArray[np.uint64]:
 
 
 def first_state(chain: Chain, *, seed: int) -> int:
-    """The state that a seeded channel's first packet meets, drawn from the long-run shares: a channel that always began in
-    its good state would lose too little for as long as its bursts are."""
+    """The state that a seeded channel's first packet meets, drawn from the long-run shares: a channel that always began
+    in its good state would lose too little for as long as its bursts are."""
     if len(chain.states) == 1:
         return 0
     drawn = mix(seed ^ MASK64) / 2**64

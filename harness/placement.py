@@ -38,6 +38,14 @@ class Rule:
     match: Match
     seed: int
     block_seed: int  # the same everywhere, since the header names source and destination
+    entry: int = 0  # number of the [[impair]] that asks for it
+    pair: str = ""  # the other end, where it is about one
+    named: bool = False  # the experiment names this host or pair, it does not say "all"
+
+    @property
+    def place(self) -> str:
+        """The same for whatever this entry asks here, now or later."""
+        return f"{self.entry} {self.pair}".strip()
 
     def takes_all(self) -> bool:
         return self.match.is_everything() and not isinstance(self.profile.loss, BlockLoss)
@@ -48,22 +56,35 @@ Rules = dict[Hook, tuple[Rule, ...]]
 
 def rules_in_force(experiment: Experiment, *, seed: int, elapsed_s: float = 0.0, step: int = 0) -> Rules:
     """Rules of every hook, first match first. Hooks without an entry now get none (but stay, so that they count)."""
+    active = [entry.active(elapsed_s=elapsed_s, step=step) for entry in experiment.impair]
+    rules = _rules(experiment, seed=seed, active=active)
+    return {hook: _reachable(here) for hook, here in rules.items()}
+
+
+def rules_ever(experiment: Experiment, *, seed: int) -> Rules:
+    """Every rule that the schedule can put in force, wherever it does."""
+    return _rules(experiment, seed=seed, active=[True] * len(experiment.impair))
+
+
+def _rules(experiment: Experiment, *, seed: int, active: list[bool]) -> Rules:
     rules: Rules = dict.fromkeys(hooks(experiment), ())
     for number, entry in enumerate(experiment.impair):
-        if not entry.active(elapsed_s=elapsed_s, step=step):
-            continue
         profile = entry.profile
-        for hook, match, other in _places(entry, experiment.topology):
-            base = profile.seed if profile.seed is not None else seed
+        base = profile.seed if profile.seed is not None else seed
+        for hook, match, other in _places(entry, experiment.topology) if active[number] else []:
+            pair = other.name if other else ""
             rule = Rule(
-                label=f"{number}:{profile.name}" + (f" {other.name}" if other else ""),
+                label=f"{number}:{profile.name} {pair}".strip(),
                 profile=profile,
                 match=match,
-                seed=derive_seed(base, "network", hook.direction, hook.rank, number, other.name if other else "all"),
+                seed=derive_seed(base, "network", hook.direction, hook.rank, number, pair or "all"),
                 block_seed=derive_seed(base, "network", "block", number),
+                entry=number,
+                pair=pair,
+                named=bool(entry.pairs) or entry.hosts != "all",
             )
             rules[hook] = (rule, *rules[hook])
-    return {hook: _reachable(here) for hook, here in rules.items()}
+    return rules
 
 
 def _reachable(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:

@@ -12,13 +12,12 @@ from pydantic import Field, field_validator, model_validator
 
 from harness import lossmodel
 from harness.contract import HALVES, KINDS
+from harness.delay import Delay, Percent, Reorder, Slot
 from harness.errors import UsageError
 from harness.lossmodel import Bits, Chain
 from harness.userfile import Frozen, check, read_toml
 
-Percent: TypeAlias = Annotated[float, Field(ge=0, le=100)]
 MAX_LISTED = 16  # ports of one kind: classic BPF jumps are short
-NotNegative: TypeAlias = Annotated[float, Field(ge=0)]
 Word: TypeAlias = Annotated[int, Field(ge=0, le=2**32)]
 Range: TypeAlias = tuple[Word, Word]  # first and one past the last
 Port: TypeAlias = Annotated[int, Field(ge=1, le=65535)]
@@ -126,28 +125,6 @@ class BlockLoss(Frozen):
 Loss: TypeAlias = Annotated[
     IidLoss | GilbertElliottLoss | State4Loss | TraceLoss | BlockLoss, Field(discriminator="model")
 ]
-
-
-class Delay(Frozen):
-    mean_ms: NotNegative
-    jitter_ms: NotNegative = 0.0
-    distribution: Literal["uniform", "normal", "pareto", "paretonormal"] = "uniform"
-    correlation_percent: Percent = 0.0
-
-
-class Reorder(Frozen):
-    percent: Percent
-    gap: Annotated[int, Field(ge=1)] = 1
-    correlation_percent: Percent = 0.0
-
-
-class Slot(Frozen):
-    """Packets delivered in slots, as a shared medium does."""
-
-    min_ms: NotNegative
-    max_ms: NotNegative
-    packets: Annotated[int, Field(ge=0)] = 0
-    bytes: Annotated[int, Field(ge=0)] = 0
 
 
 class DatagramMatch(Frozen):

@@ -10,27 +10,32 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from pyroute2.netlink.exceptions import NetlinkError
 
 from harness import judge, machine, simulated, store
+from harness.conservation import Between, Met
+from harness.contract import SEEDS_VERSION
+from harness.counted import counters_as_json
 from harness.errors import LossbenchError, NotAbleError, RunError
 from harness.evidence import Proof
 from harness.experiment import Experiment
 from harness.journal import Journal
+from harness.judge_fault import met_by_workload
 from harness.machine import Kernel
 from harness.net.impair import registry
 from harness.net.impair.relay import too_fast
-from harness.net.network import Network, classes_as_json, counters_as_json
+from harness.net.network import Network, classes_as_json
 from harness.nursery import Nurseries
-from harness.placement import path_loss, rules_in_force
+from harness.placement import path_loss, rules_ever, rules_in_force
 from harness.ranks import Ranks, command_of
 from harness.store import RunFolder
 from harness.verdict import Verdict
 from harness.watch import Progress, Watch
+from harness.watched import Watched
 
 UNDO_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -43,6 +48,7 @@ class Result:
     backend: str
     proof: Proof | None
     verdict: Verdict
+    met: Met
     summaries: tuple[dict[str, Any], ...]
     rows: tuple[dict[str, Any], ...]
     duration_s: float
@@ -77,13 +83,17 @@ def execute(experiment: Experiment, *, seed: int, chosen: dict[str, Any], folder
             # 6  Profile, rate and priority in force, and read back.
             progress("6 fault in force")
             network.shape()
+            network.expect(rules_ever(experiment, seed=seed))
             network.put(rules_in_force(experiment, seed=seed))
-            run_folder.write("read_back.json", {hook.name: e for hook, e in network.read_back().items()})
+            run_folder.write(
+                "read_back.json", {h.name: [asdict(e) for e in es] for h, es in network.read_back().items()}
+            )
             # 7  The proof.
             progress("7 proof")
             proof = prove(experiment, network, token, run_folder)
             network.restart()
-            queue_drops = network.queue_drops()
+            before, _ = network.settled()
+            network.listen()
             # 8  The workload, watched and limited in time.
             progress("8 workload")
             ranks = Ranks(folder=journal.folder, nurseries=nurseries)
@@ -99,16 +109,16 @@ def execute(experiment: Experiment, *, seed: int, chosen: dict[str, Any], folder
                 seed=seed,
             )
             watched = Watch(
-                experiment=experiment, network=network, ranks=ranks, store=run_folder, seed=seed, progress=progress
-            ).run()
-            ranks.end()
+                experiment=experiment, network=network, ranks=ranks, store=run_folder, seed=seed, before=before,
+                progress=progress,
+            ).run()  # fmt: skip
             # 9  Kernel counters joined with what the application saw; judged, stored; undone by the stack.
             progress("9 verdict")
-            counted = read_counters(network, run_folder, queue_drops)
-            verdict = judge.judge(experiment=experiment, proof=proof, watched=watched, missing_counted=counted)
+            met = store_counters(watched, network, run_folder)
+            verdict = judge.judge(experiment=experiment, backend=backend, proof=proof, watched=watched)
             run_folder.write("verdict.json", {**verdict.as_json(), "duration_s": watched.duration_s})
             return Result(
-                run_id=journal.id, folder=folder, seed=seed, backend=backend, proof=proof, verdict=verdict,
+                run_id=journal.id, folder=folder, seed=seed, backend=backend, proof=proof, verdict=verdict, met=met,
                 summaries=tuple(watched.summaries), rows=tuple(watched.rows), duration_s=watched.duration_s,
             )  # fmt: skip
 
@@ -162,15 +172,20 @@ def prove(experiment: Experiment, network: Network, token: int, run_folder: RunF
     return proof
 
 
-def read_counters(network: Network, run_folder: RunFolder, queue_drops_before: int) -> int | None:
-    """Every packet the kernel dropped, damaged or had no room for during the workload."""
-    try:
-        counters, classes = network.counters(), network.classes()
-    except (NetlinkError, OSError, KeyError, IndexError):
-        return None
-    run_folder.write("counters.json", {"hooks": counters_as_json(counters), "classes": classes_as_json(classes)})
-    dropped = sum(c.dropped + c.corrupted for here in counters.values() for c in here.values())
-    return dropped + network.queue_drops() - queue_drops_before
+def store_counters(watched: Watched, network: Network, run_folder: RunFolder) -> Met:
+    """counters.json: everything that was counted during the workload, and what its packets met, by cause."""
+    met = met_by_workload(watched)
+    content: dict[str, Any] = {"met": met.as_json()}
+    if watched.after is not None:
+        between = Between(watched.before, watched.after)
+        content |= {
+            "hooks": counters_as_json(between.hooks),
+            "links": {f"h{rank}": asdict(link) for rank, link in between.links.items()},
+            "detours": [asdict(one) for hook in watched.after.detours for one in between.detours(hook)],
+        }  # fmt: skip
+        content["classes"] = classes_as_json(network.classes())
+    run_folder.write("counters.json", content)
+    return met
 
 
 def manifest(
@@ -190,6 +205,7 @@ def manifest(
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": store.command_line(),
         "seed": seed,
+        "seeds_version": SEEDS_VERSION,
         "chosen": chosen,
         "experiment": experiment.model_dump(mode="json"),
         "profiles": {e.profile.name: e.profile.model_dump(mode="json") for e in experiment.impair},

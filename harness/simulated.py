@@ -11,10 +11,11 @@ from typing import Any
 
 from harness import lossmodel
 from harness.contract import HALVES
+from harness.counted import Reading
 from harness.errors import NotAbleError
 from harness.evidence import Proof
 from harness.experiment import Experiment, Impair
-from harness.placement import Rules
+from harness.placement import Hook, Rules
 from harness.profile import BlockLoss
 from harness.topology import Topology
 from harness.verdict import Finding, Judgement, Status
@@ -121,9 +122,9 @@ class NoNetwork:
     def build(self, *, before_making: Callable[[str, str], None]) -> None:
         del before_making
 
-    def put(self, rules: Rules) -> dict[Any, Any]:
+    def put(self, rules: Rules) -> list[Hook]:
         del rules
-        return {}
+        return []
 
     def prove(self, **asked: Any) -> Proof:
         del asked
@@ -138,9 +139,12 @@ class NoNetwork:
     def _no_list(self) -> list[str]:
         return []
 
-    cut_to_mtu = shape = restart = close = remove = _nothing
-    read_back = counters = current_counters = classes = _no_table
-    ports_missing = not_in_force = _no_list
+    cut_to_mtu = shape = restart = listen = close = remove = _nothing
+    read_back = counters = classes = _no_table
+    not_in_force = _no_list
 
-    def queue_drops(self) -> int:
-        return 0
+    def expect(self, rules: Rules) -> None:
+        del rules
+
+    def settled(self) -> tuple[Reading, int]:
+        return Reading(), 0

@@ -57,8 +57,8 @@ def loss_count_two_sided(dropped: int, seen: int, chain: Chain, *, from_good: bo
 
 
 def pooled_two_sided(counts: Sequence[tuple[int, int]], chain: Chain, *, from_good: bool = False) -> float:
-    """(dropped, seen) of independent channels of one kind, judged together: many small deviations to the same side are a
-    large one. Independent loss: the sum is binomial. Bursts: Stouffer's sum of the channels' own deviations."""
+    """(dropped, seen) of independent channels of one kind, judged together: many small deviations to the same side are
+    a large one. Independent loss: the sum is binomial. Bursts: Stouffer's sum of the channels' own deviations."""
     some = [(dropped, seen) for dropped, seen in counts if seen]
     if len(chain.states) == 1:
         return binomial_two_sided(sum(d for d, _ in some), sum(s for _, s in some), lossmodel.mean_loss(chain))
@@ -91,7 +91,10 @@ def _count_distribution(chain: Chain, packets: int, from_good: bool) -> tuple[in
     delivered, lost = chain.matrices()
     start = np.eye(len(delivered))[0] if from_good else lossmodel.stationary(chain)
     row = [np.full(len(roots), share, dtype=complex) for share in start]
-    power = [[d + l * roots for d, l in zip(ds, ls, strict=True)] for ds, ls in zip(delivered, lost, strict=True)]
+    power = [
+        [alive + gone * roots for alive, gone in zip(ds, ls, strict=True)]
+        for ds, ls in zip(delivered, lost, strict=True)
+    ]
     remaining = packets
     while remaining:
         if remaining & 1:
@@ -105,7 +108,7 @@ def _count_distribution(chain: Chain, packets: int, from_good: bool) -> tuple[in
 
 def _times(a: list[list[Numbers]], b: list[list[Numbers]]) -> list[list[Numbers]]:
     """Products of small matrices, one for every root: numpy's own is made for large ones."""
-    return [[sum((x * b[k][j] for k, x in enumerate(row)), start=np.complex128(0)) for j in range(len(b[0]))] for row in a]
+    return [[np.sum([x * b[k][j] for k, x in enumerate(row)], axis=0) for j in range(len(b[0]))] for row in a]
 
 
 def bursts(missing: Bits) -> NDArray[np.int64]:
@@ -131,7 +134,6 @@ def burst_two_sided(missing: Bits, chain: Chain) -> float | None:
     if losses == 0 or not 1 <= mean < math.inf:
         return 1.0
     return binomial_two_sided(followed, losses, 1 - 1 / mean)
-
 
 
 def z_score(dropped: int, seen: int, chain: Chain) -> float:

@@ -15,6 +15,7 @@ MAX_HOSTS = 250
 DATA_INTERFACE = "eth0"
 CONTROL_INTERFACE = "ctl0"
 SWITCH = "sw"
+MAC_PREFIX = bytes((0x02, 0x6C, 0x62, 0, 0))  # of every host; its rank follows
 IPV6_MIN_MTU = 1280
 Rate: TypeAlias = Annotated[float, Field(ge=0.1, le=1_000_000)]
 
@@ -85,7 +86,7 @@ class Host:
 
     @property
     def mac(self) -> str:
-        return f"02:6c:62:00:00:{self.rank:02x}"
+        return bytes((*MAC_PREFIX, self.rank)).hex(":")
 
     def addresses(self, family: str) -> tuple[str, ...]:
         return {"ipv4": (self.ipv4,), "ipv6": (self.ipv6,), "both": (self.ipv4, self.ipv6)}[family]

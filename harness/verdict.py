@@ -54,6 +54,7 @@ class Verdict:
     columns: dict[str, Judgement]
     essential: tuple[str, ...]
     marks: tuple[str, ...] = field(default=())
+    not_judged: tuple[str, ...] = field(default=())  # asked, and no column speaks of it
 
     @property
     def status(self) -> Status:
@@ -64,6 +65,7 @@ class Verdict:
             "verdict": self.status.word,
             "essential": list(self.essential),
             "marks": list(self.marks),
+            "not_judged": list(self.not_judged),
             "columns": {
                 name: {
                     "status": judgement.status.word,
@@ -73,23 +75,3 @@ class Verdict:
                 for name, judgement in self.columns.items()
             },
         }
-
-
-def judge_timing(
-    *, cpu_busy: list[float], late_ms: list[float], interleaved: bool
-) -> tuple[Judgement, tuple[str, ...]]:
-    """Was the machine quiet enough to believe latencies? `cpu_busy`: share of all cores, per sample of the workload;
-    `late_ms`: how late the harness's own clock tick came. Returns the judgement and marks for the results."""
-    if len(cpu_busy) < 3:
-        return Judgement(findings=(Finding(status=Status.UNKNOWN, text="the run was too short to judge timing"),)), ()
-    saturated = sum(busy > 0.95 for busy in cpu_busy) / len(cpu_busy)
-    late = sorted(late_ms)[int(0.95 * (len(late_ms) - 1))] if late_ms else 0.0
-    text = f"CPU saturated in {saturated:.0%} of the samples, the clock tick up to {late:.0f} ms late (p95)"
-    if saturated <= 0.2 and late <= 50:
-        return Judgement(findings=(Finding(status=Status.VALID, text=text),)), ()
-    if interleaved:
-        note = f"{text}: only ratios of sides measured in turn stand"
-        return Judgement(findings=(Finding(status=Status.VALID, text=note),)), ("timing: ratios only",)
-    return Judgement(
-        findings=(Finding(status=Status.UNKNOWN, text=f"{text}: latencies are void, accuracies are not"),)
-    ), ()

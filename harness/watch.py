@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
+from harness import conservation
+from harness.conservation import Between
+from harness.counted import Reading, counters_as_json
 from harness.errors import RunError
-from harness.experiment import Experiment
-from harness.net.impair.base import Counters, RuleCounters
-from harness.net.network import Network, counters_as_json
-from harness.placement import Hook, Rule, Rules, rules_in_force
+from harness.experiment import Experiment, Impair
+from harness.load import Load
+from harness.net.impair.base import Look
+from harness.net.network import Network
+from harness.placement import rules_in_force
 from harness.ranks import Ranks
 from harness.store import RunFolder
+from harness.watched import Carried, Watched
 
 TICK_S = 0.02
 SAMPLE_S = 0.25
 READY_LIMIT_S = 120.0
+LEAK_PACKETS = 4096  # fewer may be on their way between two counters while packets flow
+LATE_S = 0.25  # a change of the schedule that comes later than this is said
 
 ROW_OWN = ("kind", "rank", "time_s")
 
@@ -27,62 +32,39 @@ LIVE = ("steps", "loss", "arrived_1", "arrived_2")  # of a rank's records, for t
 Progress = Callable[[str | dict[str, Any]], None]  # a stage in words, or how the workload does just now
 
 
-@dataclass(frozen=True, kw_only=True)
-class Segment:
-    """One rule at one hook, from one change of the schedule to the next, with what the kernel counted in between."""
-
-    hook: Hook
-    rule: Rule | None  # None: what no rule took, or a backend that can't tell rules apart
-    counters: RuleCounters
-
-
-@dataclass(kw_only=True)
-class Watched:
-    """What the watch saw."""
-
-    segments: list[Segment] = field(default_factory=list)
-    cpu_busy: list[float] = field(default_factory=list)
-    late_ms: list[float] = field(default_factory=list)
-    summaries: list[dict[str, Any]] = field(default_factory=list)
-    traffic: dict[int, dict[str, Any]] = field(default_factory=dict)
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    lapses: list[str] = field(default_factory=list)  # rules that were not in force any more when they were looked at
-    never: list[str] = field(default_factory=list)  # entries of the schedule whose time never came
-    last_step: int = -1
-    duration_s: float = 0.0
-    damaged_lines: int = 0
-    problem: str = ""
-
-
 class Watch:
-    """Ranks are started; `run` returns when they have ended."""
+    """Ranks are started; `run` returns when they have ended. `before`: read when the network was quiet."""
 
     def __init__(self, *, experiment: Experiment, network: Network, ranks: Ranks, store: RunFolder, seed: int,
-                 progress: Progress) -> None:  # fmt: skip
+                 before: Reading, progress: Progress) -> None:  # fmt: skip
         self.experiment = experiment
         self.network = network
         self.ranks = ranks
         self.store = store
         self.seed = seed
         self.progress = progress
-        self.seen = Watched()
+        self.seen = Watched(before=before)
+        self._start = 0.0
+        self._looked = 0.0
         self._active: tuple[bool, ...] = ()
         self._ever: set[int] = set()
-        self._cpu = _cpu_times()
+        self._load = Load()
         self._now: dict[str, Any] = {}
 
     def run(self) -> Watched:
         try:
             self._wait_until_ready()
-            start = time.monotonic()
+            self._start = time.monotonic()
+            self._load.begin()  # what starting up took is not the workload's
             self._schedule(0.0)
             self.ranks.open_gate()
             self.progress("8 workload runs")
-            self._watch(start)
+            self._watch()
         except RunError as error:
             # What was measured until then is kept; the outcome column says what happened.
             self.seen.problem = str(error)
+        self.seen.damaged_lines = self.ranks.damaged_lines
+        self.ranks.end()
         self._finish()
         return self.seen
 
@@ -102,12 +84,12 @@ class Watch:
                 raise RunError(f"ranks {missing} did not say ready in time (workload.barrier = false if they never do)")
             time.sleep(TICK_S)
 
-    def _watch(self, start: float) -> None:
+    def _watch(self) -> None:
         limit, next_sample = self.experiment.workload.time_limit_s, 0.0
         while True:
             running = self.ranks.running()
             self._take(self.ranks.read())
-            elapsed = self.seen.duration_s = time.monotonic() - start
+            elapsed = self.seen.duration_s = time.monotonic() - self._start
             self.ranks.check_alive()
             if not running:
                 return
@@ -119,25 +101,48 @@ class Watch:
                 self._sample(elapsed)
             before = time.monotonic()
             time.sleep(TICK_S)
-            self.seen.late_ms.append((time.monotonic() - before - TICK_S) * 1000)
+            self.seen.quiet.late_ms.append((time.monotonic() - before - TICK_S) * 1000)
 
     def _sample(self, elapsed: float) -> None:
-        now = _cpu_times()
-        total, idle = now[0] - self._cpu[0], now[1] - self._cpu[1]
-        self._cpu = now
-        if total:
-            self.seen.cpu_busy.append(1 - idle / total)
+        self._load.sample()
         self.progress(
             {"elapsed_s": elapsed, "last_step": self.seen.last_step, **self._now, "network": self._network_now}
         )
-        gone = self.network.ports_missing()
+        if self.experiment.backend == "simulated":
+            return
+        self.seen.quiet.longest_gap_s = max(self.seen.quiet.longest_gap_s, elapsed - self._looked)
+        self._look(elapsed)
+        self._looked = time.monotonic() - self._start
+
+    def _look(self, elapsed: float) -> None:
+        """Is everything still there, has every packet met its rule, what have the links carried?"""
+        began = time.monotonic() - self._start
+        look = self.network.gauges.look()
+        gone = self.network.links_wrong(look)
         if gone:
             raise RunError(f"links went away during the run: switch ports {', '.join(gone)}")
+        reading = self.network.read(look=look)
+        self._carried(reading, began)
+        self._lapsed(self.network.changes() + self.network.not_in_force(look) + self.network.shaping_wrong(look))
+        for leak in conservation.leaks(Between(self.seen.before, reading)):
+            if "past the rules" in leak.place and abs(leak.missing) > LEAK_PACKETS:
+                self.seen.noticed.setdefault(leak.place, round(elapsed, 1))
         if self.experiment.shaping.classes:
-            backlog = {
-                link: {c.name: c.backlog_bytes for c in states} for link, states in self.network.classes().items()
-            }
-            self.store.append("queues.jsonl", {"elapsed_s": round(elapsed, 3), "backlog_bytes": backlog})
+            self._store_backlog(look, elapsed)
+
+    def _carried(self, reading: Reading, began: float) -> None:
+        links, ended = reading.links.items(), time.monotonic() - self._start
+        up, down = {r: c.entered_bytes for r, c in links}, {r: c.left_bytes for r, c in links}
+        self.seen.carried.append(Carried(from_s=began, to_s=ended, up=up, down=down))
+
+    def _lapsed(self, texts: list[str]) -> None:
+        self.seen.lapses += [text for text in texts if text not in self.seen.lapses]
+
+    def _store_backlog(self, look: Look, elapsed: float) -> None:
+        backlog = {
+            link: {c.name: c.backlog_bytes for c in states} for link, states in self.network.classes(look).items()
+        }
+        self.store.append("queues.jsonl", {"elapsed_s": round(elapsed, 3), "backlog_bytes": backlog})
 
     def _take(self, records: list[dict[str, Any]]) -> None:
         for record in records:
@@ -156,8 +161,8 @@ class Watch:
                 self.seen.errors.append(f"rank {record['rank']}: {record.get('message', 'error')}")
 
     def _network_now(self) -> tuple[int, int]:
-        """Packets that met a rule, and those dropped, since the last change; only asked for where somebody looks."""
-        here = [c for counters in self.network.current_counters().values() for c in counters.values()]
+        """Packets that met a rule, and those dropped, since the run began; only asked for where somebody looks."""
+        here = [c for counters in self.network.counters().values() for c in counters.values()]
         return sum(c.seen for c in here), sum(c.dropped for c in here)
 
     def _take_traffic(self, record: dict[str, Any]) -> None:
@@ -176,11 +181,12 @@ class Watch:
         if active == self._active:
             return
         rules = rules_in_force(self.experiment, seed=self.seed, elapsed_s=elapsed_s, step=step)
-        self.seen.lapses += self.network.not_in_force()
-        before, old = time.monotonic(), dict(self.network.rules)
-        replaced = self.network.put(rules)
-        if self._active:  # at the start nothing of the workload has met what is replaced
-            self._take_counters({hook: old[hook] for hook in replaced if hook in old}, replaced)
+        self._lapsed(self.network.not_in_force())
+        began = time.monotonic()
+        changed = self.network.put(rules)
+        for hook, here in rules.items():
+            self.seen.rules.setdefault(hook, {}).update({rule.label: rule for rule in here})
+        self._late(active, elapsed_s)
         self._active = active
         self._ever |= {number for number, on in enumerate(active) if on}
         in_force = [entry for entry, on in zip(self.experiment.impair, active, strict=True) if on]
@@ -189,39 +195,58 @@ class Watch:
             {
                 "time_s": time.time(),
                 "elapsed_s": round(elapsed_s, 4),
-                "took_s": round(time.monotonic() - before, 4),
+                "took_s": round(time.monotonic() - began, 4),
                 "step": self.seen.last_step,
                 "in_force": [{**entry.model_dump(), "profile": entry.profile.name} for entry in in_force],
-                "changed_hooks": [hook.name for hook in replaced],
+                "changed_hooks": [hook.name for hook in changed],
             },
         )
+        self.store.append("counters.jsonl", {"time_s": time.time(), "hooks": counters_as_json(self.network.counters())})
+
+    def _late(self, active: tuple[bool, ...], elapsed_s: float) -> None:
+        """Changes that were asked for at a time and came later."""
+        before = self._active or (False,) * len(active)
+        for number, (entry, was, now) in enumerate(zip(self.experiment.impair, before, active, strict=True)):
+            due = entry.from_s if now and not was else entry.to_s if was and not now else None
+            if due is not None and elapsed_s - due > LATE_S:
+                text = f"impair.{number} {'came' if now else 'went'} {elapsed_s - due:.2f} s late"
+                self.seen.late.append(text)
 
     def _finish(self) -> None:
         """The last counters, and whether what was asked was still there and ever came."""
-        self.seen.damaged_lines = self.ranks.damaged_lines
+        seen = self.seen
+        seen.quiet.cpu_busy, seen.quiet.throttled = self._load.busy, self._load.throttled()
+        seen.quiet.cores = self._load.cores
+        seen.never += [
+            _never(number, entry, seen.duration_s)
+            for number, entry in enumerate(self.experiment.impair)
+            if number not in self._ever
+        ]
+        if self.experiment.backend == "simulated":
+            return
         try:
-            self.seen.lapses += self.network.not_in_force()
+            look = self.network.gauges.look()
+            gone = self.network.links_wrong(look)
+            if gone:
+                seen.lapses.append(f"the network can't be read any more: no switch ports {', '.join(gone)}")
+                return
+            seen.after, seen.moving = self.network.settled()
+            self._carried(seen.after, time.monotonic() - self._start)
+            self._lapsed(self.network.changes() + self.network.not_in_force(look))
+            self._lapsed(self.network.shaping_wrong() + self.network.mtu_wrong(look))
+            seen.held = self.network.held()
             wrong = self.network.star.offloads_wrong()
-            self._take_counters(self.network.rules, self.network.current_counters())
         except Exception as error:  # noqa: BLE001 - a port that is gone has no counters; say so and keep the rest
-            self.seen.lapses.append(f"the network can't be read any more ({error})")
+            seen.lapses.append(f"the network can't be read any more ({error})")
             return
         if wrong:
-            self.seen.lapses.append(f"offloads were switched during the run: {', '.join(wrong[:4])}")
-        for number, entry in enumerate(self.experiment.impair):
-            if number not in self._ever:
-                text = f"impair.{number} ({entry.profile.name}) was never in force: the workload ended before its time"
-                self.seen.never.append(text)
-
-    def _take_counters(self, rules: Rules, counters: dict[Hook, Counters]) -> None:
-        for hook, here in rules.items():
-            for label, count in counters[hook].items():
-                rule = next((rule for rule in here if rule.label == label), None)
-                self.seen.segments.append(Segment(hook=hook, rule=rule, counters=count))
-        self.store.append("counters.jsonl", {"time_s": time.time(), "hooks": counters_as_json(counters)})
+            seen.lapses.append(f"offloads were switched during the run: {', '.join(wrong[:4])}")
+        self.store.append("counters.jsonl", {"time_s": time.time(), "hooks": counters_as_json(seen.after.hooks)})
 
 
-def _cpu_times() -> tuple[int, int]:
-    """(all, idle) ticks of all cores; time stolen by a hypervisor counts as busy."""
-    fields = [int(f) for f in Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:]]
-    return sum(fields[:8]), fields[3] + fields[4]
+def _never(number: int, entry: Impair, duration_s: float) -> str:
+    """Whose fault it was."""
+    name = f"impair.{number} ({entry.profile.name}) was never in force"
+    if entry.from_s is not None and entry.from_step is None and entry.from_s < duration_s:
+        return f"{name}: the watch was too busy to open its window in time"
+    return f"{name}: the workload ended before its time"

@@ -69,11 +69,11 @@ def blast(net: Network, packets: int) -> tuple[Any, Any, Any]:
     flow = flows[0]
     hook = flow.hooks()[0]
     label = net.rules[hook][0].label
-    before = net.current_counters()[hook][label]
+    before = net.counters()[hook][label]
     with Exchange([flow], namespace_of=net.star.namespace, payload_bytes=64, token=secrets.randbits(62)) as exchange:
         (heard,) = exchange.loss(packets=packets, rate_mbit=None, settled=lambda _: False, wait_s=0.2)
         assert exchange.overflow == 0
-    return heard.missing(), before, net.current_counters()[hook][label]
+    return heard.missing(), before, net.counters()[hook][label]
 
 
 def blast_missing(net: Network, packets: int) -> Any:

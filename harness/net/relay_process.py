@@ -1,9 +1,11 @@
 """The wires of the relay backend: reads frames from TAP devices, keeps each until its time, writes it back.
 
-Started by harness/net/impair/relay.py with the TAPs' descriptors; orders come as JSON lines on standard input."""
+Started by harness/net/impair/relay.py with the TAPs' descriptors; orders come as JSON lines on standard input, and each
+is answered with a line on standard output once it is obeyed."""
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import json
 import os
@@ -15,6 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.counted import LATE_MS
+from harness.net.impair.ebpf_delay import STAMP_AT, STAMP_BYTES, STAMP_SHIFT
+from harness.topology import MAC_PREFIX
+
+LATE_S = [limit / 1000 for limit in LATE_MS]
 BURST = 64  # frames read from one wire before the clock is looked at again
 
 
@@ -28,7 +35,10 @@ class Wire:
     distribution: str = "uniform"
     overtake: float = 0.0
     gap: int = 1
-    seen: int = 0
+    behind: int = 0  # packets since the last that overtook
+    packets: int = 0
+    overtook: int = 0
+    late: list[int] = field(default_factory=lambda: [0] * (len(LATE_MS) + 1))
     generator: random.Random = field(default_factory=random.Random)
 
     def obey(self, order: dict[str, Any]) -> None:
@@ -37,12 +47,17 @@ class Wire:
         self.distribution = delay.get("distribution", "uniform")
         self.overtake, self.gap = reorder.get("percent", 0) / 100, reorder.get("gap", 1)
         self.generator.seed(order.get("seed", 0))
+        self.packets, self.overtook, self.behind, self.late = 0, 0, 0, [0] * (len(LATE_MS) + 1)
 
     def wait_s(self) -> float:
-        """How long this frame stays; as netem, some of those that complete a gap go at once."""
-        self.seen += 1
-        if self.overtake and self.seen % self.gap == 0 and self.generator.random() < self.overtake:
+        """How long this frame stays; as netem, after gap - 1 that wait each of the next may go at once, until one
+        does."""
+        self.packets += 1
+        if self.overtake and self.behind >= self.gap - 1 and self.generator.random() < self.overtake:
+            self.behind = 0
+            self.overtook += 1
             return 0.0
+        self.behind += 1
         if not self.jitter_s:
             return self.mean_s
         return max(0.0, self.mean_s + self.jitter_s * self._spread())
@@ -58,9 +73,12 @@ class Wire:
         return pareto if self.distribution == "pareto" else 0.25 * normal + 0.75 * pareto
 
 
+Waiting = list[tuple[float, int, Wire, bytes]]  # due, number, wire, frame
+
+
 def main() -> None:
     wires: dict[int, Wire] = {}
-    waiting: list[tuple[float, int, int, bytes]] = []
+    waiting: Waiting = []
     poll = select.epoll()
     poll.register(sys.stdin.fileno(), select.EPOLLIN)
     number, pending = 0, b""
@@ -82,32 +100,44 @@ def _orders(data: bytes, wires: dict[int, Wire], poll: select.epoll) -> bytes:
     *lines, rest = data.split(b"\n")
     for line in lines:
         order = json.loads(line)
-        descriptor = order["wire"]
-        if descriptor not in wires:
-            wires[descriptor] = Wire(descriptor=descriptor)
-            poll.register(descriptor, select.EPOLLIN)
-        wires[descriptor].obey(order)
+        answer: dict[str, Any] = {}
+        if "report" in order:
+            names = ("packets", "overtook", "late")
+            answer["wires"] = {number: {name: getattr(wire, name) for name in names} for number, wire in wires.items()}
+        else:
+            descriptor = order["wire"]
+            if descriptor not in wires:
+                wires[descriptor] = Wire(descriptor=descriptor)
+                poll.register(descriptor, select.EPOLLIN)
+            wires[descriptor].obey(order)
+        os.write(sys.stdout.fileno(), json.dumps(answer).encode() + b"\n")
     return rest
 
 
-def _read(wire: Wire, waiting: list[tuple[float, int, int, bytes]], number: int) -> int:
-    now = time.monotonic()
+def _read(wire: Wire, waiting: Waiting, number: int) -> int:
+    """A frame waits from the moment that the program in the kernel has stamped into it, not from when it is read."""
     for _ in range(BURST):
         try:
             frame = os.read(wire.descriptor, 65536)
         except OSError:  # nothing more now, or the device is going away
             break
         number += 1
-        heapq.heappush(waiting, (now + wire.wait_s(), number, wire.descriptor, frame))
+        now = time.monotonic_ns()
+        stamp = int.from_bytes(frame[STAMP_AT : STAMP_AT + STAMP_BYTES], "little")
+        age = ((now >> STAMP_SHIFT) - stamp) % (1 << 8 * STAMP_BYTES)
+        came = (now - (age << STAMP_SHIFT)) / 1e9
+        whole = b"".join((frame[:STAMP_AT], MAC_PREFIX, frame[STAMP_AT + STAMP_BYTES :]))
+        heapq.heappush(waiting, (came + wire.wait_s(), number, wire, whole))
     return number
 
 
-def _write_due(waiting: list[tuple[float, int, int, bytes]]) -> None:
+def _write_due(waiting: Waiting) -> None:
     now = time.monotonic()
     while waiting and waiting[0][0] <= now:
-        _, _, descriptor, frame = heapq.heappop(waiting)
+        due, _, wire, frame = heapq.heappop(waiting)
+        wire.late[bisect.bisect_left(LATE_S, now - due)] += 1
         with suppress(OSError):  # one frame the kernel will not take must not end all wires
-            os.write(descriptor, frame)
+            os.write(wire.descriptor, frame)
 
 
 if __name__ == "__main__":

@@ -2,23 +2,26 @@
 
 Downlinks are shaped at the switch's port, where a full queue really loses packets. Uplinks are shaped in the host,
 where a full queue is backpressure: its queue is larger than any socket's send buffer, so the sender loses nothing.
-`plan` is pure; `carry_out` sends it; `read` reads it back.
+`plan` is pure; `carry_out` sends it; `differs` holds what the kernel has against it.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from pyroute2 import IPRoute
 
 from harness.experiment import Shaping, TrafficClass
+from harness.net.rtnl_messages import Filter, HtbClass, Qdisc
 
 ROOT, LINK = 0x10000, 0x10001
 TC_H_ROOT = 0xFFFFFFFF
 ROOM, ROOM_PACKETS = 0xF00000, 32_768  # the queue of an unshaped port
+FIRST_LEAF = 0x100  # handles of the leaves' queues
 INNER = 0x20000  # handle of a prio or ets below the link's class
 BURST_MS = 1.0
 QUEUE_MS = 10.0
@@ -78,7 +81,7 @@ def plan(shaping: Shaping, *, rate_mbit: float, mtu: int, at_host: bool) -> list
             steps.append(_htb_class(parent, LINK, share, rate_bytes_s, burst, mtu, priority=c.priority))
         steps.append(
             Step(command="add", kind="bfifo",
-                 arguments={"handle": (0x100 + number) << 16, "parent": parent,
+                 arguments={"handle": (FIRST_LEAF + number) << 16, "parent": parent,
                             "limit": queue_bytes(c, rate_bytes_s=rate_bytes_s, at_host=at_host)})
         )  # fmt: skip
         steps += _filters(c, parent=ROOT if htb else INNER, target=parent, first_prio=1 + len(steps))
@@ -126,43 +129,51 @@ def room() -> list[Step]:
     return [Step(command="add", kind="pfifo_fast", arguments={"parent": TC_H_ROOT, "handle": ROOM})]
 
 
-def room_drops(handle: IPRoute, interface_index: int) -> int:
-    drops = 0
-    for message in handle.get_qdiscs(interface_index):
-        if message["handle"] == ROOM:
-            drops += message.get_attr("TCA_STATS2").get_attr("TCA_STATS_QUEUE")["drops"]
-    return int(drops)
-
-
 def carry_out(handle: IPRoute, interface_index: int, steps: list[Step]) -> None:
     for step in steps:
         handle.tc(step.command, step.kind, interface_index, **step.arguments)
 
 
-def read(handle: IPRoute, interface_index: int, shaping: Shaping) -> list[ClassState]:
-    """Counters and backlog of every leaf, and the link's rate as the kernel has it."""
+def is_queue(qdisc: Qdisc) -> bool:
+    """One of the leaves below, or the room of an unshaped port."""
+    return qdisc.handle == ROOM or (qdisc.kind == "bfifo" and qdisc.handle >> 16 >= FIRST_LEAF)
+
+
+def leaves(qdiscs: Iterable[Qdisc], shaping: Shaping, *, rate_mbit: float) -> list[ClassState]:
+    """Counters and backlog of every class of one link."""
+    names = {(FIRST_LEAF + number) << 16: c.name for number, c in enumerate(classes_of(shaping))}
+    found = {
+        names[one.handle]: ClassState(
+            name=names[one.handle], rate_mbit=rate_mbit, packets=one.packets, bytes=one.bytes, dropped=one.dropped,
+            backlog_bytes=one.waiting_bytes,
+        )
+        for one in qdiscs if one.kind == "bfifo" and one.handle in names
+    }  # fmt: skip
+    return [found[name] for name in names.values() if name in found]
+
+
+def differs(
+    steps: list[Step], qdiscs: Iterable[Qdisc], classes: Iterable[HtbClass], filters: Iterable[Filter]
+) -> list[str]:
+    """What of the plan the kernel does not have as it was asked for."""
+    here = {one.handle: one for one in qdiscs}
+    real = {one.handle: (one.rate_bytes_s, one.ceil_bytes_s, one.priority) for one in classes}
     out = []
-    names = {(0x100 + i) << 16: c.name for i, c in enumerate(classes_of(shaping))}
-    rates = {c["handle"]: _rate_of(c) for c in handle.get_classes(interface_index)}
-    for message in handle.get_qdiscs(interface_index):
-        name = names.get(message["handle"])
-        if name is None or message.get_attr("TCA_KIND") != "bfifo":
-            continue
-        stats = message.get_attr("TCA_STATS2")
-        basic, queue = stats.get_attr("TCA_STATS_BASIC"), stats.get_attr("TCA_STATS_QUEUE")
-        out.append(
-            ClassState(
-                name=name, rate_mbit=rates.get(LINK, 0.0), packets=basic["packets"], bytes=basic["bytes"],
-                dropped=queue["drops"], backlog_bytes=queue["backlog"],
-            )
-        )  # fmt: skip
-    order = list(names.values())
-    return sorted(out, key=lambda state: order.index(state.name))
+    for step in steps:
+        asked, handle = step.arguments, step.arguments.get("handle", 0)
+        if step.command == "add" and (handle not in here or here[handle].kind != step.kind):
+            out.append(f"its {step.kind} is gone")
+        elif step.command == "add" and "limit" in asked and here[handle].limit != asked["limit"]:
+            out.append(f"a queue holds {here[handle].limit} bytes, not {asked['limit']}")
+        elif step.command == "add-class" and real.get(handle) != (asked["rate"], asked["ceil"], asked["prio"]):
+            rate = f"{real[handle][1] * 8 / 1e6:g} Mbit/s" if handle in real else "none"
+            out.append(f"its rate is {rate}, not {asked['ceil'] * 8 / 1e6:g} Mbit/s")
+    sorting = sum(step.command == "add-filter" for step in steps)
+    found = sum(bool(one.keys) for one in filters)
+    if sorting != found:
+        out.append(f"{found} of {sorting} filters that sort packets into classes")
+    return out
 
 
-def _rate_of(message: Any) -> float:
-    options = message.get_attr("TCA_OPTIONS")
-    parameters = options.get_attr("TCA_HTB_PARMS") if hasattr(options, "get_attr") else None
-    if parameters is None:
-        return 0.0
-    return float(options.get_attr("TCA_HTB_CEIL64") or parameters["ceil"]) * 8 / 1e6
+def link_mbit(classes: Iterable[HtbClass]) -> float:
+    return next((one.ceil_bytes_s * 8 / 1e6 for one in classes if one.handle == LINK), 0.0)

@@ -128,11 +128,6 @@ class Star:
             for host in self.topology.all_hosts():
                 offloads.switch(host.port, offloads.PORT)
 
-    def port_drops(self) -> int:
-        """Packets that a port could not hand to its host: the ring between them was full."""
-        stats = {link["index"]: link.get_attr("IFLA_STATS64") for link in self.switch.get_links()}
-        return sum(int(stats[port]["tx_dropped"]) for port in self.ports.values() if port in stats)
-
     def offloads(self) -> Iterator[tuple[str, str, dict[str, bool], dict[str, bool]]]:
         """Both ends of every data link: (host, interface, what is in force, what loss per MTU packet needs)."""
         for host in self.topology.all_hosts():

@@ -12,7 +12,7 @@ import pytest
 
 from harness import lossmodel, profile, statistics
 from harness.net import kinds, shaping
-from harness.net.impair.netem import decoded, options_of
+from harness.net.impair.netem_options import decoded, options_of
 from harness.net.network import Network
 from harness.net.probe.exchange import Exchange, Heard
 from harness.net.probe.flows import plan
@@ -33,7 +33,7 @@ def test_loss_models_are_met_in_rate_and_bursts(build: Build, name: str) -> None
     chain = profile.load(name).chain()
     assert chain is not None
     missing = heard.missing()
-    counters = network.current_counters()[next(iter(network.rules))]
+    counters = network.counters()[next(iter(network.rules))]
     (count,) = [c for label, c in counters.items() if label != "unmatched"]
     assert (count.seen, count.dropped) == (PACKETS, int(missing.sum())), (
         "kernel counter equals what the receiver misses"
@@ -82,7 +82,7 @@ bytes = 65536
 def test_every_field_reads_back_as_it_was_sent(build: Build, profile_file: Callable[[str], str]) -> None:
     network = build(backend="netem", topology=TWO, impair=[{"profile": profile_file(EVERYTHING)}])
     for entries in network.read_back().values():
-        assert all(e["attached"] and e["equal"] for e in entries), entries
+        assert all(e.attached and e.equal for e in entries), entries
     hook = next(iter(network.rules))
     index = network.star.switch.link_lookup(ifname="i0u0")[0]
     (qdisc,) = [q for q in network.star.switch.get_qdiscs(index) if q.get_attr("TCA_KIND") == "netem"]
@@ -110,7 +110,7 @@ def test_ecn_marks_are_read_back_and_correlated_loss_is_warned_about(
     text = 'ecn = true\n[loss]\nmodel = "iid"\npercent = 10\ncorrelation_percent = 25'
     path = profile_file(text)
     network = build(backend="netem", topology=TWO, impair=[{"profile": path}])
-    assert all(e["equal"] for entries in network.read_back().values() for e in entries)
+    assert all(e.equal for entries in network.read_back().values() for e in entries)
     assert "correlation changes the loss rate" in profile.load(path).warnings()[0]
     proof = prove(network, packets=8000)
     assert proof.judgement.status == Status.VALID, proof.judgement.reasons()
@@ -141,7 +141,7 @@ def test_from_delay_back_to_none_in_place(build: Build, profile_file: Callable[[
     network = build(backend="netem", topology=TWO, impair=[{"profile": "wan_40ms"}])
     entry = network.experiment.impair[0].model_copy(update={"profile": profile.load("clean")})
     network.put(rules_in_force(network.experiment.model_copy(update={"impair": (entry,)}), seed=2))
-    assert all(e["equal"] for entries in network.read_back().values() for e in entries)
+    assert all(e.equal for entries in network.read_back().values() for e in entries)
     assert np.median(delays(network)) < 30, "nothing waits its 40 ms any more"
 
 
@@ -166,8 +166,8 @@ def test_a_rule_that_ends_keeps_its_count(build: Build) -> None:
     network = build(backend="netem", topology=TWO, impair=[{"profile": "loss_10", "pairs": [["h0", "h1"]]}])
     blast(network, 4000)
     nothing = network.experiment.model_copy(update={"impair": ()})
-    (final,) = [c for c in network.put(rules_in_force(nothing, seed=1)).values() if c]
-    (count,) = [c for label, c in final.items() if label != "unmatched"]
+    network.put(rules_in_force(nothing, seed=1))
+    (count,) = [c for here in network.counters().values() for label, c in here.items() if label != "unmatched"]
     assert count.seen == 4000 and 250 < count.dropped < 550
 
 
@@ -257,7 +257,7 @@ def test_delay_correlation_is_taken_by_the_kernel_and_correlates_nothing(
     """netem takes its correlated number modulo the spread, which wipes the correlation out: a user is warned."""
     path = profile_file("[delay]\nmean_ms = 20\njitter_ms = 4\ncorrelation_percent = 95")
     network = build(backend="netem", topology=TWO, impair=[{"profile": path, "hosts": ["h0"]}])
-    assert all(e["equal"] for entries in network.read_back().values() for e in entries)
+    assert all(e.equal for entries in network.read_back().values() for e in entries)
     seen = arrivals_ms(network, packets=400, spacing_s=0.02)[:, 2]
     assert abs(np.corrcoef(seen[:-1], seen[1:])[0, 1]) < 0.4, "95 % was asked"
     assert "delay correlation" in profile.load(path).warnings()[0]
@@ -330,7 +330,7 @@ def test_ecn_marks_what_allows_it_instead_of_dropping_it(build: Build, profile_f
         codes = [receiver.recvmsg(64, 64)[1][0][2][0] & 3 for _ in range(packets)]
     marked = codes.count(3)
     assert statistics.binomial_two_sided(marked, packets, 0.10) > 1e-4, "all arrived, the asked share is marked"
-    (count,) = [c for label, c in network.current_counters()[next(iter(network.rules))].items() if label != "unmatched"]
+    (count,) = [c for label, c in network.counters()[next(iter(network.rules))].items() if label != "unmatched"]
     assert count.dropped == marked, "netem counts a mark as a drop"
 
 

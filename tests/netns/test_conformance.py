@@ -180,7 +180,7 @@ def test_a_change_in_place_tears_no_flow(build: Build, backend: str) -> None:
                     }
                 )
                 network.put(rules_in_force(experiment, seed=number))
-                assert all(e["attached"] and e["equal"] for here in network.read_back().values() for e in here)
+                assert all(e.attached and e.equal for here in network.read_back().values() for e in here)
                 client.sendall(b"x" * 20_000)
                 got = 0
                 while got < 20_000:

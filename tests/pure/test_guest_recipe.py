@@ -61,6 +61,7 @@ def test_the_initramfs_is_an_archive_that_cpio_unpacks(tmp_path: Path) -> None:
 
 def test_the_speed_shim_is_built_only_where_it_helps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On aarch64 with a normal cache line nothing is built; a failing compiler is no failure."""
+    monkeypatch.setattr(image.os, "sysconf", lambda _: 64)
     image._build_shim(ARCHITECTURES["aarch64"], tmp_path)
     monkeypatch.setattr(image.os, "sysconf", lambda _: 4096)
     monkeypatch.setattr(image.shutil, "which", lambda _: "/bin/false")

@@ -11,7 +11,7 @@ from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
 from harness import profile
 from harness.net import kinds
-from harness.net.impair.netem import differences, limit_packets, options_of
+from harness.net.impair.netem_options import differences, limit_packets, options_of
 from harness.placement import Rule
 from harness.profile import Match
 

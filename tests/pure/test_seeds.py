@@ -51,8 +51,12 @@ def look_independent(patterns: np.ndarray) -> None:
 
 
 def test_the_patterns_of_seeds_and_hosts_are_not_correlated() -> None:
-    experiment = check(Experiment, {"name": "t", "topology": {"hosts": 64}, "impair": [{"profile": "loss_10"}]}, origin="t")
-    chosen = [rule.seed for seed in range(24) for here in rules_in_force(experiment, seed=seed).values() for rule in here]
+    experiment = check(
+        Experiment, {"name": "t", "topology": {"hosts": 64}, "impair": [{"profile": "loss_10"}]}, origin="t"
+    )
+    chosen = [
+        rule.seed for seed in range(24) for here in rules_in_force(experiment, seed=seed).values() for rule in here
+    ]
     look_independent(np.array([lossmodel.random_words(seed, 2048) / 2.0**64 for seed in chosen]))
 
 
@@ -65,13 +69,26 @@ def test_the_test_of_independence_finds_a_host_that_repeats_another() -> None:
 
 
 def test_parts_of_a_path_are_told_apart_by_type_place_and_number() -> None:
-    paths = [(1,), ("1",), (1, 0), (0, 1), (12, 3), (1, 23), (1, 2, 3), ("a", "bc"), ("ab", "c"), ("a" * 8,), ("a" * 9,)]
+    paths = [
+        (1,),
+        ("1",),
+        (1, 0),
+        (0, 1),
+        (12, 3),
+        (1, 23),
+        (1, 2, 3),
+        ("a", "bc"),
+        ("ab", "c"),
+        ("a" * 8,),
+        ("a" * 9,),
+    ]
     assert len({derive_seed(0, *path) for path in paths}) == len(paths)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_training_and_network_draw_from_streams_of_their_own(seed: int) -> None:
-    """Data order, weights, owners, masks, augmentation: each against each other, against other seeds, and the network's."""
+    """Data order, weights, owners, masks, augmentation: each against each other, against other seeds, and the
+    network's."""
     names = ["data order", "augmentation", "owners", "noise", "weights", "drift sample", "tensor"]
     paths: list[tuple[int | str, ...]] = [(name, number) for name in names for number in range(12)]
     paths += [("simulated", 0, 0, a, b) for a in range(8) for b in range(8)]

@@ -1,7 +1,7 @@
 """Workers of one process that lose packets by a random number generator: for fast tests and large sweeps. No network.
 
-Whatever is made with it is labelled *simulated*. Packets are cut as the real transport cuts them, and the loss models are
-the same chains; what a network adds (queues, one burst across several receivers, deadlines) is not here."""
+Whatever is made with it is labelled *simulated*. Packets are cut as the real transport cuts them, and the loss models
+are the same chains; what a network adds (queues, one burst across several receivers, deadlines) is not here."""
 
 from __future__ import annotations
 

@@ -23,7 +23,15 @@ _ALU = {
 _JUMP = {"eq": 0x10, "gt": 0x20, "ge": 0x30, "set": 0x40, "ne": 0x50, "lt": 0xA0, "le": 0xB0}
 
 # Helper functions of the kernel, by number.
-KTIME_GET_NS, PRANDOM_U32, SKB_STORE_BYTES, CLONE_REDIRECT, REDIRECT, SKB_LOAD_BYTES = 5, 7, 9, 13, 23, 26
+MAP_LOOKUP, KTIME_GET_NS, PRANDOM_U32, SKB_STORE_BYTES, CLONE_REDIRECT, REDIRECT, SKB_LOAD_BYTES = (
+    1,
+    5,
+    7,
+    9,
+    13,
+    23,
+    26,
+)
 SKB_SET_TSTAMP = 192
 SPIN_LOCK, SPIN_UNLOCK = 93, 94
 
@@ -64,6 +72,11 @@ class Assembler:
         """A pointer into the value of a one-entry array map."""
         self._emit(0x18, dst=dst.number, src=2, immediate=map_fd)
         self._emit(0, immediate=offset)
+
+    def map(self, dst: Reg, map_fd: int) -> None:
+        """The map itself, for a helper that looks into it."""
+        self._emit(0x18, dst=dst.number, src=1, immediate=map_fd)
+        self._emit(0)
 
     def load(self, size: int, dst: Reg, src: Reg, offset: int = 0) -> None:
         self._emit(0x61 | _SIZE[size], dst=dst.number, src=src.number, offset=offset)

@@ -10,7 +10,8 @@ import struct
 
 _NUMBER = {"aarch64": 280, "arm64": 280, "riscv64": 280, "x86_64": 321}
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _PROG_LOAD = 0, 1, 2, 5
-_MAP_FD_BY_ID, _INFO_BY_FD, _BTF_LOAD = 14, 15, 18
+_MAP_FD_BY_ID, _INFO_BY_FD, _PROG_QUERY, _BTF_LOAD = 14, 15, 16, 18
+_TCX = {"uplink": 46, "downlink": 47}  # attach types: ingress and egress of an interface
 _MAP_TYPE_ARRAY, _PROG_TYPE_SCHED_CLS = 2, 3
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -30,16 +31,18 @@ def _bpf(command: int, attributes: bytes) -> int:
 
 
 class ArrayMap:
-    """One-entry array map: a piece of kernel memory that programs and we share."""
+    """An array map: a piece of kernel memory that programs and we share. Usually of one entry."""
 
     def __init__(self, *, fd: int, value_bytes: int) -> None:
         self.fd = fd
         self.value_bytes = value_bytes
 
     @classmethod
-    def create(cls, *, value_bytes: int, name: str, btf: tuple[int, int, int] = (0, 0, 0)) -> ArrayMap:
+    def create(
+        cls, *, value_bytes: int, name: str, btf: tuple[int, int, int] = (0, 0, 0), entries: int = 1
+    ) -> ArrayMap:
         attributes = struct.pack(
-            "<IIIIIII16sIIII", _MAP_TYPE_ARRAY, 4, value_bytes, 1, 0, 0, 0, name.encode()[:15], 0, *btf
+            "<IIIIIII16sIIII", _MAP_TYPE_ARRAY, 4, value_bytes, entries, 0, 0, 0, name.encode()[:15], 0, *btf
         )
         return cls(fd=_bpf(_MAP_CREATE, attributes), value_bytes=value_bytes)
 
@@ -47,14 +50,14 @@ class ArrayMap:
     def open(cls, *, map_id: int, value_bytes: int) -> ArrayMap:
         return cls(fd=_bpf(_MAP_FD_BY_ID, struct.pack("<III", map_id, 0, 0)), value_bytes=value_bytes)
 
-    def read(self) -> bytes:
-        key, value = ctypes.c_uint32(0), ctypes.create_string_buffer(self.value_bytes)
+    def read(self, entry: int = 0) -> bytes:
+        key, value = ctypes.c_uint32(entry), ctypes.create_string_buffer(self.value_bytes)
         _bpf(_MAP_LOOKUP, struct.pack("<IIQQQ", self.fd, 0, ctypes.addressof(key), ctypes.addressof(value), 0))
         return value.raw
 
-    def write(self, value: bytes) -> None:
+    def write(self, value: bytes, entry: int = 0) -> None:
         assert len(value) == self.value_bytes
-        key, buffer = ctypes.c_uint32(0), ctypes.create_string_buffer(value, len(value))
+        key, buffer = ctypes.c_uint32(entry), ctypes.create_string_buffer(value, len(value))
         _bpf(_MAP_UPDATE, struct.pack("<IIQQQ", self.fd, 0, ctypes.addressof(key), ctypes.addressof(buffer), 0))
 
     def kernel_id(self) -> int:
@@ -89,6 +92,22 @@ def load_classifier(code: bytes, *, name: str) -> int:
 
 def program_id(fd: int) -> int:
     return _id_of(fd)
+
+
+def tcx_programs(port_index: int, direction: str) -> int:
+    """Programs that run ahead of every filter of this interface of the current namespace; kernels before 6.6 have none.
+    Raises PermissionError where it may not be asked."""
+    try:
+        buffer = ctypes.create_string_buffer(struct.pack("<IIIIQI36x", port_index, _TCX[direction], 0, 0, 0, 0), 64)
+        number = _NUMBER.get(platform.machine(), 0)
+        if _libc.syscall(number, ctypes.c_int(_PROG_QUERY), buffer, ctypes.c_uint(64)) < 0:
+            code = ctypes.get_errno()
+            raise OSError(code, f"bpf({_PROG_QUERY}): {os.strerror(code)}")
+    except PermissionError:
+        raise
+    except OSError:
+        return 0
+    return int(struct.unpack_from("<I", buffer.raw, 24)[0])
 
 
 def _id_of(fd: int) -> int:

@@ -1,10 +1,13 @@
-"""What every backend offers, and the numbers it gives back."""
+"""What every backend offers, and where it acts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from harness.counted import Counters, Detour, ReadBack
+from harness.net.rtnl import Reader
+from harness.net.rtnl_messages import Link, Qdisc
 from harness.placement import Hook, Rule
 
 
@@ -18,58 +21,22 @@ class HookPoint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Position:
-    """Where a seeded rule's generator stands: enough to predict every later packet."""
+class Look:
+    """The switch at one moment: read once, asked by all hooks. `reader` for what only one hook wants to know."""
 
-    generator: int
-    state: int
-    packets: int
+    links: dict[int, Link]
+    qdiscs: dict[int, tuple[Qdisc, ...]]
+    reader: Reader
 
+    @classmethod
+    def now(cls, reader: Reader) -> Look:
+        qdiscs: dict[int, list[Qdisc]] = {}
+        for one in reader.qdiscs():
+            qdiscs.setdefault(one.index, []).append(one)
+        return cls(links=reader.links(), qdiscs={index: tuple(some) for index, some in qdiscs.items()}, reader=reader)
 
-@dataclass(frozen=True, kw_only=True)
-class RuleCounters:
-    """What the kernel counted for one rule since it was put in force."""
-
-    seen: int
-    dropped: int
-    seen_bytes: int = 0
-    duplicated: int = 0
-    corrupted: int = 0
-    super_packets: int = 0
-    position: Position | None = None
-    damage_counted: bool = True  # False: damaged packets are not counted by the kernel (netem)
-    shared: bool = False  # True: read while traffic flows, this may be off by a few packets of the other direction
-
-    def minus(self, earlier: RuleCounters) -> RuleCounters:
-        return RuleCounters(
-            seen=self.seen - earlier.seen,
-            dropped=self.dropped - earlier.dropped,
-            seen_bytes=self.seen_bytes - earlier.seen_bytes,
-            duplicated=self.duplicated - earlier.duplicated,
-            corrupted=self.corrupted - earlier.corrupted,
-            super_packets=self.super_packets - earlier.super_packets,
-            position=self.position,
-            damage_counted=self.damage_counted,
-            shared=self.shared,
-        )
-
-    def plus(self, other: RuleCounters) -> RuleCounters:
-        return RuleCounters(
-            seen=self.seen + other.seen,
-            dropped=self.dropped + other.dropped,
-            seen_bytes=self.seen_bytes + other.seen_bytes,
-            duplicated=self.duplicated + other.duplicated,
-            corrupted=self.corrupted + other.corrupted,
-            super_packets=self.super_packets + other.super_packets,
-            position=other.position,
-            damage_counted=other.damage_counted,
-            shared=other.shared,
-        )
-
-
-Counters = dict[str, RuleCounters]  # by rule label; UNMATCHED for what no rule took; TOTAL where a backend can't split
-UNMATCHED = "unmatched"
-TOTAL = "total"
+    def device(self, name: str) -> Link | None:
+        return next((link for link in self.links.values() if link.name == name), None)
 
 
 class Backend(Protocol):
@@ -77,16 +44,31 @@ class Backend(Protocol):
 
     name: str
 
-    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> Counters:
-        """In place: no flow is torn. Returns the final counters of what was replaced, read after the change, so that
-        every packet is counted by the old rules or by the new ones."""
+    def expect(self, point: HookPoint, rules: tuple[Rule, ...]) -> None:
+        """Every rule that will ever be in force here: those of them that a change leaves alone are not touched by
+        it."""
         ...
 
-    def read_back(self, point: HookPoint) -> list[dict[str, Any]]:
-        """What the kernel itself says is in force, one entry per rule, comparable with `asked`."""
+    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> None:
+        """In place: no flow is torn, and every packet is counted by the old rules or by the new ones. A rule that was
+        in force before goes on where it stood."""
         ...
 
-    def counters(self, point: HookPoint) -> Counters: ...
+    def restart(self, point: HookPoint) -> None:
+        """Counters at zero and, where a backend can, seeded patterns at their first packet. No traffic flows now."""
+        ...
+
+    def read_back(self, point: HookPoint, look: Look) -> list[ReadBack]:
+        """What the kernel itself says is in force, one entry per rule."""
+        ...
+
+    def counters(self, point: HookPoint, look: Look) -> Counters:
+        """Since the last restart, of every rule that was in force here."""
+        ...
+
+    def detours(self, point: HookPoint, look: Look, counters: Counters) -> tuple[Detour, ...]:
+        """Devices behind the hook that hold packets back."""
+        ...
 
     def state(self) -> dict[str, Any]:
         """What another process needs to read counters later (a standing net)."""

@@ -8,11 +8,13 @@ from typing import Any
 
 from pyroute2 import IPRoute
 
+from harness.counted import TOTAL, Counters, Detour, ReadBack, RuleCounters, added
 from harness.lossmodel import ONE, threshold
-from harness.net.impair.base import TOTAL, Counters, HookPoint, RuleCounters
+from harness.net.impair.base import HookPoint, Look
 from harness.net.impair.cbpf_program import program
-from harness.net.impair.clsact import PARENT, ensure_clsact, filters_of, totals
-from harness.net.impair.oversize import OversizeCounter
+from harness.net.impair.clsact import PARENT, ensure_clsact, filters_at, totals
+from harness.net.impair.oversize import OversizeCounter, is_counter, oversize
+from harness.net.rtnl import Reader
 from harness.placement import Hook, Rule
 from harness.profile import IidLoss, Profile
 
@@ -46,13 +48,18 @@ class CbpfBackend:
     ) -> None:
         self._switch = switch
         self._namespace = namespace
+        self._reader: Reader | None = None
         self._oversize = OversizeCounter(switch)
         self._rules: dict[Hook, tuple[Rule, ...]] = dict(rules or {})
         self._start: dict[Hook, tuple[int, int, int]] = {}
+        self._past: dict[Hook, Counters] = {}
         for hook, start in (state or {}).items():
             self._start[Hook.named(hook)] = (start[0], start[1], start[2])
 
-    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> Counters:
+    def expect(self, point: HookPoint, rules: tuple[Rule, ...]) -> None:
+        """Nothing is kept from rule to rule."""
+
+    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> None:
         ensure_clsact(self._switch, point.port_index)
         known = point.hook in self._rules
         if not known:
@@ -61,49 +68,64 @@ class CbpfBackend:
             "replace-filter", "bpf", point.port_index, handle=1, parent=PARENT[point.hook.direction],
             prio=2, ops=program(rules), direct_action=True,
         )  # fmt: skip
-        final = self.counters(point) if known else {}
+        look = self._look()
+        if known:
+            final = {label: replace(c, shared=self._both(point.hook)) for label, c in self._since(point, look).items()}
+            self._past[point.hook] = added(self._past.get(point.hook, {}), final)
         self._rules[point.hook] = rules
-        mine = [hook for hook in self._rules if hook.rank == point.hook.rank] if not known else [point.hook]
-        for hook in mine:  # a direction that joins changes how the port's counters are told apart
-            place = replace(point, hook=hook)
-            self._start[hook] = (*self._totals(place), self._oversize.count(place))
-        return final
+        # A direction that joins changes how the port's counters are told apart.
+        here = [hook for hook in self._rules if hook.rank == point.hook.rank] if not known else [point.hook]
+        for hook in here:
+            self._begin(replace(point, hook=hook), look)
 
-    def read_back(self, point: HookPoint) -> list[dict[str, Any]]:
+    def _look(self) -> Look:
+        self._reader = self._reader or Reader(self._namespace)
+        return Look.now(self._reader)
+
+    def _begin(self, point: HookPoint, look: Look) -> None:
+        over = oversize(filters_at(point, look), point)
+        self._start[point.hook] = (*totals(point, look, both_directions=self._both(point.hook)), over)
+
+    def restart(self, point: HookPoint) -> None:
+        self._past.pop(point.hook, None)
+        self._begin(point, self._look())
+
+    def read_back(self, point: HookPoint, look: Look) -> list[ReadBack]:
         """Classic programs are dumped whole: compare instruction by instruction."""
         rules = self._rules[point.hook]
-        dumped = [f.get("TCA_BPF_OPS") for f in filters_of(self._switch, point.port_index, point.hook.direction)]
-        equal = program(rules) in [bytes(d) for d in dumped if d is not None]
+        filters = filters_at(point, look)
+        others = [one for one in filters if not is_counter(one, point)]
+        attached = any(one.priority == 2 for one in others)
+        equal = any(one.instructions == program(rules) for one in others)
+        foreign = sum(one.instructions != program(rules) for one in others)
+        asked = {rule.label: threshold(rule.profile.mean_loss()) / ONE for rule in rules} or {TOTAL: 0.0}
         return [
-            {"rule": rule.label, "attached": bool(dumped), "equal": equal,
-             "mean_loss": threshold(rule.profile.mean_loss()) / ONE if equal else None}
-            for rule in rules
-        ] or [{"rule": TOTAL, "attached": bool(dumped), "equal": equal, "mean_loss": 0.0}]  # fmt: skip
+            ReadBack(rule=name, attached=attached, equal=equal, mean_loss=loss if equal else None, foreign=foreign)
+            for name, loss in asked.items()
+        ]
 
     def _both(self, hook: Hook) -> bool:
         return {h.direction for h in self._rules if h.rank == hook.rank} == {"uplink", "downlink"}
 
-    def _totals(self, point: HookPoint) -> tuple[int, int]:
-        both = self._both(point.hook)
-        return totals(self._switch, point.port_index, both_directions=both)[point.hook.direction]
+    def counters(self, point: HookPoint, look: Look) -> Counters:
+        return added(self._past.get(point.hook, {}), self._since(point, look))
 
-    def counters(self, point: HookPoint) -> Counters:
+    def _since(self, point: HookPoint, look: Look) -> Counters:
         """The port's counters can't tell rules apart: under a rule's label only if it takes every packet."""
-        seen, dropped = self._totals(point)
-        start = self._start[point.hook]
-        rules = self._rules[point.hook]
+        seen, dropped = totals(point, look, both_directions=self._both(point.hook))
+        start, rules = self._start[point.hook], self._rules[point.hook]
         label = rules[0].label if len(rules) == 1 and rules[0].takes_all() else TOTAL
-        return {
-            label: RuleCounters(
-                seen=seen - start[0],
-                dropped=dropped - start[1],
-                super_packets=self._oversize.count(point) - start[2],
-                shared=self._both(point.hook),
-            )
-        }
+        over = oversize(filters_at(point, look), point) - start[2]
+        return {label: RuleCounters(seen=seen - start[0], dropped=dropped - start[1], super_packets=over)}
+
+    def detours(self, point: HookPoint, look: Look, counters: Counters) -> tuple[Detour, ...]:
+        del point, look, counters
+        return ()
 
     def state(self) -> dict[str, Any]:
         return {hook.name: list(start) for hook, start in self._start.items()}
 
     def close(self) -> None:
-        """Nothing is held: the program lives as long as the port."""
+        """The program lives as long as the port."""
+        if self._reader is not None:
+            self._reader.close()

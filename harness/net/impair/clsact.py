@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
-from typing import Any
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
+from harness.net.impair.base import HookPoint, Look
+from harness.net.rtnl_messages import Filter
+
 PARENT = {"uplink": 0xFFFFFFF2, "downlink": 0xFFFFFFF3}
+TC_H_ROOT = 0xFFFFFFFF
 
 
 def ensure_clsact(switch: IPRoute, port_index: int) -> None:
@@ -19,34 +22,24 @@ def ensure_clsact(switch: IPRoute, port_index: int) -> None:
             raise
 
 
-def filters_of(switch: IPRoute, port_index: int, direction: str) -> list[dict[str, Any]]:
-    """The options of every bpf filter at this hook, as the kernel dumps them."""
-    out = []
-    for message in switch.get_filters(index=port_index, parent=PARENT[direction]):
-        options = message.get_attr("TCA_OPTIONS")
-        if message.get_attr("TCA_KIND") == "bpf" and options is not None:
-            out.append(dict(options["attrs"]))
-    return out
+def filters_at(point: HookPoint, look: Look) -> list[Filter]:
+    """Every filter at this hook, in the order in which packets meet them."""
+    return look.reader.filters(point.port_index, PARENT[point.hook.direction])
 
 
-def totals(switch: IPRoute, port_index: int, *, both_directions: bool) -> dict[str, tuple[int, int]]:
-    """(seen, dropped) per direction. clsact counts only directions that have a filter, and both of them together; what
-    entered and left the port tells them apart: everything received passed the ingress hook, everything that passed the
-    egress hook was sent or queued."""
+def totals(point: HookPoint, look: Look, *, both_directions: bool) -> tuple[int, int]:
+    """(seen, dropped). clsact counts only directions that have a filter, and both of them together; what entered and
+    left the port tells them apart: everything received passed the ingress hook, everything that passed the egress hook
+    was sent or queued."""
     packets = drops = queued = 0
-    for qdisc in switch.get_qdiscs(port_index):
-        stats = qdisc.get_attr("TCA_STATS2")
-        if stats is None:
-            continue
-        basic, queue = stats.get_attr("TCA_STATS_BASIC"), stats.get_attr("TCA_STATS_QUEUE")
-        if qdisc.get_attr("TCA_KIND") == "clsact":
-            packets, drops = basic["packets"], queue["drops"]
-        elif qdisc["parent"] == 0xFFFFFFFF:
-            queued = queue["drops"] + queue["qlen"]
+    for qdisc in look.qdiscs.get(point.port_index, ()):
+        if qdisc.kind == "clsact":
+            packets, drops = qdisc.packets, qdisc.dropped
+        elif qdisc.parent == TC_H_ROOT:
+            queued = qdisc.dropped + qdisc.waiting
     if not both_directions:
-        return {"uplink": (packets, drops), "downlink": (packets, drops)}
-    link = switch.get_links(port_index)[0].get_attr("IFLA_STATS64")
-    received, sent = link["rx_packets"], link["tx_packets"]
-    down_seen = packets - received
-    down_dropped = down_seen - sent - queued
-    return {"uplink": (received, drops - down_dropped), "downlink": (down_seen, down_dropped)}
+        return packets, drops
+    link = look.links[point.port_index]
+    down_seen = packets - link.rx_packets
+    down_dropped = down_seen - link.tx_packets - link.tx_dropped - queued
+    return (link.rx_packets, drops - down_dropped) if point.hook.direction == "uplink" else (down_seen, down_dropped)

@@ -9,13 +9,15 @@ from typing import Any
 
 from pyroute2 import IPRoute
 
+from harness.counted import UNMATCHED, Counters, Detour, Position, ReadBack, RuleCounters, added
 from harness.net.bpf import syscalls
 from harness.net.bpf.syscalls import ArrayMap
 from harness.net.impair import ebpf_memory as memory
-from harness.net.impair.base import UNMATCHED, Counters, HookPoint, Position, RuleCounters
-from harness.net.impair.clsact import PARENT, ensure_clsact, filters_of
+from harness.net.impair.base import HookPoint, Look
+from harness.net.impair.clsact import PARENT, ensure_clsact, filters_at
 from harness.net.impair.ebpf_delay import Delays
 from harness.net.impair.ebpf_program import ProgramBuilder
+from harness.net.rtnl_messages import Filter
 from harness.placement import Hook, Rule
 from harness.profile import BlockLoss, Profile, TraceLoss
 
@@ -38,16 +40,44 @@ def refusal(profile: Profile) -> str | None:
 
 
 class _Placed:
-    """One hook's program and maps."""
+    """One hook's maps: a slot for every rule that is or will be in force, the first for packets that no rule takes."""
 
-    def __init__(self, *, rules: tuple[Rule, ...], ids: dict[str, Any], maps: dict[str, ArrayMap]) -> None:
-        self.rules = rules
-        self.ids = ids
+    def __init__(self, *, slots: dict[Rule, int], maps: dict[str, ArrayMap]) -> None:
+        self.slots = slots
         self.maps = maps
+        self.rules: tuple[Rule, ...] = ()  # in force
+        self.ever: dict[str, int] = {}  # label -> slot, of those that were in force
+        self.program = 0
 
     def close(self) -> None:
         for one in self.maps.values():
             one.close()
+
+    def fill(self) -> None:
+        """Everything at its beginning."""
+        order = [None, *sorted(self.slots, key=self.slots.__getitem__)]
+        self.maps["memory"].write(b"".join(memory.rule_memory(rule) for rule in order))
+        for slot, rule in enumerate(order):
+            self.maps["lock"].write(memory.lock_memory(rule), entry=slot)
+
+    def in_use(self) -> dict[str, ArrayMap]:
+        """What the program refers to: the rest ends with this process."""
+        names = {"memory"} | {f"trace{self.slots[rule]}" for rule in self.rules}
+        names |= {"lock"} if any(not isinstance(rule.profile.loss, BlockLoss) for rule in self.rules) else set()
+        return {name: one for name, one in self.maps.items() if name in names}
+
+    def counters(self) -> Counters:
+        value = self.maps["memory"].read()
+        return {label: self._counted(value, slot) for label, slot in {**self.ever, UNMATCHED: 0}.items()}
+
+    def _counted(self, value: bytes, slot: int) -> RuleCounters:
+        words = struct.unpack_from(f"<{len(memory.COUNTERS)}Q", value, slot * memory.RULE_BYTES)
+        numbers = {name: n for name, n in zip(memory.COUNTERS, words, strict=True) if not name.startswith("spare")}
+        position = None
+        if slot and "lock" in self.maps:
+            _, state, generator, packets = struct.unpack("<IIQQ", self.maps["lock"].read(entry=slot))
+            position = Position(generator=generator, state=state, packets=packets)
+        return RuleCounters(**numbers, position=position)
 
 
 class EbpfBackend:
@@ -60,43 +90,56 @@ class EbpfBackend:
     ) -> None:
         self._switch = switch
         self._namespace = namespace
+        self._expected: dict[Hook, tuple[Rule, ...]] = {}
         self._placed: dict[Hook, _Placed] = {}
+        self._past: dict[Hook, Counters] = {}  # of maps that were replaced
         self._btf: tuple[int, int, int] | None = None
         for hook, ids in (state or {}).items():
             self._placed[Hook.named(hook)] = _reopen(rules[Hook.named(hook)], ids)
 
-    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> Counters:
-        maps: dict[str, ArrayMap] = {}
-        maps["memory"] = ArrayMap.create(value_bytes=memory.RULE_BYTES * (len(rules) + 1), name="lb_memory")
-        maps["memory"].write(b"".join(memory.rule_memory(rule) for rule in (*rules, None)))
-        for number, rule in enumerate(rules):
-            if isinstance(rule.profile.loss, BlockLoss):
-                continue
-            if self._btf is None:
-                self._btf = syscalls.load_lock_btf(memory.LOCK_WORDS)
-            maps[f"lock{number}"] = ArrayMap.create(value_bytes=memory.LOCK_BYTES, name="lb_lock", btf=self._btf)
-            maps[f"lock{number}"].write(memory.lock_memory(rule))
+    def expect(self, point: HookPoint, rules: tuple[Rule, ...]) -> None:
+        self._expected[point.hook] = rules
+
+    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> None:
+        before = self._placed.get(point.hook)
+        placed = before
+        if placed is None or not placed.slots.keys() >= set(rules):
+            placed = self._make(tuple(dict.fromkeys((*rules, *self._expected.get(point.hook, ())))))
+        placed.program = self._attach(point, rules, placed)
+        placed.rules = rules
+        placed.ever |= {rule.label: placed.slots[rule] for rule in rules}
+        self._placed[point.hook] = placed
+        if before is not None and before is not placed:
+            time.sleep(SWAP_S)
+            self._past[point.hook] = added(self._past.get(point.hook, {}), before.counters())
+            before.close()
+
+    def _make(self, rules: tuple[Rule, ...]) -> _Placed:
+        if self._btf is None:
+            self._btf = syscalls.load_lock_btf(memory.LOCK_WORDS)
+        size = len(rules) + 1
+        maps = {
+            "memory": ArrayMap.create(value_bytes=memory.RULE_BYTES * size, name="lb_memory"),
+            "lock": ArrayMap.create(value_bytes=memory.LOCK_BYTES, name="lb_lock", btf=self._btf, entries=size),
+        }
+        placed = _Placed(slots={rule: slot for slot, rule in enumerate(rules, start=1)}, maps=maps)
+        for rule, slot in placed.slots.items():
             if isinstance(rule.profile.loss, TraceLoss):
                 raw = memory.trace_memory(rule.profile.loss)
-                maps[f"trace{number}"] = ArrayMap.create(value_bytes=len(raw), name="lb_trace")
-                maps[f"trace{number}"].write(raw)
-        program = self._attach(point, rules, maps)
-        ids = {"program": program, **{name: [m.kernel_id(), m.value_bytes] for name, m in maps.items()}}
-        before = self._placed.get(point.hook)
-        self._placed[point.hook] = _Placed(rules=rules, ids=ids, maps=maps)
-        if before is None:
-            return {}
-        time.sleep(SWAP_S)
-        final = _counters(before)
-        before.close()
-        return final
+                maps[f"trace{slot}"] = ArrayMap.create(value_bytes=len(raw), name="lb_trace")
+                maps[f"trace{slot}"].write(raw)
+        placed.fill()
+        return placed
 
-    def _attach(self, point: HookPoint, rules: tuple[Rule, ...], maps: dict[str, ArrayMap]) -> int:
+    def _attach(self, point: HookPoint, rules: tuple[Rule, ...], placed: _Placed) -> int:
         builder = ProgramBuilder(
             rules=rules,
-            memory_fd=maps["memory"].fd,
-            lock_fds={n: maps[f"lock{n}"].fd for n in range(len(rules)) if f"lock{n}" in maps},
-            trace_fds={n: maps[f"trace{n}"].fd for n in range(len(rules)) if f"trace{n}" in maps},
+            slots=placed.slots,
+            memory_fd=placed.maps["memory"].fd,
+            lock_fd=placed.maps["lock"].fd,
+            trace_fds={
+                slot: placed.maps[f"trace{slot}"].fd for slot in placed.slots.values() if f"trace{slot}" in placed.maps
+            },
             port_index=point.port_index,
             ingress=point.hook.direction == "uplink",
             delays=self._delays(point, rules),
@@ -117,32 +160,45 @@ class EbpfBackend:
         del point, rules
         return Delays()
 
-    def read_back(self, point: HookPoint) -> list[dict[str, Any]]:
+    def restart(self, point: HookPoint) -> None:
+        self._past.pop(point.hook, None)
+        self._placed[point.hook].fill()
+
+    def read_back(self, point: HookPoint, look: Look) -> list[ReadBack]:
         placed = self._placed[point.hook]
-        attached = [f.get("TCA_BPF_ID") for f in filters_of(self._switch, point.port_index, point.hook.direction)]
+        filters = filters_at(point, look)
+        attached = any(one.program_id == placed.program for one in filters)
+        foreign = sum(not self._is_ours(one, point, placed.program) for one in filters)
         value = placed.maps["memory"].read()
         out = []
-        for number, rule in enumerate(placed.rules):
-            own = value[number * memory.RULE_BYTES : (number + 1) * memory.RULE_BYTES]
-            out.append(
-                {
-                    "rule": rule.label,
-                    "attached": placed.ids["program"] in attached,
-                    "equal": memory.asked_part(own) == memory.asked_part(memory.rule_memory(rule)),
-                    "mean_loss": memory.mean_loss_of(own, rule),
-                }
-            )
-        if not placed.rules:
-            out.append(
-                {"rule": UNMATCHED, "attached": placed.ids["program"] in attached, "equal": True, "mean_loss": 0}
-            )
-        return out
+        for rule in placed.rules:
+            at = placed.slots[rule] * memory.RULE_BYTES
+            own = value[at : at + memory.RULE_BYTES]
+            equal = memory.asked_part(own) == memory.asked_part(memory.rule_memory(rule))
+            loss = memory.mean_loss_of(own, rule)
+            out.append(ReadBack(rule=rule.label, attached=attached, equal=equal, mean_loss=loss, foreign=foreign))
+        return out or [ReadBack(rule=UNMATCHED, attached=attached, equal=True, mean_loss=0.0, foreign=foreign)]
 
-    def counters(self, point: HookPoint) -> Counters:
-        return _counters(self._placed[point.hook])
+    def _is_ours(self, one: Filter, point: HookPoint, program: int) -> bool:
+        del point
+        return one.program_id == program
+
+    def counters(self, point: HookPoint, look: Look) -> Counters:
+        del look
+        return added(self._past.get(point.hook, {}), self._placed[point.hook].counters())
+
+    def detours(self, point: HookPoint, look: Look, counters: Counters) -> tuple[Detour, ...]:
+        del point, look, counters
+        return ()
 
     def state(self) -> dict[str, Any]:
-        return {hook.name: placed.ids for hook, placed in self._placed.items()}
+        return {
+            hook.name: {
+                "program": placed.program, "slots": [placed.slots[rule] for rule in placed.rules],
+                "maps": {name: [m.kernel_id(), m.value_bytes] for name, m in placed.in_use().items()},
+            }
+            for hook, placed in self._placed.items()
+        }  # fmt: skip
 
     def close(self) -> None:
         """Descriptors only: the program lives as long as the port it is attached to."""
@@ -152,33 +208,9 @@ class EbpfBackend:
             os.close(self._btf[0])
 
 
-def _counters(placed: _Placed) -> Counters:
-    value = placed.maps["memory"].read()
-    out: Counters = {}
-    for number, label in enumerate([*(rule.label for rule in placed.rules), UNMATCHED]):
-        words = struct.unpack_from(f"<{len(memory.COUNTERS)}Q", value, number * memory.RULE_BYTES)
-        by_name = dict(zip(memory.COUNTERS, words, strict=True))
-        out[label] = RuleCounters(
-            seen=by_name["seen"],
-            dropped=by_name["dropped"],
-            seen_bytes=by_name["seen_bytes"],
-            duplicated=by_name["duplicated"],
-            corrupted=by_name["corrupted"],
-            super_packets=by_name["super_packets"],
-            position=_position(placed.maps.get(f"lock{number}")),
-        )
-    return out
-
-
-def _position(lock: ArrayMap | None) -> Position | None:
-    if lock is None:
-        return None
-    _, state, generator, packets = struct.unpack("<IIQQ", lock.read())
-    return Position(generator=generator, state=state, packets=packets)
-
-
 def _reopen(rules: tuple[Rule, ...], ids: dict[str, Any]) -> _Placed:
-    maps = {
-        name: ArrayMap.open(map_id=value[0], value_bytes=value[1]) for name, value in ids.items() if name != "program"
-    }
-    return _Placed(rules=rules, ids=ids, maps=maps)
+    maps = {name: ArrayMap.open(map_id=one[0], value_bytes=one[1]) for name, one in ids["maps"].items()}
+    placed = _Placed(slots=dict(zip(rules, ids["slots"], strict=True)), maps=maps)
+    placed.program, placed.rules = ids["program"], rules
+    placed.ever = {rule.label: slot for rule, slot in placed.slots.items()}
+    return placed

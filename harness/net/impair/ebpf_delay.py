@@ -5,21 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.net.bpf.assembler import (
+    FP,
     KTIME_GET_NS,
     PRANDOM_U32,
     R0,
     R1,
     R2,
     R3,
+    R4,
+    R5,
     R6,
     R7,
     REDIRECT,
     SKB_SET_TSTAMP,
+    SKB_STORE_BYTES,
     Assembler,
 )
+from harness.net.impair.ebpf_match import SCRATCH
 from harness.placement import Rule
 
 DELIVERY_TIME_MONOTONIC = 1
+# When a packet came, for who holds it back: monotonic time in units of 2^10 ns, where the first bytes of the sender's
+# hardware address were. They are the same for all hosts, and put back by the reader.
+STAMP_AT, STAMP_BYTES, STAMP_SHIFT = 6, 5, 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +44,26 @@ class Delays:
         if self.stamp:
             _emit_departure(a, rule)
         elif self.detour:
+            _emit_arrival(a)
             a.mov(R1, self.detour)
             a.mov(R2, 0)
             a.call(REDIRECT)
             a.exit(None)
             return True
         return False
+
+
+def _emit_arrival(a: Assembler) -> None:
+    a.call(KTIME_GET_NS)
+    a.alu("rsh", R0, STAMP_SHIFT)
+    a.store(8, FP, SCRATCH, R0)
+    a.mov(R1, R6)
+    a.mov(R2, STAMP_AT)
+    a.mov(R3, FP)
+    a.alu("add", R3, SCRATCH)
+    a.mov(R4, STAMP_BYTES)
+    a.mov(R5, 0)
+    a.call(SKB_STORE_BYTES)
 
 
 def _emit_departure(a: Assembler, rule: Rule) -> None:

@@ -1,8 +1,8 @@
 """The memory an eBPF program shares with us: its layout, and how a rule is written into it.
 
-Per hook one map with RULE_BYTES per rule (counters, thresholds, the loss chain's table) and one such part for packets
-that no rule takes; per seeded rule one locked map with the generator's value and the chain's state.
-"""
+Per hook one map with RULE_BYTES per slot (counters, thresholds, the loss chain's table), the first of them for packets
+that no rule takes; and one map with a locked entry per slot: the generator's value and the chain's state. A rule keeps
+its slot for as long as the maps live, whether it is in force or not: nothing of it is wound back by a change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from harness.lossmodel import (
 from harness.placement import Rule
 from harness.profile import BlockLoss, TraceLoss
 
-COUNTERS = ("seen", "seen_bytes", "dropped", "dropped_bytes", "super_packets", "duplicated", "corrupted", "spare")
+COUNTERS = ("seen", "seen_bytes", "dropped", "super_packets", "duplicated", "corrupted", "spare", "spare_too")
 AT = {name: 8 * i for i, name in enumerate(COUNTERS)}
 DUPLICATE, CORRUPT, TABLE = 64, 72, 80
 OUTCOME_BYTES = 24  # limit on the first random word, next state, loss threshold
@@ -69,7 +69,9 @@ def asked_part(memory: bytes) -> bytes:
     return memory[DUPLICATE:RULE_BYTES]
 
 
-def lock_memory(rule: Rule) -> bytes:
+def lock_memory(rule: Rule | None) -> bytes:
+    if rule is None:
+        return bytes(LOCK_BYTES)
     chain = rule.profile.chain()
     state = first_state(chain, seed=rule.seed) if chain is not None else 0
     return struct.pack("<IIQQ", 0, state, rule.seed, 0)

@@ -9,6 +9,7 @@ from harness.lossmodel import GAMMA, MAX_OUTCOMES, MAX_STATES, MIX_ROUNDS
 from harness.net.bpf.assembler import (
     CLONE_REDIRECT,
     FP,
+    MAP_LOOKUP,
     PRANDOM_U32,
     R0,
     R1,
@@ -43,9 +44,10 @@ class ProgramBuilder:
     """Descriptors of the maps are known; `build` returns the code."""
 
     rules: tuple[Rule, ...]
+    slots: dict[Rule, int]
     memory_fd: int
-    lock_fds: dict[int, int]
-    trace_fds: dict[int, int]
+    lock_fd: int
+    trace_fds: dict[int, int]  # by slot
     port_index: int
     ingress: bool
     delays: Delays = field(default_factory=lambda: Delays())
@@ -66,11 +68,11 @@ class ProgramBuilder:
             if rule.takes_all():  # what follows is unreachable, and the verifier refuses dead code
                 break
         else:
-            self._count(len(self.rules))
+            self._count(0)
             a.exit(PASS)
         for number in taken:
             a.label(f"rule{number}")
-            self._count(number)
+            self._count(self.slots[self.rules[number]])
             self._decide(number)
         return a.assemble()
 
@@ -87,18 +89,18 @@ class ProgramBuilder:
         a.exit(PASS)
         a.label("original")
 
-    def _count(self, number: int) -> None:
-        """r9 = this rule's memory; one more packet seen, and a super-packet if it still holds several."""
+    def _count(self, slot: int) -> None:
+        """r9 = this slot's memory; one more packet seen, and a super-packet if it still holds several."""
         a = self.asm
-        a.map_value(R9, self.memory_fd, number * RULE_BYTES)
+        a.map_value(R9, self.memory_fd, slot * RULE_BYTES)
         a.mov(R1, 1)
         a.atomic_add(R9, AT["seen"], R1)
         a.load(4, R2, R6, _SKB_LEN)
         a.atomic_add(R9, AT["seen_bytes"], R2)
         a.load(4, R2, R6, _SKB_GSO_SEGS)
-        a.jump_if("le", R2, 1, f"single{number}")
+        a.jump_if("le", R2, 1, f"single{slot}")
         a.atomic_add(R9, AT["super_packets"], R1)
-        a.label(f"single{number}")
+        a.label(f"single{slot}")
 
     def _decide(self, number: int) -> None:
         a, rule = self.asm, self.rules[number]
@@ -108,7 +110,7 @@ class ProgramBuilder:
         elif isinstance(rule.profile.loss, BlockLoss):
             self._block(rule, drop=drop)
         else:
-            self._chain(number, drop=drop)
+            self._chain(number, drop=drop, live=live)
         a.label(live)
         if rule.profile.corrupt_percent:
             self._corrupt(number)
@@ -119,16 +121,25 @@ class ProgramBuilder:
         a.label(drop)
         a.mov(R1, 1)
         a.atomic_add(R9, AT["dropped"], R1)
-        a.load(4, R1, R6, _SKB_LEN)
-        a.atomic_add(R9, AT["dropped_bytes"], R1)
         a.exit(DROP)
 
-    def _chain(self, number: int, *, drop: str) -> None:
-        """Draw one 64-bit word, walk the table of the state held on arrival, decide, remember the next state."""
+    def _locked(self, number: int, *, live: str) -> None:
+        """r8 = the rule's generator and state, locked."""
         a = self.asm
-        a.map_value(R8, self.lock_fds[number])
+        a.store_number(4, FP, SCRATCH, self.slots[self.rules[number]])
+        a.map(R1, self.lock_fd)
+        a.mov(R2, FP)
+        a.alu("add", R2, SCRATCH)
+        a.call(MAP_LOOKUP)
+        a.jump_if("eq", R0, 0, live)  # never: but the verifier wants it asked
+        a.mov(R8, R0)
         a.mov(R1, R8)
         a.call(SPIN_LOCK)
+
+    def _chain(self, number: int, *, drop: str, live: str) -> None:
+        """Draw one 64-bit word, walk the table of the state held on arrival, decide, remember the next state."""
+        a = self.asm
+        self._locked(number, live=live)
         a.load(8, R7, R8, 8)
         a.constant(R1, GAMMA)
         a.alu("add", R7, R1)
@@ -165,9 +176,7 @@ class ProgramBuilder:
 
     def _trace(self, number: int, loss: TraceLoss, *, drop: str, live: str) -> None:
         a, length = self.asm, len(loss.pattern())
-        a.map_value(R8, self.lock_fds[number])
-        a.mov(R1, R8)
-        a.call(SPIN_LOCK)
+        self._locked(number, live=live)
         a.load(8, R7, R8, 16)
         a.mov(R1, R7)
         a.alu("add", R1, 1)
@@ -180,7 +189,7 @@ class ProgramBuilder:
         a.mov(R1, R7)
         a.alu("rsh", R1, 6)
         a.alu("lsh", R1, 3)
-        a.map_value(R2, self.trace_fds[number])
+        a.map_value(R2, self.trace_fds[self.slots[self.rules[number]]])
         a.alu("add", R2, R1)
         a.load(8, R3, R2)
         a.alu("and", R7, 63)

@@ -5,14 +5,19 @@ qdisc keeps it until then. Everything else is the ebpf backend."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from pyroute2 import IPRoute
+
+from harness.counted import Counters, Detour
 from harness.net.impair import ebpf
-from harness.net.impair.base import Counters, HookPoint
+from harness.net.impair.base import HookPoint, Look
 from harness.net.impair.cbpf_program import classifier
-from harness.net.impair.clsact import PARENT, ensure_clsact
+from harness.net.impair.clsact import PARENT, TC_H_ROOT, ensure_clsact
 from harness.net.impair.ebpf_delay import Delays
-from harness.net.impair.netem import limit_packets
-from harness.net.kinds import TC_H_ROOT
-from harness.placement import Rule
+from harness.net.impair.netem_options import limit_packets
+from harness.net.rtnl_messages import Filter
+from harness.placement import Hook, Rule
 from harness.profile import Match, Profile
 
 REDIRECT_PRIO = 2
@@ -35,15 +40,30 @@ class EdtBackend(ebpf.EbpfBackend):
 
     name = "edt"
 
-    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> Counters:
+    def __init__(
+        self, switch: IPRoute, *, namespace: str, state: dict[str, Any] | None = None, rules: Any = None
+    ) -> None:
+        super().__init__(switch, namespace=namespace, state=state, rules=rules)
+        self._queued = {hook for hook in self._placed if switch.link_lookup(ifname=_device(hook))}
+
+    def expect(self, point: HookPoint, rules: tuple[Rule, ...]) -> None:
+        super().expect(point, rules)
+        self._hold(point, rules)
+
+    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> None:
+        self._hold(point, rules)
+        super().put(point, rules)
+
+    def _hold(self, point: HookPoint, rules: tuple[Rule, ...]) -> None:
+        """Before packets are stamped, and from the beginning where a rule will need it: all then take the same way."""
         held = [rule.profile for rule in rules if rule.profile.delay is not None]
-        if held:  # before packets are stamped
+        if held and point.hook not in self._queued:
+            self._queued.add(point.hook)
             self._put_queue(point, max(limit_packets(profile) for profile in held))
-        return super().put(point, rules)
 
     def _put_queue(self, point: HookPoint, limit: int) -> None:
         """Made once and kept: without a stamp fq lets a packet through at once."""
-        name = f"e{point.hook.rank}{point.hook.direction[0]}"
+        name = _device(point.hook)
         known = self._switch.link_lookup(ifname=name)
         if not known:
             self._switch.link("add", ifname=name, kind="ifb", mtu=max(point.mtu, 1500))
@@ -62,3 +82,27 @@ class EdtBackend(ebpf.EbpfBackend):
     def _delays(self, point: HookPoint, rules: tuple[Rule, ...]) -> Delays:
         del point, rules
         return Delays(stamp=True)
+
+    def _is_ours(self, one: Filter, point: HookPoint, program: int) -> bool:
+        return super()._is_ours(one, point, program) or (
+            point.hook in self._queued and one.priority == REDIRECT_PRIO and one.instructions == classifier(Match())
+        )
+
+    def detours(self, point: HookPoint, look: Look, counters: Counters) -> tuple[Detour, ...]:
+        """Every packet that survives its rule waits in the queue, if only for a moment."""
+        device = look.device(_device(point.hook)) if point.hook in self._queued else None
+        if device is None:
+            return ()
+        queue = next((q for q in look.qdiscs.get(device.index, ()) if q.parent == TC_H_ROOT), None)
+        into = sum(c.seen - c.dropped + c.duplicated for c in counters.values())
+        return (
+            Detour(
+                place=f"{point.hook.name}: fq of {device.name}", into=into, returned=device.tx_packets,
+                dropped=device.tx_dropped + device.rx_dropped + (queue.dropped if queue else 0),
+                waiting=queue.waiting if queue else 0,
+            ),
+        )  # fmt: skip
+
+
+def _device(hook: Hook) -> str:
+    return f"e{hook.rank}{hook.direction[0]}"

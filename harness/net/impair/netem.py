@@ -6,25 +6,30 @@ the MTU, and nothing is reported back to the sender. The kernel feeds them back 
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
+from harness.counted import UNMATCHED, Counters, Detour, ReadBack, RuleCounters, added
 from harness.net import kinds
-from harness.net.impair.base import UNMATCHED, Counters, HookPoint, RuleCounters
+from harness.net.impair.base import HookPoint, Look
 from harness.net.impair.cbpf_program import classifier
-from harness.net.impair.clsact import PARENT, ensure_clsact, filters_of
-from harness.net.impair.oversize import OversizeCounter, action_packets
+from harness.net.impair.clsact import PARENT, ensure_clsact, filters_at
+from harness.net.impair.netem_options import decoded, differences, mean_loss_of, options_of
+from harness.net.impair.oversize import OversizeCounter, is_counter, oversize
+from harness.net.rtnl import Reader
+from harness.net.rtnl_messages import Filter
 from harness.placement import Hook, Rule
-from harness.profile import BlockLoss, GilbertElliottLoss, IidLoss, Profile, State4Loss, TraceLoss
+from harness.profile import BlockLoss, Match, Profile, TraceLoss
 
 FIRST_PRIO = 2
-OVERSIZE = "oversize"  # beside the rule labels, which all begin with a number
+REST_PRIO = 0x7000  # behind every rule
+REST = "rest"  # beside the places of rules, which all begin with a number
 Raw = tuple[int, int, int]
-DEFAULT_LIMIT_PACKETS = 1000
-ASSUMED_PACKETS_PER_S = 1_000_000  # for sizing the queue of a delay when no rate is given
 
 
 def refusal(profile: Profile) -> str | None:
@@ -38,94 +43,9 @@ def refusal(profile: Profile) -> str | None:
     return None
 
 
-def limit_packets(profile: Profile) -> int:
-    """Room for everything that waits, or netem drops it and calls it loss."""
-    if profile.queue_limit_packets is not None:
-        return profile.queue_limit_packets
-    if profile.delay is None:
-        return DEFAULT_LIMIT_PACKETS
-    hold_s = (profile.delay.mean_ms + 4 * profile.delay.jitter_ms) / 1000
-    rate = profile.rate_mbit * 1e6 / 8 / 128 if profile.rate_mbit else ASSUMED_PACKETS_PER_S
-    return DEFAULT_LIMIT_PACKETS + math.ceil(min(rate, ASSUMED_PACKETS_PER_S) * hold_s * 1.5)
-
-
-def options_of(rule: Rule) -> dict[str, Any]:
-    """netem's options in netem's own units, by the names kinds.netem_parameters takes."""
-    profile, u32 = rule.profile, kinds.netem_u32
-    options: dict[str, Any] = {"limit": limit_packets(profile), "seed": rule.seed}
-    correlations = {"delay": 0, "loss": 0, "duplicate": 0}
-    options.update(_loss_options(profile, correlations))
-    if profile.delay is not None:
-        options["latency_ns"] = round(profile.delay.mean_ms * 1e6)
-        options["jitter_ns"] = round(profile.delay.jitter_ms * 1e6)
-        correlations["delay"] = u32(profile.delay.correlation_percent / 100)
-        if profile.delay.distribution != "uniform" and profile.delay.jitter_ms:
-            options["distribution"] = profile.delay.distribution
-    if profile.reorder is not None:
-        options["gap"] = profile.reorder.gap
-        options["reorder"] = {
-            "probability": u32(profile.reorder.percent / 100),
-            "correlation": u32(profile.reorder.correlation_percent / 100),
-        }
-    if profile.duplicate_percent:
-        options["duplicate"] = u32(profile.duplicate_percent / 100)
-    # A change keeps every attribute that is not sent: what is not asked for goes as zero.
-    options["corrupt"] = {"probability": u32(profile.corrupt_percent / 100), "correlation": 0}
-    options["rate_bytes_s"] = round((profile.rate_mbit or 0.0) * 1e6 / 8)
-    slot = profile.slot
-    options["slot"] = {
-        "min_delay": round(slot.min_ms * 1e6) if slot else 0, "max_delay": round(slot.max_ms * 1e6) if slot else 0,
-        "max_packets": slot.packets if slot else 0, "max_bytes": slot.bytes if slot else 0,
-        "dist_delay": 0, "dist_jitter": 0,
-    }  # fmt: skip
-    options["ecn"] = int(profile.ecn)
-    options["corr"] = correlations
-    return options
-
-
-def differences(asked: dict[str, Any], real: dict[str, Any]) -> list[str]:
-    """Names whose value in the kernel is not the asked one; absent and zero are the same. The delay table and the seed
-    (before 6.6) are never dumped."""
-
-    def plain(value: Any) -> Any:
-        return {k: v for k, v in value.items() if v} if isinstance(value, dict) else value or 0
-
-    names = {*asked, *real} - {"distribution", "seed"}
-    limitless = {"max_packets", "max_bytes"}  # the kernel dumps "no limit" for the zero that was sent
-    out = []
-    for name in sorted(names):
-        wanted, found = plain(asked.get(name, 0)), plain(real.get(name, 0))
-        if name == "slot" and isinstance(found, dict) and not wanted:
-            found = {k: v for k, v in found.items() if k not in limitless}
-        if (wanted or 0) != (found or 0):
-            out.append(name)
-    return out
-
-
-def _loss_options(profile: Profile, correlations: dict[str, int]) -> dict[str, Any]:
-    u32, loss = kinds.netem_u32, profile.loss
-    if isinstance(loss, IidLoss):
-        correlations["loss"] = u32(loss.correlation_percent / 100)
-        return {"loss": u32(loss.percent / 100)}
-    if isinstance(loss, GilbertElliottLoss):
-        good, bad = loss.chain().states
-        return {
-            "gilbert": {
-                "p": u32(good[0].probability), "r": u32(bad[0].probability),
-                "h": u32(1 - bad[0].loss), "k1": u32(good[0].loss),
-            }
-        }  # fmt: skip
-    if isinstance(loss, State4Loss):
-        return {
-            "state4": {
-                name: u32(getattr(loss, f"{name}_percent") / 100) for name in ("p13", "p31", "p32", "p14", "p23")
-            }
-        }
-    return {}
-
-
 class NetemBackend:
-    """See base.Backend."""
+    """See base.Backend. Every entry of the experiment has an IFB of its own at a hook, in force or not: what waits in
+    one still leaves, and a rule that comes back finds its channel where it left it."""
 
     name = "netem"
 
@@ -134,66 +54,108 @@ class NetemBackend:
     ) -> None:
         self._switch = switch
         self._namespace = namespace
+        self._reader: Reader | None = None
         self._oversize = OversizeCounter(switch)
-        self._rules: dict[Hook, tuple[Rule, ...]] = dict(rules or {})
-        self._start: dict[Hook, dict[str, list[int]]] = {}
+        self._rules: dict[Hook, tuple[Rule, ...]] = dict(rules or {})  # in force
+        self._slots: dict[Hook, dict[str, int]] = {}  # a rule's place -> the number of its device
+        self._holds: dict[Hook, dict[str, Rule]] = {}  # a rule's place -> the rule that its device holds
+        self._start: dict[Hook, dict[str, Raw]] = {}  # by the rule's place; counted when its rule began
+        self._redirected: dict[Hook, dict[str, int]] = {}  # counted by filters that are gone
+        self._past: dict[Hook, Counters] = {}
         self._tables: set[int] = set()  # devices whose qdisc holds a delay table
-        for hook, start in (state or {}).items():
-            self._start[Hook.named(hook)] = start
-        for place, here in self._rules.items():
-            for number, rule in enumerate(here):
-                if "distribution" in options_of(rule):
-                    self._tables |= set(switch.link_lookup(ifname=_device_name(place, number)))
+        for name, saved in (state or {}).items():
+            self._attach(Hook.named(name), saved)
 
-    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> Counters:
+    def _attach(self, hook: Hook, saved: dict[str, Any]) -> None:
+        """To what another process put in force."""
+        self._slots[hook] = saved["slots"]
+        self._start[hook] = {place: (raw[0], raw[1], raw[2]) for place, raw in saved["start"].items()}
+        self._holds[hook] = {rule.place: rule for rule in self._rules[hook]}
+        for rule in self._rules[hook]:
+            if "distribution" in options_of(rule):
+                self._tables |= set(self._switch.link_lookup(ifname=self._device_name(hook, rule)))
+
+    def _device_name(self, hook: Hook, rule: Rule) -> str:
+        return f"i{hook.rank}{hook.direction[0]}{self._slots[hook][rule.place]}"
+
+    def expect(self, point: HookPoint, rules: tuple[Rule, ...]) -> None:
+        """Their channels stand before the first packet."""
+        ensure_clsact(self._switch, point.port_index)
+        for rule in rules:
+            self._prepare(point, rule)
+
+    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> None:
         ensure_clsact(self._switch, point.port_index)
         known, before = point.hook in self._rules, self._rules.get(point.hook, ())
         if not known:
             self._oversize.put(point)
-        early = self.counters(point) if known else {}
-        forgotten: set[str] = set()
-        start: dict[int, Raw] = {}  # what each place has counted when its new rule begins
-        for number, rule in enumerate(rules):
-            device = self._device(point, number)
-            old = before[number] if number < len(before) else None
-            made_anew = self._put_netem(device, rule)
-            if old is None or made_anew:
-                start[number] = self._raw(point, number)  # before its first packet comes
-            forgotten |= {old.label} if old is not None and made_anew else set()
-            if old is None or old.match != rule.match:
-                self._redirect(point, number, rule, device)
+        for rule in rules:
+            self._prepare(point, rule)
+        changed = [
+            number
+            for number, (old, new) in enumerate(zip_longest(before, rules))
+            if old is None or new is None or (old.match, old.place) != (new.match, new.place)
+        ]
+        self._keep_redirected(point, [before[number] for number in changed if number < len(before)])
+        for number in changed:
+            if number < len(rules):
+                self._redirect(point, number, rules[number])
         for number in range(len(rules), len(before)):
-            # The qdisc stays, so that what waits in it still leaves; nothing new is sent there.
             self._switch.tc(
                 "del-filter", "bpf", point.port_index, handle=1, parent=PARENT[point.hook.direction],
                 prio=FIRST_PRIO + number,
             )  # fmt: skip
-        # One reading ends the old rule and begins the new one: no packet falls between two.
-        now = {number: self._raw(point, number) for number in range(max(len(rules), len(before)))}
-        final = self._final(point, before, early, forgotten, now) if known else {}
         self._rules[point.hook] = rules
-        begins = {rule.label: list(start.get(n, now[n])) for n, rule in enumerate(rules)}
-        self._start[point.hook] = {**begins, OVERSIZE: [self._oversize.count(point)]}
-        return final
+        if not known:
+            self._count_the_rest(point)
+            self._begin_rest(point)
 
-    def _final(
-        self, point: HookPoint, before: tuple[Rule, ...], early: Counters, forgotten: set[str], now: dict[int, Raw]
-    ) -> Counters:
-        """Read after the change; before it only where the change wiped the counter out."""
-        late = self._counted(point, now)
-        lost = forgotten | {rule.label for rule in before if rule.profile.duplicate_percent}
-        return {label: early[label] if label in lost else count for label, count in late.items()}
+    def _keep_redirected(self, point: HookPoint, rules: list[Rule]) -> None:
+        """A filter that is replaced takes its counter with it."""
+        look = self._look() if rules else None
+        for rule in rules:
+            kept = self._redirected.setdefault(point.hook, {})
+            kept[rule.place] = self._raw(point, rule, look)[0]
 
-    def _redirect(self, point: HookPoint, number: int, rule: Rule, device: int) -> None:
+    def _prepare(self, point: HookPoint, rule: Rule) -> None:
+        """The rule's device with its qdisc; a rule that it holds already is left alone."""
+        slots = self._slots.setdefault(point.hook, {})
+        slots.setdefault(rule.place, len(slots))
+        holds, start = self._holds.setdefault(point.hook, {}), self._start.setdefault(point.hook, {})
+        if holds.get(rule.place) == rule:
+            return
+        old = holds.get(rule.place)
+        device = self._device(point, rule)
+        early = self._raw(point, old) if old is not None else None
+        made_anew = self._put_netem(device, rule)
+        if old is not None and early is not None:
+            # A change in place keeps counting: what was counted until after it is the old rule's.
+            final = self._counted_since(old, early if made_anew else self._raw(point, old), start[rule.place])
+            self._past[point.hook] = added(self._past.get(point.hook, {}), {old.label: final})
+        holds[rule.place] = rule
+        start[rule.place] = self._raw(point, rule)
+
+    def _redirect(self, point: HookPoint, number: int, rule: Rule) -> None:
+        target = self._device(point, rule)
         self._switch.tc(
             "replace-filter", "bpf", point.port_index, handle=1, parent=PARENT[point.hook.direction],
             prio=FIRST_PRIO + number, ops=classifier(rule.match),
-            action={"kind": "mirred", "direction": "egress", "action": "redirect", "ifindex": device},
+            action={"kind": "mirred", "direction": "egress", "action": "redirect", "ifindex": target},
         )  # fmt: skip
 
-    def _device(self, point: HookPoint, number: int) -> int:
-        """The IFB of this rule's place; made once, kept."""
-        name = _device_name(point.hook, number)
+    def _count_the_rest(self, point: HookPoint) -> None:
+        """Behind all rules: what none of them took is counted by an action that lets it pass."""
+        try:
+            self._switch.tc(
+                "replace-filter", "bpf", point.port_index, handle=1, parent=PARENT[point.hook.direction],
+                prio=REST_PRIO, ops=classifier(Match()), action={"kind": "gact", "action": "ok"},
+            )  # fmt: skip
+        except NetlinkError:  # no act_gact here: what no rule takes is not counted then
+            return
+
+    def _device(self, point: HookPoint, rule: Rule) -> int:
+        """Made once, kept."""
+        name = self._device_name(point.hook, rule)
         found = self._switch.link_lookup(ifname=name)
         if not found:
             self._switch.link("add", ifname=name, kind="ifb", mtu=max(point.mtu, 1500))
@@ -216,85 +178,112 @@ class NetemBackend:
             self._tables.add(device)
         return remake
 
-    def _qdisc(self, point: HookPoint, number: int) -> Any:
-        for message in self._switch.get_qdiscs(self._device(point, number)):
-            if message.get_attr("TCA_KIND") == "netem":
-                return message
-        return None
+    # --- reading ---------------------------------------------------------------------------------------------------
 
-    def read_back(self, point: HookPoint) -> list[dict[str, Any]]:
-        """Field by field."""
-        attached = len(filters_of(self._switch, point.port_index, point.hook.direction)) - 1
-        out = []
+    def _look(self) -> Look:
+        self._reader = self._reader or Reader(self._namespace)
+        return Look.now(self._reader)
+
+    def restart(self, point: HookPoint) -> None:
+        """Counters only: a channel goes on where the probes left it, in its long run; netem would begin in the good
+        state."""
+        look = self._look()
+        self._past.pop(point.hook, None)
+        for place, rule in self._holds.get(point.hook, {}).items():
+            self._start[point.hook][place] = self._raw(point, rule, look)
+        self._begin_rest(point, look)
+
+    def _begin_rest(self, point: HookPoint, look: Look | None = None) -> None:
+        filters = filters_at(point, look or self._look())
+        self._start[point.hook][REST] = (_rest(filters) or 0, oversize(filters, point), 0)
+
+    def read_back(self, point: HookPoint, look: Look) -> list[ReadBack]:
+        """Field by field; and each rule's filter with its program and its way to the IFB."""
+        filters = {one.priority: one for one in filters_at(point, look)}
+        count = len(filters_at(point, look))
+        out, ours = [], 0
         for number, rule in enumerate(self._rules[point.hook]):
-            qdisc = self._qdisc(point, number)
-            real = {} if qdisc is None else decoded(qdisc.get_attr("TCA_OPTIONS"))
+            device = look.device(self._device_name(point.hook, rule))
+            one = filters.get(FIRST_PRIO + number)
+            filtered = (
+                one is not None and device is not None and one.instructions == classifier(rule.match)
+                and one.target == device.index
+            )  # fmt: skip
+            ours += filtered
+            real = self._real(device.index) if device is not None else {}
             differs = differences(options_of(rule), real)
             out.append(
-                {
-                    "rule": rule.label, "attached": number < attached and qdisc is not None, "equal": not differs,
-                    "differs": differs, "seed": real.get("seed"), "mean_loss": rule.profile.mean_loss(),
-                }
+                ReadBack(
+                    rule=rule.label, attached=filtered and bool(real), equal=not differs, differs=tuple(differs),
+                    seed=real.get("seed"), mean_loss=mean_loss_of(real) if real else None,
+                )
             )  # fmt: skip
-        return out or [{"rule": UNMATCHED, "attached": True, "equal": True, "mean_loss": 0.0}]
+        ours += sum(is_counter(one, point) for one in filters.values()) + (REST_PRIO in filters)
+        out = out or [ReadBack(rule=UNMATCHED, attached=True, equal=True, mean_loss=0.0)]
+        return [replace(one, foreign=count - ours) for one in out]
 
-    def _raw(self, point: HookPoint, number: int) -> Raw:
+    def _real(self, device: int) -> dict[str, Any]:
+        """The kernel's own numbers; empty if there is no netem there."""
+        for message in self._switch.get_qdiscs(device):
+            if message.get_attr("TCA_KIND") == "netem":
+                return decoded(message.get_attr("TCA_OPTIONS"))
+        return {}
+
+    def _raw(self, point: HookPoint, rule: Rule, look: Look | None = None) -> Raw:
         """(packets redirected to the IFB, packets it let out, packets it dropped)."""
-        qdisc = self._qdisc(point, number)
-        if qdisc is None:
+        look = look or self._look()
+        device = look.device(self._device_name(point.hook, rule))
+        if device is None:
             return 0, 0, 0
-        stats = qdisc.get_attr("TCA_STATS2")
-        basic, queue = stats.get_attr("TCA_STATS_BASIC"), stats.get_attr("TCA_STATS_QUEUE")
-        redirected = action_packets(self._switch, point, prio=FIRST_PRIO + number)
-        return redirected, basic["packets"] + queue["qlen"], queue["drops"]
+        queue = next((one for one in look.qdiscs.get(device.index, ()) if one.kind == "netem"), None)
+        redirected = self._redirected.get(point.hook, {}).get(rule.place, 0)
+        redirected += sum(one.acted or 0 for one in filters_at(point, look) if one.target == device.index)
+        return (redirected, queue.packets + queue.waiting, queue.dropped) if queue is not None else (redirected, 0, 0)
 
-    def counters(self, point: HookPoint) -> Counters:
-        return self._counted(point, {n: self._raw(point, n) for n in range(len(self._rules[point.hook]))})
+    def counters(self, point: HookPoint, look: Look) -> Counters:
+        now: Counters = {}
+        for place, rule in self._holds.get(point.hook, {}).items():
+            now[rule.label] = self._counted_since(rule, self._raw(point, rule, look), self._start[point.hook][place])
+        filters = filters_at(point, look)
+        rest, start = _rest(filters), self._start[point.hook].get(REST, (0, 0, 0))
+        now[UNMATCHED] = RuleCounters(
+            seen=rest - start[0] if rest is not None else 0, super_packets=oversize(filters, point) - start[1]
+        )
+        return added(self._past.get(point.hook, {}), now)
 
-    def _counted(self, point: HookPoint, raw: dict[int, Raw]) -> Counters:
-        out: Counters = {}
-        for number, rule in enumerate(self._rules[point.hook]):
-            start = self._start.get(point.hook, {}).get(rule.label, [0, 0, 0])
-            redirected, let_out, dropped = (n - s for n, s in zip(raw[number], start, strict=True))
-            # The qdisc's own count outlives its filter; but a duplicate is let out once more than it was seen.
-            seen = redirected if rule.profile.duplicate_percent else let_out + dropped
-            duplicated = max(let_out + dropped - seen, 0)
-            out[rule.label] = RuleCounters(seen=seen, dropped=dropped, duplicated=duplicated, damage_counted=False)
-        over = self._oversize.count(point) - self._start.get(point.hook, {}).get(OVERSIZE, [0])[0]
-        out[UNMATCHED] = RuleCounters(seen=0, dropped=0, super_packets=over)
-        return out
+    def _counted_since(self, rule: Rule, raw: Raw, start: Raw) -> RuleCounters:
+        redirected, let_out, dropped = (n - s for n, s in zip(raw, start, strict=True))
+        # The qdisc's own count outlives its filter; but a duplicate is let out once more than it was seen.
+        seen = redirected if rule.profile.duplicate_percent else let_out + dropped
+        duplicated = max(let_out + dropped - seen, 0)
+        return RuleCounters(seen=seen, dropped=dropped, duplicated=duplicated, damage_counted=False)
+
+    def detours(self, point: HookPoint, look: Look, counters: Counters) -> tuple[Detour, ...]:
+        """What netem lets out is fed back by its IFB."""
+        out = []
+        for rule in self._holds.get(point.hook, {}).values():
+            device = look.device(self._device_name(point.hook, rule))
+            count = counters.get(rule.label)
+            if device is None or count is None:
+                continue
+            waiting = sum(one.waiting for one in look.qdiscs.get(device.index, ()) if one.kind == "netem")
+            out.append(
+                Detour(
+                    place=f"{point.hook.name}: ifb {device.name}", into=count.seen - count.dropped + count.duplicated,
+                    returned=device.tx_packets, dropped=device.tx_dropped + device.rx_dropped, waiting=waiting,
+                )
+            )  # fmt: skip
+        return tuple(out)
 
     def state(self) -> dict[str, Any]:
-        return {hook.name: start for hook, start in self._start.items()}
+        return {hook.name: {"slots": self._slots[hook], "start": start} for hook, start in self._start.items()}
 
     def close(self) -> None:
-        """Nothing is held: qdiscs live as long as their devices."""
+        """Qdiscs live as long as their devices."""
+        if self._reader is not None:
+            self._reader.close()
 
 
-def _device_name(hook: Hook, number: int) -> str:
-    return f"i{hook.rank}{hook.direction[0]}{number}"
-
-
-def decoded(options: Any) -> dict[str, Any]:
-    """A dump in the names of `options_of`."""
-    out: dict[str, Any] = {name: options[name] for name in ("limit", "loss", "gap", "duplicate")}
-    plain = {
-        "TCA_NETEM_LATENCY64": "latency_ns", "TCA_NETEM_JITTER64": "jitter_ns", "TCA_NETEM_ECN": "ecn",
-        "TCA_NETEM_PRNG_SEED": "seed", "TCA_NETEM_RATE64": "rate_bytes_s",
-    }  # fmt: skip
-    structs = {
-        "TCA_NETEM_CORR": "corr", "TCA_NETEM_REORDER": "reorder", "TCA_NETEM_CORRUPT": "corrupt",
-        "TCA_NETEM_SLOT": "slot",
-    }  # fmt: skip
-    for name, value in options["attrs"]:
-        if name in plain:
-            out[plain[name]] = value
-        elif name in structs:
-            out[structs[name]] = {key: value[key] for key, _ in type(value).fields}
-        elif name == "TCA_NETEM_RATE":
-            out.setdefault("rate_bytes_s", value["rate"])
-        elif name == "TCA_NETEM_LOSS":
-            for model, numbers in value["attrs"]:
-                kind = "gilbert" if model == "NETEM_LOSS_GE" else "state4"
-                out[kind] = {key: numbers[key] for key, _ in type(numbers).fields}
-    return out
+def _rest(filters: Sequence[Filter]) -> int | None:
+    """Packets that no rule took; None where that is not counted."""
+    return next((one.acted for one in filters if one.priority == REST_PRIO), None)

@@ -4,13 +4,16 @@ mirrors it to a dead end, and the mirror action's own counter is the answer."""
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from pyroute2 import IPRoute
 
 from harness.net.impair.base import HookPoint
 from harness.net.impair.clsact import PARENT, ensure_clsact
+from harness.net.rtnl_messages import Filter
 
 DEAD_END = "oversize"
+PRIORITY = 1
 ETHERNET_HEADER = 14
 LOAD_LENGTH, IF_GREATER, RETURN = 0x80, 0x25, 0x06
 
@@ -38,25 +41,16 @@ class OversizeCounter:
     def put(self, point: HookPoint) -> None:
         ensure_clsact(self._switch, point.port_index)
         self._switch.tc(
-            "replace-filter", "bpf", point.port_index, handle=1, parent=PARENT[point.hook.direction], prio=1,
+            "replace-filter", "bpf", point.port_index, handle=1, parent=PARENT[point.hook.direction], prio=PRIORITY,
             ops=longer_than(point.mtu + ETHERNET_HEADER),
             action={"kind": "mirred", "direction": "egress", "action": "mirror", "ifindex": self._dead_end()},
         )  # fmt: skip
 
-    def count(self, point: HookPoint) -> int:
-        return action_packets(self._switch, point, prio=1)
+
+def is_counter(one: Filter, point: HookPoint) -> bool:
+    return one.priority == PRIORITY and one.instructions == longer_than(point.mtu + ETHERNET_HEADER)
 
 
-def action_packets(switch: IPRoute, point: HookPoint, *, prio: int) -> int:
-    """Packets that met the action of the filter with this priority."""
-    total = 0
-    for message in switch.get_filters(index=point.port_index, parent=PARENT[point.hook.direction]):
-        options = message.get_attr("TCA_OPTIONS")
-        if message["info"] >> 16 != prio or options is None:
-            continue
-        for name in ("TCA_BPF_ACT", "TCA_U32_ACT", "TCA_MATCHALL_ACT"):
-            for _, action in (options.get_attr(name) or {"attrs": []})["attrs"]:
-                stats = action.get_attr("TCA_ACT_STATS")
-                if stats is not None:
-                    total += stats.get_attr("TCA_STATS_BASIC")["packets"]
-    return total
+def oversize(filters: Sequence[Filter], point: HookPoint) -> int:
+    """Super-packets that came to this hook."""
+    return sum(one.acted or 0 for one in filters if is_counter(one, point))

@@ -9,20 +9,26 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import struct
 import subprocess
 import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from pyroute2 import IPRoute
 
-from harness.errors import NotAbleError
+from harness.contract import derive_seed
+from harness.counted import Counters, Detour, Held, ReadBack
+from harness.errors import NotAbleError, RunError
 from harness.net import namespaces
 from harness.net.bpf import syscalls
 from harness.net.bpf.assembler import R1, R2, R6, REDIRECT, Assembler
 from harness.net.impair import ebpf
-from harness.net.impair.base import Counters, HookPoint
-from harness.net.impair.clsact import PARENT, ensure_clsact
+from harness.net.impair.base import HookPoint, Look
+from harness.net.impair.clsact import PARENT, TC_H_ROOT, ensure_clsact
 from harness.net.impair.ebpf_delay import Delays
 from harness.net.impair.ebpf_program import DUPLICATE_MARK, SKB_MARK
 from harness.placement import Hook, Rule
@@ -31,6 +37,7 @@ from harness.profile import Profile
 PACKETS_PER_S = 40_000  # of MTU size, all links together; a busy machine carries fewer, and the proof shows it
 TUNSETIFF, IFF_TAP_NO_PI = 0x400454CA, 0x0002 | 0x1000
 QUEUE_PACKETS = 20_000
+ANSWER_S = 30.0  # a wire that has not answered by then never will
 
 
 def refusal(profile: Profile) -> str | None:
@@ -64,30 +71,64 @@ class RelayBackend(ebpf.EbpfBackend):
     ) -> None:
         super().__init__(switch, namespace=namespace, state=state, rules=rules)
         self._taps: dict[Hook, tuple[int, int]] = {}  # descriptor, interface index
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._heard = b""
 
-    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> Counters:
+    def expect(self, point: HookPoint, rules: tuple[Rule, ...]) -> None:
+        """Wires are opened before traffic flows: a new one means a new process for all of them."""
+        super().expect(point, rules)
+        if any(rule.profile.delay is not None for rule in rules) and point.hook not in self._taps:
+            self._open_tap(point)
+
+    def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> None:
         held = [rule for rule in rules if rule.profile.delay is not None]
         if len(held) > 1:
             step = "one [[impair]] with a delay per host"
             raise NotAbleError("backend relay holds back by one rule per hook", next_step=step)
         if held and point.hook not in self._taps:
             self._open_tap(point)
-        final = super().put(point, rules)
         if point.hook in self._taps:
+            # In this order the first packet that is held back already meets its delay.
             self._tell(point.hook, held[0] if held else None)
-        return final
+        super().put(point, rules)
 
     def _delays(self, point: HookPoint, rules: tuple[Rule, ...]) -> Delays:
         del rules
         return Delays(detour=self._taps[point.hook][1] if point.hook in self._taps else 0)
 
-    def read_back(self, point: HookPoint) -> list[dict[str, Any]]:
+    def read_back(self, point: HookPoint, look: Look) -> list[ReadBack]:
         """The program may be in force while the wire behind it is dead."""
-        entries = super().read_back(point)
-        if point.hook in self._taps and (self._process is None or self._process.poll() is not None):
-            entries = [{**entry, "attached": False} for entry in entries]
+        entries = super().read_back(point, look)
+        if point.hook in self._taps and not self._alive():
+            entries = [replace(entry, attached=False) for entry in entries]
         return entries
+
+    def _alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def detours(self, point: HookPoint, look: Look, counters: Counters) -> tuple[Detour, ...]:
+        """What a rule with a delay lets live goes to the tap; the wire writes it back there."""
+        if point.hook not in self._taps:
+            return ()
+        tap = look.links.get(self._taps[point.hook][1])
+        if tap is None:
+            return ()
+        held = {rule.label for rule in self._placed[point.hook].slots if rule.profile.delay is not None}
+        queued = sum(one.dropped for one in look.qdiscs.get(tap.index, ()) if one.parent == TC_H_ROOT)
+        return (
+            Detour(
+                place=f"{point.hook.name}: wire of {tap.name}",
+                into=sum(c.seen - c.dropped for label, c in counters.items() if label in held),
+                returned=tap.rx_packets, dropped=tap.tx_dropped + tap.rx_dropped + queued,
+            ),
+        )  # fmt: skip
+
+    def held(self) -> dict[Hook, Held]:
+        """What the wires say of themselves since they were told their last order."""
+        if not self._alive():
+            return {}
+        by_wire = self._ask({"report": True})["wires"]
+        return {hook: Held(**by_wire[str(fd)]) for hook, (fd, _) in self._taps.items() if str(fd) in by_wire}
 
     def _open_tap(self, point: HookPoint) -> None:
         name = f"t{point.hook.rank}{point.hook.direction[0]}"
@@ -120,9 +161,10 @@ class RelayBackend(ebpf.EbpfBackend):
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "harness.net.relay_process"],
                 pass_fds=descriptors,
-                stdin=subprocess.PIPE, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is for us; the wire ends when its orders end
             )  # fmt: skip
+        self._heard = b""
         for hook, rule in self._held.items():
             self._tell(hook, rule)
 
@@ -137,19 +179,37 @@ class RelayBackend(ebpf.EbpfBackend):
         }
 
     def _tell(self, hook: Hook, rule: Rule | None) -> None:
-        assert self._process is not None and self._process.stdin is not None
-        order = {"wire": self._taps[hook][0], "seed": rule.seed if rule else 0}
+        order: dict[str, Any] = {"wire": self._taps[hook][0], "seed": derive_seed(rule.seed, "delay") if rule else 0}
         if rule is not None:
             order |= rule.profile.model_dump(include={"delay", "reorder"})
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
+        self._ask(order)
+
+    def _ask(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Returns when the wire has obeyed: a process may start late, and packets must not run ahead of it."""
+        assert self._process is not None and self._process.stdin is not None and self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(order).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise RunError("the wire that holds packets back has ended") from None
+        limit = time.monotonic() + ANSWER_S
+        while b"\n" not in self._heard:
+            ready = select.select([self._process.stdout], [], [], max(limit - time.monotonic(), 0))[0]
+            data = os.read(self._process.stdout.fileno(), 65536) if ready else b""
+            if not data:
+                raise RunError(f"the wire that holds packets back {'has ended' if ready else 'does not answer'}")
+            self._heard += data
+        line, _, self._heard = self._heard.partition(b"\n")
+        return dict(json.loads(line))
 
     def _stop(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-            assert self._process.stdin is not None
-            self._process.stdin.close()
+            assert self._process.stdin is not None and self._process.stdout is not None
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
+            self._process.stdout.close()
             self._process = None
 
     def close(self) -> None:

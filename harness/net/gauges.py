@@ -1,0 +1,170 @@
+"""Readers into every namespace of a star, opened once: counters of ports, queues and sockets, and who changed what."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from harness.counted import LinkCounts, Queue, Sockets
+from harness.net import namespaces, shaping
+from harness.net.bpf import syscalls
+from harness.net.impair.base import Look
+from harness.net.rtnl import Monitor, Reader
+from harness.net.rtnl_messages import Link, Qdisc
+from harness.net.star import Star
+from harness.topology import DATA_INTERFACE, SWITCH
+
+_UDP = {  # our words -> the kernel's, in /proc/net/snmp (IPv4) and /proc/net/snmp6
+    "received": ("InDatagrams",), "overflowed": ("RcvbufErrors", "MemErrors"), "damaged": ("InCsumErrors",),
+    "unwanted": ("NoPorts",), "refused": ("SndbufErrors",),
+}  # fmt: skip
+
+
+class _Host:
+    """One host's namespace."""
+
+    def __init__(self, namespace: str) -> None:
+        self.reader = Reader(namespace)
+        self.index = next(one.index for one in self.reader.links().values() if one.name == DATA_INTERFACE)
+        self._files = []
+        with namespaces.inside(namespace):
+            for name in ("snmp", "snmp6"):
+                try:
+                    self._files.append(os.open(f"/proc/thread-self/net/{name}", os.O_RDONLY | os.O_CLOEXEC))
+                except FileNotFoundError:  # a kernel without IPv6
+                    continue
+
+    def link(self) -> Link:
+        return self.reader.link(self.index)
+
+    def queues(self) -> list[Qdisc]:
+        return [one for one in self.reader.qdiscs() if one.index == self.index]
+
+    def sockets(self) -> Sockets:
+        found: dict[str, int] = {}
+        for file in self._files:
+            text = os.pread(file, 1 << 16, 0).decode("ascii", "replace")
+            found |= _numbers(text)
+        return Sockets(
+            **{
+                ours: sum(found.get(f"{family}{name}", 0) for family in ("Udp", "Udp6") for name in names)
+                for ours, names in _UDP.items()
+            }
+        )
+
+    def close(self) -> None:
+        self.reader.close()
+        for file in self._files:
+            os.close(file)
+
+
+def _numbers(text: str) -> dict[str, int]:
+    """Name -> number, of either file: a line of names and a line of numbers, or one of each to a line."""
+    out: dict[str, int] = {}
+    lines = text.splitlines()
+    for names, numbers in zip(lines, lines[1:], strict=False):
+        kind, _, rest = names.partition(":")
+        if rest and numbers.startswith(f"{kind}:") and not rest.split()[0].lstrip("-").isdigit():
+            values = numbers.partition(":")[2].split()
+            out |= {f"{kind}{name}": int(value) for name, value in zip(rest.split(), values, strict=False)}
+    for line in lines:
+        words = line.split()
+        if len(words) == 2 and words[0].startswith("Udp6"):
+            out[words[0]] = int(words[1])
+    return out
+
+
+class Gauges:
+    """Of one standing star."""
+
+    def __init__(self, star: Star) -> None:
+        self._star = star
+        self._switch: Reader | None = None
+        self._hosts: dict[int, _Host] = {}
+        self._monitors: dict[str, Monitor] = {}
+
+    def look(self) -> Look:
+        if self._switch is None:
+            self._switch = Reader(self._star.namespace(SWITCH))
+        return Look.now(self._switch)
+
+    def host(self, rank: int) -> _Host:
+        if rank not in self._hosts:
+            self._hosts[rank] = _Host(self._star.namespace(f"h{rank}"))
+        return self._hosts[rank]
+
+    def link_counts(self, rank: int, look: Look, *, shaped: tuple[bool, bool], sockets: bool) -> LinkCounts:
+        """`shaped`: is a rate asked of the uplink, of the downlink?"""
+        port = look.links[self._star.ports[rank]]
+        up = Queue(asked=shaped[0])
+        if shaped[0]:
+            up = _queue(self.host(rank).queues(), asked=True)
+        return LinkCounts(
+            lost_entering=port.rx_dropped, entered=port.rx_packets, entered_bytes=port.rx_bytes, left=port.tx_packets,
+            left_bytes=port.tx_bytes, lost_leaving=port.tx_dropped,
+            lost_arriving=self.host(rank).link().rx_dropped if sockets else 0, up=up,
+            down=_queue(look.qdiscs.get(port.index, ()), asked=shaped[1]),
+            sockets=self.host(rank).sockets() if sockets else None,
+        )  # fmt: skip
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+
+    def listen(self, places: list[str]) -> None:
+        """From now on every change in these places is heard of."""
+        for place in places:
+            if place not in self._monitors:
+                self._monitors[place] = Monitor(self._star.namespace(place))
+
+    def changes(self, *, ours: set[int], mtu: int) -> list[str]:
+        """What others changed since the last call: filters, qdiscs and classes, links that went down, another MTU, an
+        XDP program. What a program does to links of its own is its own affair."""
+        out = []
+        for place, monitor in self._monitors.items():
+            names = self._watched(place)
+            for change in monitor.changes():
+                where = f"{place} {names.get(change.index, '')}".strip()
+                link = change.link
+                if change.index == 0:
+                    out.append(f"{place}: {change.what}")
+                elif change.index not in names or change.by in ours:
+                    continue
+                elif link is None:
+                    out.append(f"{where}: {change.what} during the run, not by lossbench")
+                elif link.xdp or not link.up or link.mtu != mtu:
+                    state = "an XDP program" if link.xdp else "it was down" if not link.up else f"MTU {link.mtu}"
+                    out.append(f"{where}: {state} during the run")
+        return list(dict.fromkeys(out))
+
+    def _watched(self, place: str) -> dict[int, str]:
+        if place == SWITCH:
+            return {index: f"p{rank}" for rank, index in self._star.ports.items()}
+        return {self.host(int(place[1:])).index: DATA_INTERFACE}
+
+    def ahead(self, look: Look) -> list[str]:
+        """Programs that packets meet before our filters."""
+        ports = {index: f"p{rank}" for rank, index in self._star.ports.items()}
+        out = [
+            f"{ports[i]}: an XDP program runs ahead of the fault"
+            for i in ports
+            if i in look.links and look.links[i].xdp
+        ]
+        try:
+            with namespaces.inside(self._star.namespace(SWITCH)):
+                out += [
+                    f"{name}: a tcx program runs ahead of the fault"
+                    for index, name in ports.items()
+                    if any(syscalls.tcx_programs(index, direction) for direction in ("uplink", "downlink"))
+                ]
+        except PermissionError:  # without privilege nobody of ours can ask, nor put one there
+            pass
+        return out
+
+    def close(self) -> None:
+        for one in (*self._hosts.values(), *self._monitors.values(), *((self._switch,) if self._switch else ())):
+            one.close()
+        self._hosts, self._monitors, self._switch = {}, {}, None
+
+
+def _queue(qdiscs: Iterable[Qdisc], *, asked: bool) -> Queue:
+    mine = [one for one in qdiscs if shaping.is_queue(one)]
+    return Queue(dropped=sum(q.dropped for q in mine), waiting=sum(q.waiting for q in mine), asked=asked)
