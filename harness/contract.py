@@ -126,7 +126,9 @@ def derive_seed(seed: int, *path: int | str) -> int:
 #            nothing else was sent on the data link, so that every missing datagram must be a counted drop
 #   summary  final numbers of this rank          error    `message`: shown to the user
 #   row      one line of the run's result table: any names and values. `shown`: the names a terminal shows, the first of
-#            them says what the line is about; `note` is printed below the table; `path` = "unknown" voids the line
+#            them says what the line is about; `note` is printed below the table; `path` = "unknown" voids the line Any
+# record may declare units: {"wall_s": "s", "served": "1/s", "ms_in_name_only": ""}. A number whose unit is a time or a
+# rate is believed only where the machine was quiet enough; one without a unit is taken for a time if its name says so.
 
 
 @dataclass(kw_only=True)
@@ -202,13 +204,17 @@ class Door:
         self._records.write(json.dumps(line, separators=(",", ":")) + "\n")
         self._records.flush()
 
-    def samples(self, name: str, values: Iterable[float]) -> None:
-        """Append to a long set of numbers (latencies, step times): eight bytes each, beside the records."""
+    def samples(self, name: str, values: Iterable[float], *, unit: str = "ms", together: bool = True) -> None:
+        """Append to a long set of numbers (latencies, step times): eight bytes each, beside the records. `together`:
+        the n-th of every rank is the same event (a step, a call) and counts once, as long as its slowest rank took;
+        False: every number is an event of its own (a request)."""
         if not self.records_path:
             return
         if name not in self._samples:
             folder = Path(self.records_path).parent.parent / "samples"
             folder.mkdir(exist_ok=True)
+            about = json.dumps({"unit": unit, "together": together})
+            (folder / f"{name}.rank-{self.rank}.json").write_text(about, encoding="utf-8")
             path = folder / f"{name}.rank-{self.rank}.f64"
             self._samples[name] = open(path, "ab", buffering=0)  # noqa: SIM115 - open as long as the rank
         numbers = array("d", values)

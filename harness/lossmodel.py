@@ -8,6 +8,7 @@ the loss. The ebpf backend runs the same table in the kernel, so a seeded patter
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -122,6 +123,7 @@ def stationary(chain: Chain) -> NDArray[np.float64]:
     return share
 
 
+@lru_cache(maxsize=256)
 def mean_loss(chain: Chain) -> float:
     _, lost = chain.matrices()
     return float(stationary(chain) @ lost.sum(axis=1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 FEW = "fewer than"
@@ -50,15 +50,29 @@ MEANING = {
     "cpu_s_per_gb": "CPU seconds of all ranks for a gigabyte of payload",
     "sent": "datagrams of a rank", "received": "datagrams that reached it",
 }  # fmt: skip
-NOT_MEASURED = ("n", "ranks", "workers", "steps", "mb", "shown", "note", "path", "simulated")
+NOT_MEASURED = ("n", "ranks", "workers", "steps", "mb", "shown", "note", "path", "simulated", "rank", "seed")
 
 
-def of(name: str) -> Measure:
-    """By name; milliseconds are timing wherever they stand in it, and X_agreed is judged as X."""
+TIME_UNITS = ("ns", "us", "µs", "ms", "s", "min", "h")
+# Of a number without a declared unit: what its name says. Rather void a number that is none than believe a time.
+_TIME_WORDS = "ns us ms s sec secs second seconds min mins minutes h hours time latency duration elapsed wall rtt"
+_RATE_WORDS = "throughput qps rps mbit gbit mbps gbps hz bandwidth"
+
+
+def of(name: str, unit: str | None = None) -> Measure:
+    """By its declared unit: times and rates stand on *timing*. Without one by its name; X_agreed is judged as X."""
+    if unit is not None:
+        if unit.strip() in TIME_UNITS:
+            return Measure("low", "timing")
+        is_rate = re.search(r"/(ns|us|ms|s|min|h)$|(bit|B)ps$|^Hz$", unit.strip())
+        return Measure("high", "timing") if is_rate else Measure(KNOWN[name].better if name in KNOWN else "")
     if name in KNOWN:
         return KNOWN[name]
-    if re.search(r"(^|_)ms($|_)", name):
-        return Measure("low", "timing")
+    words = set(re.split(r"[^a-z]+", name.lower()))
+    if words & set(_TIME_WORDS.split()):
+        return Measure("low" if "ms" in words else "", "timing")
+    if words & set(_RATE_WORDS.split()):
+        return Measure("", "timing")
     base = name.removesuffix("_agreed").removesuffix("_mean_model")
     return KNOWN.get(base, Measure())
 
@@ -90,6 +104,7 @@ class Standing:
     columns: Mapping[str, str]
     marks: Sequence[str] = ()
     simulated: bool = False
+    units: Mapping[str, str] = field(default_factory=dict)
 
     def void(self, measure: str, row: Mapping[str, Any] | None = None, *, with_simulated: bool = False) -> str:
         """Why a number may not be believed or averaged; empty if it may. The one place that decides it."""
@@ -104,7 +119,8 @@ class Standing:
             return "the workload failed" if self.columns.get("outcome") == "failed" else "the outcome is unknown"
         if self.columns.get("fault") != "valid" and not self.simulated:
             return "the fault was not as asked" if self.columns.get("fault") == "failed" else "the fault was not proven"
-        return self._void_time(measure) if of(measure).column == "timing" else ""
+        unit = self.units.get(measure)
+        return self._void_time(measure) if of(measure, unit).column == "timing" else ""
 
     def _void_time(self, measure: str) -> str:
         if self.columns.get("timing") != "valid":
@@ -133,3 +149,10 @@ def short(value: float) -> str:
         text = f"{value:.{digits}g}"
         return text if "e" not in text else f"{value:.0f}"
     return f"{value:.2g}"
+
+
+def met_in_words(rule: float | None, queue: float | None, elsewhere: float | None) -> str:
+    """What a workload's packets met: lost by the rules, and below it what was lost otherwise."""
+    lines = [percent(rule)]
+    lines += [f"+{percent(share)} {name}" for share, name in ((queue, "queue"), (elsewhere, "else")) if share]
+    return "\n".join(lines)

@@ -33,13 +33,17 @@ GRACE_S = 3.0
 def command_of(workload: Workload) -> list[str]:
     """The program and its arguments; `python` is the interpreter that runs lossbench."""
     if workload.command:
-        first, *rest = workload.command
-        return [sys.executable if first == "python" else first, *rest]
+        return command_of_user(list(workload.command))
     module = Path(__file__).resolve().parent.parent / "workloads" / workload.name.replace(".", "/")
     if not module.with_suffix(".py").exists() and not (module / "__main__.py").exists():
         known = sorted(p.stem for p in module.parent.glob("*.py") if not p.stem.startswith("_"))
         raise UsageError(f"no workload '{workload.name}'", next_step=f"known: {', '.join(known)}; or give a command")
     return [sys.executable, "-m", f"workloads.{workload.name}"]
+
+
+def command_of_user(command: list[str]) -> list[str]:
+    first, *rest = command
+    return [sys.executable if first == "python" else first, *rest]
 
 
 def prepare(workloads: Sequence[Workload]) -> None:

@@ -39,6 +39,16 @@ class Counted(Stored):
     loss: float | None = None
 
 
+class MetCounts(Stored):
+    """What the workload's own packets met; shares are of all packets, a rule's of those that it was about."""
+
+    packets: int = 0
+    loss: float | None = None
+    rule_loss: float | None = None
+    queue_loss: float | None = None
+    elsewhere_loss: float | None = None
+
+
 class RunSummary(Stored):
     """NNN/summary.json: one run (one point, one seed)."""
 
@@ -50,11 +60,15 @@ class RunSummary(Stored):
     asked_loss: list[float] = Field([], description="Mean loss of every rule in force, as asked.")
     kernel: Counted = Field(Counted(), description="Counted by the kernel in the proof.")
     receiver: Counted = Field(Counted(), description="Missed by the receivers in the proof.")
+    met: MetCounts = Field(MetCounts(), description="Met by the workload's own packets, by cause.")
     verdict: Word = Field(description="The worst of the columns that the experiment calls essential.")
     columns: dict[str, Word] = Field(description="fault, timing, outcome.")
     reasons: dict[str, list[str]] = {}
     marks: list[str] = []
     warnings: list[str] = []
+    not_judged: list[str] = Field([], description="What was asked and no verdict speaks of, on this backend.")
+    seeds_version: int = Field(1, description="1: seeds and hosts share patterns; 2: every pattern is its own.")
+    units: dict[str, str] = Field({}, description="Units that the workload declares for its numbers.")
     workload: dict[str, float | None] = Field({}, description="Summary records, mean over ranks.")
     rows: list[dict[str, Any]] = Field([], description="Lines of the result table; `shown` names the columns shown.")
     duration_s: float = 0.0
@@ -79,6 +93,8 @@ class Session(Stored):
     git: dict[str, Any] = {}
     machine: dict[str, Any] = {}
     gpus: list[str] = []
+    seeds_version: int = 1
+    programs: list[dict[str, Any]] = Field([], description="The user's own: files, folders, interpreter, packages.")
 
 
 class SuitePlan(Stored):

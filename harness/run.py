@@ -31,6 +31,7 @@ from harness.net.impair.relay import too_fast
 from harness.net.network import Network, classes_as_json
 from harness.nursery import Nurseries
 from harness.placement import path_loss, rules_ever, rules_in_force
+from harness.provenance import git_state, of_program
 from harness.ranks import Ranks, command_of
 from harness.store import RunFolder
 from harness.verdict import Verdict
@@ -51,6 +52,7 @@ class Result:
     met: Met
     summaries: tuple[dict[str, Any], ...]
     rows: tuple[dict[str, Any], ...]
+    units: dict[str, str]
     duration_s: float
 
 
@@ -119,7 +121,8 @@ def execute(experiment: Experiment, *, seed: int, chosen: dict[str, Any], folder
             run_folder.write("verdict.json", {**verdict.as_json(), "duration_s": watched.duration_s})
             return Result(
                 run_id=journal.id, folder=folder, seed=seed, backend=backend, proof=proof, verdict=verdict, met=met,
-                summaries=tuple(watched.summaries), rows=tuple(watched.rows), duration_s=watched.duration_s,
+                summaries=tuple(watched.summaries), rows=tuple(watched.rows), units=watched.units,
+                duration_s=watched.duration_s,
             )  # fmt: skip
 
 
@@ -215,7 +218,8 @@ def manifest(
         "path_loss": distinct[0] if len(distinct) == 1 else losses,  # when the run starts; see timeline.jsonl
         "machine": machine.facts(),
         "gpus": machine.gpus(),
-        "git": store.git_state(),
+        "git": git_state(),
+        "program": of_program(command_of(experiment.workload), Path.cwd()) if experiment.workload.command else None,
         "repeat": f"lossbench replay {folder}",
     }
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import glob
 import importlib.util
+import json
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +15,29 @@ from numpy.typing import NDArray
 
 LONG = 10_000  # samples of a run; fewer stay as they are
 FILE = "samples.parquet"
-Samples = dict[str, NDArray[np.float64]]
+Numbers = NDArray[np.float64]
+
+
+@dataclass(kw_only=True)
+class SampleKind:
+    """All samples of one name in one run."""
+
+    unit: str = "ms"
+    together: bool = True  # the n-th of every rank is the same event
+    ranks: dict[int, Numbers] = field(default_factory=dict)
+
+    def events(self) -> Numbers:
+        """One number for each: four ranks that waited for one stall are one stall."""
+        parts = [numbers for numbers in self.ranks.values() if len(numbers)]
+        if not parts:
+            return np.zeros(0)
+        if not self.together or len(parts) == 1:
+            return np.concatenate(parts)
+        shortest = min(map(len, parts))
+        return np.asarray(np.max([numbers[:shortest] for numbers in parts], axis=0))
+
+
+Samples = dict[str, SampleKind]
 
 
 def _raw(folder: Path) -> dict[tuple[str, int], Path]:
@@ -57,24 +83,41 @@ def pack(folder: Path) -> bool:
 
 
 def read(folder: Path) -> tuple[Samples, list[str]]:
-    """All ranks together, by name; and what could not be read."""
-    parts: dict[str, list[NDArray[np.float64]]] = {}
-    problems = []
+    """By name; and what could not be read."""
+    out: Samples = {}
+    problems: list[str] = []
+    for (name, rank), numbers in _stored(folder, problems):
+        kind = out.setdefault(name, _about(folder, name))
+        before = kind.ranks.get(rank)
+        kind.ranks[rank] = numbers if before is None else np.concatenate((before, numbers))
+    return out, problems
+
+
+def _stored(folder: Path, problems: list[str]) -> Iterator[tuple[tuple[str, int], Numbers]]:
     if (folder / FILE).exists():
         import polars
 
         try:
-            table = polars.read_parquet(folder / FILE, columns=["name", "value"])
+            table = polars.read_parquet(folder / FILE, columns=["name", "rank", "value"])
             table = table.with_columns(polars.col("value").cast(polars.Float64))
-            for (name,), rows in table.group_by(["name"], maintain_order=True):
-                parts.setdefault(str(name), []).append(rows["value"].to_numpy())
+            for (name, rank), rows in table.group_by(["name", "rank"], maintain_order=True):
+                yield (str(name), int(rank)), rows["value"].to_numpy()
         except (OSError, polars.exceptions.PolarsError) as error:
             first = (str(error).splitlines() or [type(error).__name__])[0]
             problems.append(f"{folder / FILE}: damaged, or not ours ({first}): left out")
-    for (name, _), path in _raw(folder).items():
+    for key, path in _raw(folder).items():
         try:
-            numbers = _numbers(path)
-            parts.setdefault(name, []).append(numbers)
+            yield key, _numbers(path)
         except OSError as error:
             problems.append(f"{path}: can't be read ({error.strerror}): left out")
-    return {name: np.concatenate(some) for name, some in parts.items()}, problems
+
+
+def _about(folder: Path, name: str) -> SampleKind:
+    """As the workload declared it; older runs declared nothing."""
+    for path in sorted((folder / "samples").glob(f"{glob.escape(name)}.rank-*.json")):
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            return SampleKind(unit=str(found["unit"]), together=bool(found["together"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return SampleKind()

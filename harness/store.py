@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from harness import machine, results
+from harness.contract import SEEDS_VERSION
 from harness.errors import NotAbleError, UsageError
 from harness.journal import write_durably
+from harness.provenance import git_state, of_program
 from harness.results import RunSummary
-
-HERE = Path(__file__).resolve().parent
-DIFF_LIMIT = 1_000_000
 
 
 @contextmanager
@@ -108,40 +104,13 @@ class SuiteFolder:
             os.close(handle)
 
 
-def session() -> dict[str, Any]:
-    """Who makes results now: every start and every resumption of a suite adds one."""
+def session(programs: Sequence[Sequence[str]] = ()) -> dict[str, Any]:
+    """Who makes results now: every start and every resumption of a suite adds one. `programs`: the user's own."""
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "command": command_line(), "git": git_state(),
-        "machine": machine.facts(), "gpus": machine.gpus(),
+        "machine": machine.facts(), "gpus": machine.gpus(), "seeds_version": SEEDS_VERSION,
+        "programs": [of_program(list(one), Path.cwd()) for one in programs],
     }  # fmt: skip
-
-
-def _git(*arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(HERE), *arguments], capture_output=True, text=True, errors="replace", timeout=10,
-            check=False,
-        )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
-
-
-@lru_cache(maxsize=1)
-def git_state() -> dict[str, Any]:
-    """Commit and uncommitted changes of the checkout this code runs from; empty if it is not one."""
-    commit = _git("rev-parse", "HEAD")
-    if commit is None:
-        return {}
-    diff = git_diff()
-    digest = hashlib.sha256(diff.encode()).hexdigest()[:16] if diff else None
-    return {"commit": commit.strip(), "dirty": bool(diff), "diff_sha256": digest}
-
-
-@lru_cache(maxsize=1)
-def git_diff() -> str:
-    """What differs from the commit; kept beside the results, so that they can be made again."""
-    return (_git("diff", "HEAD") or "")[:DIFF_LIMIT]
 
 
 def command_line() -> list[str]:

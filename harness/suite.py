@@ -9,10 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness import machine, ranks, results, samples, store
+from harness import machine, provenance, ranks, results, samples, store
+from harness.contract import SEEDS_VERSION
 from harness.errors import NotAbleError, UsageError
 from harness.experiment import Experiment
 from harness.nursery import Nurseries
+from harness.ranks import command_of_user
 from harness.results import FORMAT, SuitePlan
 from harness.run import Result, choose_backend, execute
 from harness.store import SuiteFolder
@@ -70,12 +72,16 @@ def summary(chosen: dict[str, Any], experiment: Experiment, result: Result) -> d
         "hosts": experiment.topology.hosts,
         "profiles": [entry.profile.name for entry in experiment.impair],
         "asked_loss": sorted({r.asked for r in rows}),
+        "met": result.met.as_json(),
         "kernel": {"seen": seen, "dropped": dropped, "loss": dropped / seen if seen else None},
         "receiver": {"sent": sent, "missing": missing, "loss": missing / sent if sent else None},
         "verdict": result.verdict.status.word,
         "columns": {name: column.status.word for name, column in result.verdict.columns.items()},
         "reasons": {name: column.reasons() for name, column in result.verdict.columns.items()},
         "marks": list(result.verdict.marks),
+        "not_judged": list(result.verdict.not_judged),
+        "seeds_version": SEEDS_VERSION,
+        "units": result.units,
         "warnings": [text for e in experiment.impair for text in e.profile.warnings()],
         "workload": _means(result.summaries),
         "rows": list(result.rows),
@@ -161,9 +167,12 @@ def _write_plan(folder: SuiteFolder, plan: list[Planned], *, name: str, run_id: 
     before = (
         results.read(folder.path / PLAN, SuitePlan).model_dump()["sessions"] if (folder.path / PLAN).exists() else []
     )
-    now = store.session()
-    if now["git"].get("dirty"):
-        folder.write(f"{now['git']['diff_sha256']}.diff", store.git_diff())
+    commands = dict.fromkeys(one.experiment.workload.command for one in plan if one.experiment.workload.command)
+    now = store.session([command_of_user(list(command)) for command in commands])
+    for place in (provenance.HERE, *(Path(name) for program in now["programs"] for name in program["folders"])):
+        state = provenance.git_state(place)
+        if state.get("dirty"):
+            folder.write(f"{state['diff_sha256']}.diff", provenance.git_diff(place))
     content = {
         "format": FORMAT, "run_id": run_id, "suite": name, "why": plan[0].experiment.why, "sessions": [*before, now],
         "plan": [one.as_json() for one in plan],

@@ -117,7 +117,7 @@ class Watch:
     def _look(self, elapsed: float) -> None:
         """Is everything still there, has every packet met its rule, what have the links carried?"""
         began = time.monotonic() - self._start
-        look = self.network.gauges.look()
+        look = self.network.look()
         gone = self.network.links_wrong(look)
         if gone:
             raise RunError(f"links went away during the run: switch ports {', '.join(gone)}")
@@ -147,6 +147,9 @@ class Watch:
     def _take(self, records: list[dict[str, Any]]) -> None:
         for record in records:
             kind = record.get("kind")
+            units = record.pop("units", None)
+            if isinstance(units, dict):
+                self.seen.units |= {str(name): str(unit) for name, unit in units.items()}
             if kind in ("begin", "step"):
                 self._now |= {name: record[name] for name in LIVE if name in record}
             if kind == "step" and isinstance(record.get("step"), int):
@@ -225,7 +228,7 @@ class Watch:
         if self.experiment.backend == "simulated":
             return
         try:
-            look = self.network.gauges.look()
+            look = self.network.look()
             gone = self.network.links_wrong(look)
             if gone:
                 seen.lapses.append(f"the network can't be read any more: no switch ports {', '.join(gone)}")

@@ -46,6 +46,8 @@ def compare(
     for left, right in _matched(a, b, where):
         console.print(f"A: {left.name} {left.id}, {left.folder}", markup=False, soft_wrap=True)
         console.print(f"B: {right.name} {right.id}, {right.folder}", markup=False, soft_wrap=True)
+        for text in (*left.shared_patterns(), *right.shared_patterns()):
+            console.print(f"warning: {text}", markup=False, soft_wrap=True)
         for table in (comparing.spec(left, right), comparing.machine(left, right)):
             if table.rows:
                 terminal(console, table)
@@ -104,6 +106,8 @@ def replay(
     console = Console(stderr=True, highlight=False)
     for text in problems:
         console.print(text, markup=False, soft_wrap=True)
+    for text in old.shared_patterns():
+        console.print(f"warning: {text} Its patterns will not come again.", markup=False, soft_wrap=True)
     groups = _rows(old, _number_of(run), row)
     with live.View(console, quiet=False) as view:
         result = suites.run_suite(

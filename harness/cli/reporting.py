@@ -107,6 +107,8 @@ def report(
     contents = gather_all(picked, baseline=baseline, bootstrap=bootstrap, with_simulated=with_simulated)
     for text in dict.fromkeys([*problems, *(text for one in contents for text in one.problems)]):
         console.print(text, markup=False, soft_wrap=True)
+    for text in dict.fromkeys(text for one in contents for text in one.warnings):
+        console.print(f"warning: {text}", markup=False, soft_wrap=True)
     _write_tables(contents, format_)
     _write_files(contents, problems, html=html, plots=plots, junit=junit, github=github, console=console)
 

@@ -13,6 +13,7 @@ from harness import measures
 from harness.cli import reporting
 from harness.measures import Standing, percent
 from harness.naming import beside_the_verdict, point_name, said_once
+from harness.report.proven import PROBES_AND_MET
 from harness.report.tables import STYLES, WORDS, Cell, Table, terminal
 from harness.suite import SuiteResult
 
@@ -55,13 +56,16 @@ def _show_each(console: Console, result: SuiteResult, rows: list[dict[str, Any]]
     names = [_name(row, seeds=len({r["seed"] for r in rows})) for row in rows]
     lines = [
         [
-            Cell(name), Cell(_asked(row["asked_loss"])), Cell(percent(row["kernel"]["loss"])),
-            Cell(percent(row["receiver"]["loss"])), *(_word(row["columns"][column]) for column in COLUMNS),
+            Cell(name), Cell(_asked(row["asked_loss"])), Cell(percent(row["receiver"]["loss"])), Cell(_met(row)),
+            *(_word(row["columns"][column]) for column in COLUMNS),
             _word(row["verdict"]),
         ]
         for name, row in zip(names, rows, strict=True)
     ]  # fmt: skip
-    terminal(console, Table("", ["point", "asked", "kernel", "receiver", *COLUMNS, "verdict"], lines))
+    notes = [PROBES_AND_MET] + [
+        f"not judged: {text}" for text in dict.fromkeys(t for r in rows for t in r["not_judged"])
+    ]
+    terminal(console, Table("", ["point", "asked", "probes", "met", *COLUMNS, "verdict"], lines, notes))
     show_results(console, rows, names)
     reasons = [
         (name, f"{column}: {reason}")
@@ -72,6 +76,10 @@ def _show_each(console: Console, result: SuiteResult, rows: list[dict[str, Any]]
     ]
     for text in said_once(reasons):
         console.print(text, markup=False)
+
+
+def _met(row: dict[str, Any]) -> str:
+    return measures.met_in_words(*(row["met"].get(f"{cause}_loss") for cause in ("rule", "queue", "elsewhere")))
 
 
 def _word(word: str) -> Cell:
@@ -97,8 +105,9 @@ class Line:
         wanted = row.get("shown")
         self.shown = [str(name) for name in (wanted if isinstance(wanted, list) and wanted else list(row))]
         self._standing = Standing(
-            columns=summary["columns"], marks=summary["marks"], simulated=summary["backend"] == "simulated"
-        )
+            columns=summary["columns"], marks=summary["marks"], simulated=summary["backend"] == "simulated",
+            units=summary.get("units", {}),
+        )  # fmt: skip
 
     def named(self, name: str) -> Line:
         """The run's name instead of the workload's."""

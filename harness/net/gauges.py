@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 
 from harness.counted import LinkCounts, Queue, Sockets
 from harness.net import namespaces, shaping
@@ -83,10 +84,11 @@ class Gauges:
         self._hosts: dict[int, _Host] = {}
         self._monitors: dict[str, Monitor] = {}
 
-    def look(self) -> Look:
+    def look(self, *, hosts: Iterable[int] = ()) -> Look:
+        """`hosts`: whose own queues are wanted too."""
         if self._switch is None:
             self._switch = Reader(self._star.namespace(SWITCH))
-        return Look.now(self._switch)
+        return replace(Look.now(self._switch), hosts={rank: self.host(rank).queues() for rank in hosts})
 
     def host(self, rank: int) -> _Host:
         if rank not in self._hosts:
@@ -96,9 +98,7 @@ class Gauges:
     def link_counts(self, rank: int, look: Look, *, shaped: tuple[bool, bool], sockets: bool) -> LinkCounts:
         """`shaped`: is a rate asked of the uplink, of the downlink?"""
         port = look.links[self._star.ports[rank]]
-        up = Queue(asked=shaped[0])
-        if shaped[0]:
-            up = _queue(self.host(rank).queues(), asked=True)
+        up = _queue(look.hosts.get(rank, ()), asked=shaped[0])
         return LinkCounts(
             lost_entering=port.rx_dropped, entered=port.rx_packets, entered_bytes=port.rx_bytes, left=port.tx_packets,
             left_bytes=port.tx_bytes, lost_leaving=port.tx_dropped,

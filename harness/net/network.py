@@ -14,6 +14,8 @@ from harness.net import kinds, namespaces, offloads, shaping
 from harness.net.gauges import Gauges
 from harness.net.impair import registry
 from harness.net.impair.base import Backend, Look
+from harness.net.rtnl import Reader
+from harness.net.rtnl_messages import Filter, HtbClass
 from harness.net.shaping import ClassState
 from harness.net.star import Star, remove_namespaces
 from harness.placement import Hook, Rules
@@ -87,23 +89,18 @@ class Network:
     def shaping_wrong(self, look: Look | None = None) -> list[str]:
         """Rates, classes, queues and their sizes that are not as they were asked for. With a `look` only what that
         shows: queues that are gone or of another size."""
-        out = []
-        for host in self.experiment.topology.all_hosts():
-            for at_host, asked in zip((True, False), self._shaped(), strict=True):
-                steps = self._plan(at_host=at_host) if asked else []
-                if not steps:
-                    continue
-                reader = self.gauges.host(host.rank).reader if at_host else self.gauges.look().reader
-                index = self.gauges.host(host.rank).index if at_host else self.star.ports[host.rank]
-                if look is not None:
-                    steps = [step for step in steps if step.command == "add"]
-                    qdiscs = self.gauges.host(host.rank).queues() if at_host else look.qdiscs.get(index, ())
-                    wrong = shaping.differs(steps, qdiscs, (), ())
-                else:
-                    qdiscs = [one for one in reader.qdiscs() if one.index == index]
-                    parents = {step.arguments["parent"] for step in steps if step.command == "add-filter"}
-                    filters = [one for parent in parents for one in reader.filters(index, parent)]
-                    wrong = shaping.differs(steps, qdiscs, reader.classes(index), filters)
+        out, seen = [], look or self.look()
+        for at_host, asked in zip((True, False), self._shaped(), strict=True):
+            steps = self._plan(at_host=at_host) if asked else []
+            if look is not None:
+                steps = [step for step in steps if step.command == "add"]
+            for host in self.experiment.topology.all_hosts() if steps else ():
+                place = self.gauges.host(host.rank)
+                index = place.index if at_host else self.star.ports[host.rank]
+                qdiscs = seen.hosts[host.rank] if at_host else seen.qdiscs.get(index, ())
+                reader = place.reader if at_host else seen.reader
+                classes, filters = ([], []) if look is not None else _sorting(reader, index, steps)
+                wrong = shaping.differs(steps, qdiscs, classes, filters)
                 out += [f"{host.name} {'uplink' if at_host else 'downlink'}: {text}" for text in wrong]
         return out
 
@@ -111,7 +108,7 @@ class Network:
         """Per-class counters and backlog of every shaped link. With a `look` rates are not asked for again."""
         out: dict[str, list[ClassState]] = {}
         how, (up, down) = self.experiment.shaping, self._shaped()
-        seen = look or self.gauges.look()
+        seen = look or self.look()
         for host in self.experiment.topology.all_hosts():
             index, place = self.star.ports[host.rank], self.gauges.host(host.rank)
             if down:
@@ -119,7 +116,7 @@ class Network:
                 out[f"{host.name} downlink"] = shaping.leaves(seen.qdiscs.get(index, ()), how, rate_mbit=rate)
             if up:
                 rate = shaping.link_mbit(place.reader.classes(place.index)) if look is None else 0.0
-                out[f"{host.name} uplink"] = shaping.leaves(place.queues(), how, rate_mbit=rate)
+                out[f"{host.name} uplink"] = shaping.leaves(seen.hosts[host.rank], how, rate_mbit=rate)
         return out
 
     # --- rules -----------------------------------------------------------------------------------------------------
@@ -159,9 +156,13 @@ class Network:
 
     # --- reading ---------------------------------------------------------------------------------------------------
 
+    def look(self) -> Look:
+        """At the switch, and at the hosts whose links are shaped there."""
+        return self.gauges.look(hosts=self.star.ports if self._shaped()[0] else ())
+
     def read(self, *, look: Look | None = None, sockets: bool = False) -> Reading:
         """Every counter, now. `sockets`: those inside the hosts too."""
-        look = look or self.gauges.look()
+        look = look or self.look()
         hooks, detours = {}, {}
         for hook in self.rules:
             point = self.star.hook_point(hook)
@@ -195,11 +196,11 @@ class Network:
 
     def counters(self) -> HookCounters:
         """Since they were last at zero, of every rule that was in force."""
-        look = self.gauges.look()
+        look = self.look()
         return {hook: self.backend.counters(self.star.hook_point(hook), look) for hook in self.rules}
 
     def read_back(self, look: Look | None = None) -> dict[Hook, list[ReadBack]]:
-        look = look or self.gauges.look()
+        look = look or self.look()
         return {hook: self.backend.read_back(self.star.hook_point(hook), look) for hook in self.rules}
 
     def held(self) -> dict[Hook, Held]:
@@ -209,7 +210,7 @@ class Network:
 
     def not_in_force(self, look: Look | None = None) -> list[str]:
         """What the kernel no longer has as it was put there, and what stands ahead of it."""
-        look = look or self.gauges.look()
+        look = look or self.look()
         out = self.gauges.ahead(look)
         for hook, entries in self.read_back(look).items():
             if entries[0].foreign:
@@ -273,6 +274,12 @@ class Network:
     def remove(self) -> None:
         self.close()
         remove_namespaces(self.star.names())
+
+
+def _sorting(reader: Reader, index: int, steps: list[shaping.Step]) -> tuple[list[HtbClass], list[Filter]]:
+    """Classes of a link, and the filters that sort packets into them."""
+    parents = {step.arguments["parent"] for step in steps if step.command == "add-filter"}
+    return reader.classes(index), [one for parent in parents for one in reader.filters(index, parent)]
 
 
 def _movement(before: Reading, now: Reading) -> int:

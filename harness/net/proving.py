@@ -23,7 +23,7 @@ def prove_network(
     network: Network, *, packets: int, payload_bytes: int, token: int, bystanders: bool, limit_s: float
 ) -> Proof:
     flows, remarks = plan(network.rules, network.experiment.topology)
-    look = network.gauges.look()
+    look = network.look()
     wrong = network.star.offloads_wrong()
     remarks += [f"offloads are not as they must be: {', '.join(wrong[:4])}"] if wrong else []
     remarks += network.not_in_force(look) + network.shaping_wrong() + network.mtu_wrong(look)

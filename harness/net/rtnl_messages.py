@@ -25,9 +25,9 @@ Raw = bytes
 
 def attributes(data: bytes, at: int = 0) -> Attributes:
     """Type -> payload; of several of one type the last."""
-    out, end = {}, len(data)
-    while at + 4 <= end:
-        length, kind = _ATTRIBUTE.unpack_from(data, at)
+    out, end, unpack = {}, len(data) - 3, _ATTRIBUTE.unpack_from
+    while at < end:
+        length, kind = unpack(data, at)
         if length < 4:
             break
         out[kind & NESTED] = data[at + 4 : at + length]

@@ -6,7 +6,7 @@ import json
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.measures import of, short
@@ -82,7 +82,11 @@ def machine(a: Suite, b: Suite) -> Table:
         session = suite.plan.sessions[-1]
         backends = sorted({run.summary.backend for run in suite.runs})
         git = {**session.git, "commit": str(session.git.get("commit", ""))[:10]}
-        return {**session.machine, "git": git, "gpus": ", ".join(session.gpus), "backend": ", ".join(backends)}
+        programs = {" ".join(map(str, one.get("command", []))): one for one in session.programs}
+        return {
+            **session.machine, "git": git, "gpus": ", ".join(session.gpus), "backend": ", ".join(backends),
+            "seeds version": session.seeds_version, "program": programs,
+        }  # fmt: skip
 
     return _table("machine and code", [(*change, "") for change in _changes(of_suite(a), of_suite(b))])
 
@@ -96,6 +100,7 @@ class Line:
     a: inference.Estimate
     b: inference.Estimate
     change: Difference
+    unit: str | None = None
 
 
 def result_lines(a: Suite, b: Suite, *, with_simulated: bool = False) -> list[Line]:
@@ -116,9 +121,9 @@ def lines_of(pairs: list[tuple[Group, Group]]) -> list[Line]:
             one = difference(left, right)
             before, after = (inference.estimate(list(some.values())) for some in (left, right))
             if one is not None and before is not None and after is not None:
-                found.append(Line(a.name, name, before, after, one))
+                found.append(Line(a.name, name, before, after, one, a.unit(name)))
     sure = inference.corrected([line.change for line in found])
-    return [Line(x.point, x.measure, x.a, x.b, change) for x, change in zip(found, sure, strict=True)]
+    return [replace(x, change=change) for x, change in zip(found, sure, strict=True)]
 
 
 def tested(a: dict[int, float], b: dict[int, float]) -> tuple[dict[int, float], dict[int, float]]:
@@ -160,7 +165,7 @@ def _estimate(one: inference.Estimate) -> Cell:
 
 
 def _direction(line: Line) -> str:
-    better = of(line.measure).better
+    better = of(line.measure, line.unit).better
     if not better:
         return ""
     return "good" if (line.change.mean < 0) == (better == "low") else "bad"

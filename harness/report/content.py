@@ -38,5 +38,5 @@ def gather(suite: Suite, *, baseline: str = "", bootstrap: bool = False, with_si
     return Content(
         suite=suite, groups=groups, sets=sets, reasons=reasons(suite), problems=[*suite.problems, *problems],
         tables=[table for table in made if table is not None],
-        warnings=list(dict.fromkeys(text for run in suite.runs for text in run.summary.warnings)),
+        warnings=list(dict.fromkeys([*suite.shared_patterns(), *(t for r in suite.runs for t in r.summary.warnings)])),
     )  # fmt: skip

@@ -31,7 +31,7 @@ def slower_than(content: Content) -> Picture | None:
         axes.plot(values[keep], share[keep], label=label(one.label + ("" if one.sound else " ?")), **look)
     axes.set(xlabel="ms", ylabel="share that took longer", xscale="log", yscale="log")
     legend(axes)
-    says = "All seeds and ranks together. ?: too busy, failed, or not proven."
+    says = "All seeds together; a step counts once, by its slowest rank. ?: too busy, failed, or not proven."
     return Picture("tail", "Times and their tail", says + left_out, figure)
 
 
@@ -43,22 +43,33 @@ def _thinned(size: int) -> Any:
     return np.concatenate([body, np.arange(size - tail, size)])
 
 
+def burst_lengths(content: Content) -> dict[str, tuple[Any, Any]]:
+    """rule -> bursts of 1, 2, ... packets, seen and asked, over all rows; each pattern counts once. Rows made before
+    every row said what was asked to one length, or whose seeds share patterns, are left out."""
+    out: dict[str, tuple[Any, Any]] = {}
+    patterns: set[tuple[str, Any]] = set()
+    for run in content.suite.runs:
+        for row in run.proof_rows() if run.summary.seeds_version >= 2 else []:
+            counts, shares = _numbers(row.get("burst_counts")), _numbers(row.get("burst_shares"))
+            rule, pattern = str(row.get("rule", "")), row.get("pattern")
+            if not len(counts) or len(counts) != len(shares) or (pattern is not None and (rule, pattern) in patterns):
+                continue
+            patterns.add((rule, pattern))
+            old = out.get(rule, (0.0, 0.0))
+            out[rule] = (old[0] + counts, old[1] + counts.sum() * shares)
+    return {rule: both for rule, both in out.items() if both[0].sum() > 50}
+
+
 def bursts(content: Content) -> Picture | None:
     """How many packets were lost in a row, in the proof: seen against asked."""
-    seen: dict[str, tuple[Any, Any]] = {}
-    for run in content.suite.runs:
-        for row in run.proof_rows():
-            counts, shares = _numbers(row.get("burst_counts")), _numbers(row.get("burst_shares"))
-            if len(counts) and len(counts) == len(shares) and counts.sum() > 50:
-                rule = str(row.get("rule", ""))
-                old = seen.get(rule, (np.zeros(0), np.zeros(0)))
-                seen[rule] = (_plus(old[0], counts), _plus(old[1], counts.sum() * shares))
+    seen = burst_lengths(content)
     if not seen:
         return None
-    chosen = dict(sorted(seen.items(), key=lambda item: -len(item[1][0]))[:3])  # the longest say most
+    chosen = dict(sorted(seen.items(), key=lambda item: -np.flatnonzero(item[1][0]).max())[:3])  # the longest say most
     figure, panels = sheet(len(chosen), height=2.8, width=min(3.4 * len(chosen) + 1, 9))
     for axes, (rule, (counts, wanted)) in zip(panels, chosen.items(), strict=True):
-        lengths = np.arange(1, len(counts) + 1)
+        shown = int(max(np.flatnonzero(counts).max(), np.flatnonzero(wanted > 0.5).max(initial=0))) + 1
+        counts, wanted, lengths = counts[:shown], wanted[:shown], np.arange(1, shown + 1)
         axes.bar(lengths, counts, color=COLOURS[0], alpha=0.5, label="seen")
         axes.plot(lengths[wanted > 0], wanted[wanted > 0], color=COLOURS[1], marker="o", markersize=3, label="asked")
         axes.set(xlabel="packets lost in a row", ylabel="bursts", yscale="log", title=label(rule).partition(":")[2])
@@ -72,10 +83,3 @@ def bursts(content: Content) -> Picture | None:
 def _numbers(value: Any) -> Any:
     found = [measures.number(one) for one in value] if isinstance(value, list) else []
     return np.array([one for one in found if one is not None] if None not in found else [])
-
-
-def _plus(a: Any, b: Any) -> Any:
-    out = np.zeros(max(len(a), len(b)))
-    out[: len(a)] += a
-    out[: len(b)] += b
-    return out

@@ -35,6 +35,9 @@ class Group:
     shown: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    def unit(self, measure: str) -> str | None:
+        return next((run.summary.units[measure] for run in self.runs if measure in run.summary.units), None)
+
     def sound(self, measure: str) -> dict[int, float]:
         """By seed: what may be averaged and compared."""
         return {v.run.summary.seed: v.number for v in self.values.get(measure, []) if not v.void}

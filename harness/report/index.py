@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from harness import results
+from harness.contract import SEEDS_VERSION
 from harness.errors import UsageError
 from harness.measures import Standing
 from harness.naming import point_name
@@ -38,7 +39,9 @@ class Run:
 
     @property
     def standing(self) -> Standing:
-        return Standing(columns=self.summary.columns, marks=self.summary.marks, simulated=self.simulated)
+        return Standing(
+            columns=self.summary.columns, marks=self.summary.marks, simulated=self.simulated, units=self.summary.units
+        )
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -89,6 +92,15 @@ class Suite:
         gits = [session.git for session in self.plan.sessions]
         names = [str(git.get("commit", ""))[:10] + ("+" if git.get("dirty") else "") for git in gits]
         return " ".join(dict.fromkeys(names))
+
+    def shared_patterns(self) -> list[str]:
+        """Results whose seeds are not independent say so, for ever."""
+        if all(run.summary.seeds_version >= SEEDS_VERSION for run in self.runs):
+            return []
+        return [
+            f"{self.name} {self.id}: made when seeds shared patterns (host r of seed s lost the packets of host r+1 of "
+            "seed s-1): intervals and tests over its seeds are too narrow. Run it again."
+        ]
 
     @property
     def verdict(self) -> str:

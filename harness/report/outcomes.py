@@ -91,8 +91,8 @@ def _tidy(suite: Suite, group: Group, name: str, *, bootstrap: bool) -> dict[str
 def _best(groups: list[Group], name: str) -> Group | None:
     """The line that is better than every other, beyond doubt; usually there is none. A line that could not be tested
     could be the better one."""
-    better = measures.of(name).better
     having = [group for group in groups if name in group.values]
+    better = measures.of(name, having[0].unit(name) if having else None).better
     if not better or len(having) < 2 or not all(group.planned > 1 and group.complete(name) for group in having):
         return None
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from harness import measures
 from harness.measures import short
 from harness.report.canvas import COLOURS, Picture, draw, legend, sheet
 from harness.report.curves import Curve, Curves
@@ -28,13 +29,15 @@ def paper() -> dict[str, dict[str, list[tuple[float, float]]]]:
 
 
 def _paper_figure(group: Group) -> str:
-    """fig4a, fig5c, ...: by strategy and model; empty for what the paper does not have."""
+    """fig4a, fig5c, ...: by strategy, model and data; empty for what the paper does not have."""
     spec: Any = group.runs[0].manifest
     for part in ("experiment", "workload", "options"):
         spec = spec.get(part) if isinstance(spec, dict) else None
     spec = spec if isinstance(spec, dict) else {}
     row = {"rps": "4", "gradient_averaging": "5"}.get(str(spec.get("strategy")), "")
-    column = {"resnet20": "a", "resnet110": "b", "tagger": "c"}.get(str(spec.get("model")), "")
+    column = {("resnet20", "cifar10"): "a", ("resnet110", "cifar10"): "b", ("tagger", "atis"): "c"}.get(
+        (str(spec.get("model")), str(spec.get("data"))), ""
+    )
     return f"fig{row}{column}" if row and column else ""
 
 
@@ -63,11 +66,20 @@ def beside_the_paper(drawn: Curves) -> Picture | None:
                 axes.plot(*zip(*points, strict=True), ".", markersize=3, color=colour, label=f"paper {series}")
         axes.set(xlabel="epoch", ylabel="training loss", title=f"figure {name[3:]}")
         legend(axes)
-    says = "Lines: ours, genuine loss. Dots: digitised from Yu et al. 2019 (simulated loss, 16 workers)."
+    simulated = [run.simulated for lines in ours.values() for group, _ in lines for run in group.runs]
+    kind = "genuine loss" if not any(simulated) else "simulated loss" if all(simulated) else "genuine and simulated loss"
+    says = f"Lines: ours, {kind}. Dots: digitised from Yu et al. 2019 (simulated loss, 16 workers)."
     return Picture("paper", "Beside the RPS paper", says, figure)
 
 
 def _arrival(group: Group) -> str:
-    asked = [loss for run in group.runs for loss in run.summary.asked_loss]
+    """Of what was asked of the paths, which a simulated run has too; not of probes."""
+    asked = [_mean_loss(run.manifest.get("path_loss")) for run in group.runs]
     loss = float(np.mean(asked)) if asked else 0.0
     return "base" if loss == 0 else f"{short(100 * (1 - loss))}%"
+
+
+def _mean_loss(path_loss: Any) -> float:
+    values = list(path_loss.values()) if isinstance(path_loss, dict) else [path_loss]
+    known = [number for value in values if (number := measures.number(value)) is not None]
+    return float(np.mean(known)) if known else 0.0

@@ -13,10 +13,14 @@ from harness.report.index import Run, Suite
 from harness.report.tables import WORDS, Cell, Table
 
 COLUMNS = ("fault", "timing", "outcome")
+PROBES_AND_MET = (
+    "probes: lost of the proof's probes; met: lost of the workload's own packets, by rules, and below it in queues under "
+    "an asked rate or elsewhere."
+)
 
 
 def proven(suite: Suite) -> Table:
-    """One line per point: the verdicts of its runs, then asked, counted by the kernel, missed by receivers, bursts."""
+    """One line per point: the verdicts of its runs, then asked, proven by probes, met by the workload, bursts."""
     points: dict[str, list[Run]] = {}
     for run in suite.runs:
         points.setdefault(key_of(run.summary.point), []).append(run)
@@ -34,8 +38,9 @@ def proven(suite: Suite) -> Table:
             }
             for run in runs for column in COLUMNS
         ]  # fmt: skip
-    head = ["point", *COLUMNS, "asked", "kernel", "receiver", "bursts"]
-    notes = ["kernel: counted as dropped; receiver: missed there; bursts: mean length of losses in a row."]
+    head = ["point", *COLUMNS, "asked", "probes", "met", "bursts"]
+    notes = [PROBES_AND_MET, "bursts: mean length of the probes' losses in a row."]
+    notes += [f"Not judged: {text}." for text in dict.fromkeys(t for run in suite.runs for t in run.summary.not_judged)]
     if any("/" in cell.text for row in rows for cell in row[1:4]):
         notes.append("unknown 1/3: one of three runs.")
     if any("?" in cell.text for row in rows for cell in row):
@@ -51,13 +56,20 @@ def _figures(runs: list[Run]) -> tuple[list[Cell], list[dict[str, Any]]]:
     asked = sorted({loss for run in runs for loss in run.summary.asked_loss})
     proofs = [row for run in some for row in run.proof_rows()]
     wanted = mean_of([row.get("burst_asked") for row in proofs])
+    met = [run.summary.met for run in some]
     numbers = {
         "kernel loss": mean_of([run.summary.kernel.loss for run in some]),
         "receiver loss": mean_of([run.summary.receiver.loss for run in some]),
+        "met: lost by rules": mean_of([one.rule_loss for one in met]),
+        "met: lost in queues": mean_of([one.queue_loss for one in met]),
+        "met: lost elsewhere": mean_of([one.elsewhere_loss for one in met]),
         "burst": mean_of([row.get("burst_seen") for row in proofs]),
     }
-    texts = [percent(numbers["kernel loss"]), percent(numbers["receiver loss"]),
-             "-" if numbers["burst"] is None else f"{numbers['burst']:.2f}"]  # fmt: skip
+    texts = [
+        percent(numbers["receiver loss"]),
+        measures.met_in_words(*(numbers[f"met: lost {cause}"] for cause in ("by rules", "in queues", "elsewhere"))),
+        "-" if numbers["burst"] is None else f"{numbers['burst']:.2f}",
+    ]
     cells = [Cell(" to ".join(percent(a) for a in dict.fromkeys((asked[0], asked[-1]))) if asked else "-")]
     cells += [Cell(text if text == "-" else text + mark, "void" if mark else "") for text in texts]
     if wanted is not None:

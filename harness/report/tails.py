@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,18 +21,21 @@ PERCENTILES = (0.5, 0.99, 0.999)
 
 @dataclass
 class SampleSet:
-    """One kind of samples of one point, all seeds and ranks together. `sound`: its times may be believed."""
+    """One kind of samples of one point, all seeds together; a step or call counts once, whatever its ranks. `sound`:
+    its times may be believed."""
 
     point: str
     what: str
     sound: bool
     swept: dict[str, Any] = field(default_factory=dict)
+    unit: str = "ms"
     parts: list[NDArray[np.float64]] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
 
     @property
     def label(self) -> str:
-        return self.point if self.what == "step_ms" else f"{self.point}: {self.what.removesuffix('_ms')}"
+        unit = "" if self.unit == "ms" else f" ({self.unit})"
+        return (self.point if self.what == "step_ms" else f"{self.point}: {self.what.removesuffix('_ms')}") + unit
 
     @property
     def numbers(self) -> NDArray[np.float64]:
@@ -47,11 +50,12 @@ def sample_sets(groups: list[Group], *, with_simulated: bool = False) -> tuple[l
         found, faults = samples.read(run.folder)
         problems += faults
         name = run.name + (" (simulated)" if run.simulated else "")
-        for what, numbers in found.items():
-            sound = not run.standing.void(what, with_simulated=with_simulated)
+        for what, kind in found.items():
+            standing = replace(run.standing, units={**run.standing.units, what: kind.unit})
+            sound = not standing.void(what, with_simulated=with_simulated)
             both = out.setdefault((key_of(run.summary.point), what), {})
-            one = both.setdefault(sound, SampleSet(name, what, sound, run.summary.point))
-            one.parts.append(numbers)
+            one = both.setdefault(sound, SampleSet(name, what, sound, run.summary.point, kind.unit))
+            one.parts.append(kind.events())
             one.folders.append(str(run.folder))
     return [both.get(True) or both[False] for both in out.values()], problems
 
@@ -79,7 +83,8 @@ def tails(suite: Suite, sets: list[SampleSet]) -> Table | None:
         ]  # fmt: skip
     if not rows:
         return None
-    notes = ["A percentile q is printed only with at least 10/(1-q) samples: p99 needs 1000, p99.9 needs 10000."]
+    notes = ["A percentile q is printed only with at least 10/(1-q) samples: p99 needs 1000, p99.9 needs 10000.",
+             "A step or call is one sample: as long as its slowest rank took."]  # fmt: skip
     if not all(one.sound for one in sets):
         notes.append("?: not to be believed: too busy, failed, simulated, or the fault was not proven.")
     head = ["samples (ms)", "n", *(f"p{100 * q:g}" for q in PERCENTILES), "max"]

@@ -25,7 +25,8 @@ def summary(point: dict[str, Any], seed: int, rows: list[dict[str, Any]], **chan
             "asked_loss": [0.1], "kernel": {"seen": 100, "dropped": 10, "loss": 0.1},
             "receiver": {"sent": 100, "missing": 10, "loss": 0.1}, "verdict": "valid", "columns": columns,
             "reasons": {name: [f"{name} is well"] for name in columns}, "marks": [], "warnings": [], "workload": {},
-            "rows": rows, "duration_s": 1.5, **changes}  # fmt: skip
+            "rows": rows, "duration_s": 1.5, "seeds_version": 2, "not_judged": [],
+            "met": {"packets": 1000, "rule_loss": 0.1, "queue_loss": 0, "elsewhere_loss": 0}, **changes}  # fmt: skip
 
 
 def suite(folder: Path, points: list[dict[str, Any]], seeds: int, row: Row, *, name: str = "made",
@@ -65,6 +66,8 @@ def steps(run: Path, losses: list[float], ranks: int = 2) -> None:
         (run / "records" / f"rank-{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def samples(run: Path, name: str, numbers: Any, rank: int = 0) -> None:
+def samples(run: Path, name: str, numbers: Any, rank: int = 0, **about: Any) -> None:
     (run / "samples").mkdir(exist_ok=True)
+    if about:
+        write(run / "samples" / f"{name}.rank-{rank}.json", {"unit": "ms", "together": True, **about})
     np.asarray(numbers, dtype="<f8").tofile(run / "samples" / f"{name}.rank-{rank}.f64")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness import provenance
 from harness.report import compare
 from harness.report.differences import difference_cell
 from harness.report.index import read_suite
@@ -44,6 +45,47 @@ def test_what_differs_in_spec_machine_and_result(tmp_path: Path) -> None:
     lines = {(line.point, line.measure): line.change for line in compare.result_lines(left, right)}
     assert lines["ddp", "train_loss"].significant and not lines["rps", "train_loss"].significant
     assert not lines["ddp", "accuracy"].significant
+
+
+def test_a_changed_script_and_other_packages_are_named(tmp_path: Path) -> None:
+    """The user's script had changed in a dirty folder: "machine and code: no difference"."""
+    sides = []
+    for name, content, package in (("aaaaaa", "print(1)", "2.13"), ("bbbbbb", "print(2)", "2.11")):
+        folder = tmp_path / "mine"
+        folder.mkdir(exist_ok=True)
+        (folder / "train.py").write_text(content)
+        program = provenance.of_program([sys.executable, "train.py"], folder)
+        assert program["python"]["packages"]["numpy"] == np.__version__
+        program["python"] = {**program["python"], "packages": {"torch": package}}
+        place = made.suite(tmp_path / name, POINTS, 1, row_of(0), run_id=name)
+        told = json.loads((place / "suite.json").read_text())
+        told["sessions"] = [made.session(programs=[program])]
+        made.write(place / "suite.json", told)
+        sides.append(read_suite(place))
+    changed = {row[0].text.rpartition("train.py.")[2] for row in compare.machine(*sides).rows}
+    assert any("torch" in what for what in changed) and any("sha256" in what for what in changed), changed
+    assert any("files" in row[0].text for row in compare.machine(*sides).rows)
+
+
+def test_the_users_own_checkout_is_recorded_with_what_is_not_committed(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        subprocess.run(
+            ["git", "-C", str(tmp_path), "-c", "user.name=t", "-c", "user.email=t@t", *arguments], check=True
+        )
+
+    git("init", "-q")
+    (tmp_path / "train.py").write_text("x = 1\n")
+    git("add", "-A")
+    git("commit", "-qm", "first")
+    provenance.git_state.cache_clear(), provenance.git_diff.cache_clear()
+    clean = provenance.folder_state(tmp_path)
+    (tmp_path / "train.py").write_text("x = 2\n")
+    (tmp_path / "new.py").write_text("y = 1\n")
+    provenance.git_state.cache_clear(), provenance.git_diff.cache_clear()
+    dirty = provenance.folder_state(tmp_path)
+    assert clean["git"]["dirty"] is False and "untracked_sha256" not in clean
+    assert dirty["git"]["dirty"] and dirty["git"]["diff_sha256"] and dirty["untracked_sha256"]
+    assert "+x = 2" in provenance.git_diff(tmp_path)
 
 
 def test_without_common_seeds_the_test_is_welchs() -> None:

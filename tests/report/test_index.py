@@ -100,14 +100,14 @@ def test_long_sample_sets_become_parquet_and_short_ones_stay(tmp_path: Path) -> 
     for folder, count in ((short, 100), (long, samples.LONG)):
         found, problems = samples.read(folder)
         assert not problems and set(found) == {"get_ms", "step_ms"}
-        np.testing.assert_array_equal(found["get_ms"], numbers[:count])
+        np.testing.assert_array_equal(found["get_ms"].events(), numbers[:count])
 
 
 def test_half_a_sample_of_a_killed_rank_is_passed_over(tmp_path: Path) -> None:
     made.samples(tmp_path, "get_ms", [1.0, 2.0])
     with open(tmp_path / "samples" / "get_ms.rank-0.f64", "ab") as file:
         file.write(b"\x01\x02\x03")
-    assert samples.read(tmp_path)[0]["get_ms"].tolist() == [1.0, 2.0]
+    assert samples.read(tmp_path)[0]["get_ms"].events().tolist() == [1.0, 2.0]
 
 
 ODD: list[tuple[str, Any]] = [

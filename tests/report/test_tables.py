@@ -106,6 +106,54 @@ def test_tails_stand_on_samples(tmp_path: Path) -> None:
     assert [cell.text for cell in row] == ["reliable loss_10", "1200", "50.5", "99.01", "-", "100"]
 
 
+def test_four_ranks_of_one_stall_are_one_event_and_p99_counts_those(tmp_path: Path) -> None:
+    """300 steps of four ranks stood as "n = 1200" with a p99, and its four largest were one stall."""
+    place = made.suite(tmp_path, POINTS[:1], 1, losses)
+    steps = np.linspace(1, 100, 300)
+    steps[100] = 2100.0
+    for rank in range(4):
+        made.samples(place / "000", "step_ms", steps + rank, rank=rank)
+    (row,) = table(gather(read_suite(place)), "tail").rows
+    assert [cell.text for cell in row][1:] == ["300", "53.5", "-", "-", "2103"]
+
+
+def test_requests_are_events_of_their_own(tmp_path: Path) -> None:
+    place = made.suite(tmp_path, POINTS[:1], 1, losses)
+    for rank in range(4):
+        made.samples(place / "000", "get_ms", np.linspace(1, 100, 300), rank=rank, together=False)
+    (row,) = table(gather(read_suite(place)), "tail").rows
+    assert [cell.text for cell in row][1] == "1200"
+
+
+@pytest.mark.parametrize(
+    ("name", "units", "void"),
+    [
+        ("wall_s", {}, True), ("seconds", {}, True), ("throughput", {}, True), ("ms_step", {}, True),
+        ("gain", {}, False), ("gain", {"gain": "s"}, True), ("served", {"served": "1/s"}, True), ("forms", {}, False),
+        ("ms_of_text", {"ms_of_text": ""}, False), ("accuracy", {}, False),
+    ],
+)  # fmt: skip
+def test_a_number_is_a_time_by_its_declared_unit_else_by_its_name(
+    name: str, units: dict[str, str], void: bool, tmp_path: Path
+) -> None:
+    """A user's `seconds` and `wall_s` were averaged although timing was unknown."""
+    columns = {"fault": "valid", "timing": "unknown", "outcome": "valid"}
+    found = content(tmp_path, row=lambda point, seed: {name: 1.5}, columns=columns, units=units)
+    texts = {cell.text for cell in cells(table(found, "results"), name).values()}
+    assert all("?" in text for text in texts) == void, texts
+
+
+def test_what_the_workload_met_stands_in_the_table_split_by_cause(tmp_path: Path) -> None:
+    met = {"packets": 10, "rule_loss": 0.0103, "queue_loss": 0.471, "elsewhere_loss": 0.0}
+    found = content(tmp_path, met=met)
+    assert {cell.text for cell in cells(table(found, "asked and proven"), "met").values()} == {"1.03 %\n+47.1 % queue"}
+
+
+def test_results_whose_seeds_share_patterns_say_so(tmp_path: Path) -> None:
+    assert any("seeds shared patterns" in text for text in content(tmp_path / "old", seeds_version=1).warnings)
+    assert not content(tmp_path / "new").warnings
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_terminal_of_80_columns_loses_no_number(width: int, tmp_path: Path) -> None:
     def wide(point: dict[str, Any], seed: int) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from harness.counted import Counters, Detour, ReadBack
@@ -22,11 +22,13 @@ class HookPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """The switch at one moment: read once, asked by all hooks. `reader` for what only one hook wants to know."""
+    """The switch at one moment: read once, asked by all hooks. `reader` for what only one hook wants to know; `hosts`:
+    the queues of links that are shaped there, by rank."""
 
     links: dict[int, Link]
     qdiscs: dict[int, tuple[Qdisc, ...]]
     reader: Reader
+    hosts: dict[int, list[Qdisc]] = field(default_factory=dict)
 
     @classmethod
     def now(cls, reader: Reader) -> Look:

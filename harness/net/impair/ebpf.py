@@ -175,7 +175,7 @@ class EbpfBackend:
             at = placed.slots[rule] * memory.RULE_BYTES
             own = value[at : at + memory.RULE_BYTES]
             equal = memory.asked_part(own) == memory.asked_part(memory.rule_memory(rule))
-            loss = memory.mean_loss_of(own, rule)
+            loss = rule.profile.mean_loss() if equal else memory.mean_loss_of(own, rule)
             out.append(ReadBack(rule=rule.label, attached=attached, equal=equal, mean_loss=loss, foreign=foreign))
         return out or [ReadBack(rule=UNMATCHED, attached=attached, equal=True, mean_loss=0.0, foreign=foreign)]
 
