@@ -58,6 +58,10 @@ def _judge_rules(watched: Watched, between: Between) -> list[Finding]:
             if count.super_packets:
                 text = f"{where}: {count.super_packets} super-packets passed the loss point during the run"
                 findings.append(Finding(status=Status.UNKNOWN, text=text))
+            if not 0 <= count.dropped <= count.seen:
+                text = f"{where}: its counters ran backwards: they were replaced during the run"
+                findings.append(Finding(status=Status.UNKNOWN, text=text))
+                continue
             if rule is None or not count.seen:
                 continue
             tests += [

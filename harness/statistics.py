@@ -22,6 +22,8 @@ Numbers = NDArray[np.complex128]
 
 def binomial_two_sided(successes: int, trials: int, probability: float) -> float:
     """P(a deviation at least this unlikely on its side), doubled; exact."""
+    if not 0 <= successes <= trials:  # counters that were replaced on the way
+        return 0.0
     if trials == 0 or not 0 < probability < 1:
         return 1.0 if successes == round(trials * probability) else 0.0
     if successes <= trials * probability:
@@ -52,6 +54,8 @@ def loss_count_two_sided(dropped: int, seen: int, chain: Chain, *, from_good: bo
     netem's do, instead of anywhere."""
     if len(chain.states) == 1:
         return binomial_two_sided(dropped, seen, lossmodel.mean_loss(chain))
+    if not 0 <= dropped <= seen:
+        return 0.0
     below, here, above = _around(dropped, seen, chain, from_good=from_good)
     return min(1.0, 2 * (here + min(below, above)))
 
@@ -60,6 +64,8 @@ def pooled_two_sided(counts: Sequence[tuple[int, int]], chain: Chain, *, from_go
     """(dropped, seen) of independent channels of one kind, judged together: many small deviations to the same side are
     a large one. Independent loss: the sum is binomial. Bursts: Stouffer's sum of the channels' own deviations."""
     some = [(dropped, seen) for dropped, seen in counts if seen]
+    if any(not 0 <= dropped <= seen for dropped, seen in some):
+        return 0.0
     if len(chain.states) == 1:
         return binomial_two_sided(sum(d for d, _ in some), sum(s for _, s in some), lossmodel.mean_loss(chain))
     if not some:

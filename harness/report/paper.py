@@ -67,8 +67,8 @@ def beside_the_paper(drawn: Curves) -> Picture | None:
         axes.set(xlabel="epoch", ylabel="training loss", title=f"figure {name[3:]}")
         legend(axes)
     simulated = [run.simulated for lines in ours.values() for group, _ in lines for run in group.runs]
-    kind = "genuine loss" if not any(simulated) else "simulated loss" if all(simulated) else "genuine and simulated loss"
-    says = f"Lines: ours, {kind}. Dots: digitised from Yu et al. 2019 (simulated loss, 16 workers)."
+    kind = "genuine" if not any(simulated) else "simulated" if all(simulated) else "genuine and simulated"
+    says = f"Lines: ours, {kind} loss. Dots: digitised from Yu et al. 2019 (simulated loss, 16 workers)."
     return Picture("paper", "Beside the RPS paper", says, figure)
 
 

@@ -14,8 +14,8 @@ from harness.report.tables import WORDS, Cell, Table
 
 COLUMNS = ("fault", "timing", "outcome")
 PROBES_AND_MET = (
-    "probes: lost of the proof's probes; met: lost of the workload's own packets, by rules, and below it in queues under "
-    "an asked rate or elsewhere."
+    "probes: lost of the proof's probes; met: lost of the workload's own packets, by rules, and below it in queues "
+    "under an asked rate or elsewhere."
 )
 
 

@@ -160,6 +160,11 @@ def test_packets_that_went_past_the_rules_are_found_by_their_number() -> None:
     assert status == Status.UNKNOWN and "h0 uplink: past the rules: 15600 of 25600 packets" in said
 
 
+def test_counters_that_ran_backwards_are_said_and_end_no_verdict() -> None:
+    status, said = fault_of(run_of(-300, -20, entered=500), **TWO)
+    assert status == Status.UNKNOWN and "ran backwards" in said
+
+
 def test_packets_that_vanish_between_ports_are_found() -> None:
     status, said = fault_of(run_of(10_000, LOST, more_lost=3), **TWO)
     assert status == Status.UNKNOWN and "between the switch's ports: 3 of" in said
