@@ -80,13 +80,19 @@ def test_killed_at_any_step_clean_removes_all_of_ours_and_nothing_else(
     assert not [j for j in journal.networks() if not j.owner_alive() and j.standing() is None]
 
 
+def _no_signal_ignored() -> None:
+    """nohup and shells hand ignored signals down to what they start, and so would these tests."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.mark.wallclock
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("delay_s", [0.8, 1.5, 2.5])
 def test_interrupted_it_undoes_everything_by_itself(tmp_path: Path, number: signal.Signals, delay_s: float) -> None:
     process = subprocess.Popen(
         [*LOSSBENCH, "run", "proof", "--out", str(tmp_path), "--set", "workload.options.seconds=20"],
-        stderr=subprocess.PIPE, text=True,
+        stderr=subprocess.PIPE, text=True, preexec_fn=_no_signal_ignored,
     )  # fmt: skip
     time.sleep(delay_s)
     process.send_signal(number)

@@ -195,7 +195,7 @@ class NetemBackend:
 
     def _begin_rest(self, point: HookPoint, look: Look | None = None) -> None:
         filters = filters_at(point, look or self._look())
-        self._start[point.hook][REST] = (_rest(filters) or 0, oversize(filters, point), 0)
+        self._start.setdefault(point.hook, {})[REST] = (_rest(filters) or 0, oversize(filters, point), 0)
 
     def read_back(self, point: HookPoint, look: Look) -> list[ReadBack]:
         """Field by field; and each rule's filter with its program and its way to the IFB."""
@@ -276,7 +276,7 @@ class NetemBackend:
         return tuple(out)
 
     def state(self) -> dict[str, Any]:
-        return {hook.name: {"slots": self._slots[hook], "start": start} for hook, start in self._start.items()}
+        return {hook.name: {"slots": self._slots.get(hook, {}), "start": start} for hook, start in self._start.items()}
 
     def close(self) -> None:
         """Qdiscs live as long as their devices."""
