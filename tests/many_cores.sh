@@ -18,7 +18,7 @@ collectives() {  # further options of `lossbench run`
     python3 - "$profile" <<'P'
 import json, sys
 one = json.load(open("/tmp/collectives.json"))["summary"][0]
-print("==", sys.argv[1], one["columns"], one["reasons"]["outcome"][:2])
+print("==", sys.argv[1], one["columns"], one["met"], one["reasons"]["fault"][:4], one["reasons"]["outcome"][:2])
 for row in one["rows"]:
     keys = ("contender", "n", "p50_ms", "p99_ms", "max_ms", "gbit_s", "cpu_s_per_gb", "arrived_1", "arrived_2", "path", "vs_gloo", "vs_tcp", "note")
     print(" ".join(f"{k}={row.get(k)}" for k in keys), {k: row[k] for k in ("overflow", "late", "cut") if k in row}, flush=True)
