@@ -220,6 +220,7 @@ def facts() -> dict[str, Any]:
         "versions": versions(),
         "congestion_control": _read("/proc/sys/net/ipv4/tcp_congestion_control"),
         "rmem_max": _read("/proc/sys/net/core/rmem_max"),
+        "netdev_max_backlog": _read("/proc/sys/net/core/netdev_max_backlog"),
     }
 
 

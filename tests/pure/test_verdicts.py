@@ -173,7 +173,7 @@ def test_packets_that_vanish_between_ports_are_found() -> None:
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        ({"h0": {"lost_entering": 4}}, "4 packets were lost at the switch's input from h0"),
+        ({"h0": {"lost_entering": 4}}, "4 packets were lost at the switch's input from h0: raise sysctl"),
         ({"h1": {"lost_leaving": 4}}, "in the ring between switch and h1"),
         ({"h1": {"lost_arriving": 4}}, "by h1's own interface"),
         ({"h1": {"sockets": Sockets(overflowed=4)}}, "in h1's sockets: they were full"),

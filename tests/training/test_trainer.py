@@ -64,7 +64,8 @@ def test_every_kind_of_task_trains_and_is_judged(data: str, model: str, measure:
     (row,) = records(tmp_path, 0, "row")
     assert "(simulated)" in row["strategy"] and row["simulated"] is True
     if measure:
-        assert row[measure] > 0 and row[f"{measure}_agreed"] > 0
+        assert row["loss"] > 0 and row["loss_agreed"] > 0
+        assert row[measure] >= 0 and row[f"{measure}_agreed"] >= 0  # after four steps a tagger may know no slot yet
         judged = {one["model"] for one in records(tmp_path, 0, "evaluation")}
         assert judged == {"worker", "mean", "owners"}
     steps = records(tmp_path, 1, "step")

@@ -89,7 +89,7 @@ class Trainer:
             if not math.isfinite(loss):
                 raise TrainingError(f"rank {seat.door.rank}: the loss is {loss} at step {step}; a lower lr may help")
         self.step_s.append(time.perf_counter() - begun)
-        self.seats[0].door.samples("step_ms", [1000 * self.step_s[-1]])
+        self.seats[0].door.samples("step_ms", [1000 * self.step_s[-1]], unit="ms", together=True)
         self.outside_s += self.step_s[-1] - (computed - begun) - spent
         if grads is not None:
             self._bias(step, grads)

@@ -13,6 +13,7 @@ LAST = 0.1  # of all steps: the training loss is their mean
 WORST_TAIL = 0.99
 CUT_SAID = 0.001
 SHOWN = ["strategy", "train_loss", "MEASURE", "drift_first", "drift_last", "arrived", "ms_step"]
+UNITS = {"ms_step": "ms", "ms_step_p99": "ms", "items_s": "1/s"}
 SHOWN_OF_NOISE = [
     "strategy",
     "drift_last",
@@ -51,7 +52,8 @@ def result_row(
     shared |= _heard(job)
     shared["cut"] = _mean_over_ranks(job, [seat.cut / max(seat.expected, 1) for seat in job.seats])
     note = "; ".join(_notes(job, shared["cut"]))
-    return [{**shared, "shown": [name for name in shown if name in shared], "note": note} for _ in job.seats]
+    shown = [name for name in shown if name in shared]
+    return [{**shared, "shown": shown, "note": note, "units": UNITS} for _ in job.seats]
 
 
 def _name(job: Built) -> str:
