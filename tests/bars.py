@@ -1,6 +1,6 @@
 """The figures behind lossbench's promises about the network, measured on this machine. Minutes, as root.
 
-make bars            or            python tests/bars.py [part ...]      parts: up loss bursts honest relay
+make bars            or            python tests/bars.py [part ...]      parts: up watch loss bursts honest relay
 """
 
 from __future__ import annotations
@@ -47,6 +47,27 @@ def network(*, backend: str, seed: int = 1, **keys: Any) -> Iterator[tuple[Netwo
     finally:
         net.remove()
         journal.close()
+
+
+def watch() -> None:
+    print("\n== one look of the watch at everything: two classes, rate and loss (ms of CPU, median of 9)")
+    classes = [{"name": "web", "dscp": 10, "share_percent": 50}, {"name": "training", "ports": [29400], "priority": 7}]
+    for hosts in (8, 64):
+        keys = {"topology": {"hosts": hosts, "rate_mbit": 50}, "shaping": {"classes": classes}}
+        with network(backend="ebpf", impair=[{"profile": "loss_1"}], **keys) as (net, _):
+            net.listen()
+            spent = []
+            for _ in range(9):
+                began = time.process_time()
+                look = net.look()
+                net.links_wrong(look)
+                net.read(look=look)
+                net.changes()
+                net.not_in_force(look)
+                net.shaping_wrong(look)
+                net.classes(look)
+                spent.append(1000 * (time.process_time() - began))
+            print(f"{hosts:3d} hosts: {stats.median(spent):.1f}")
 
 
 def up() -> None:
@@ -173,7 +194,7 @@ def _paced(net: Network, *, packets_per_s: int, seconds: float) -> tuple[int, in
     return total * len(flows), sum(h.sent - int(h.missing().sum()) for h in heard), took
 
 
-PARTS = {"up": up, "loss": loss, "bursts": bursts, "honest": honest, "relay": relay}
+PARTS = {"up": up, "watch": watch, "loss": loss, "bursts": bursts, "honest": honest, "relay": relay}
 
 if __name__ == "__main__":
     for part in sys.argv[1:] or PARTS:
