@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.counted import UNMATCHED, Counters, Detour, LinkCounts, Reading, difference, since
+from harness.counted import TOTAL, UNMATCHED, Counters, Detour, LinkCounts, Reading, difference, since
 from harness.placement import Hook
 
 
@@ -50,7 +50,8 @@ class Met:
         return {
             "packets": self.packets, "matched": self.matched, "lost_by_rule": self.rule, "damaged": self.damaged,
             "lost_in_queues": self.queue, "lost_elsewhere": self.elsewhere,
-            "rule_loss": self.rule / self.matched if self.matched else None, "queue_loss": self.share(self.queue),
+            "rule_loss": self.rule / self.matched if self.matched else self.share(self.rule),
+            "queue_loss": self.share(self.queue),
             "elsewhere_loss": self.share(self.elsewhere),
             "loss": self.share(self.rule + self.damaged + self.queue + self.elsewhere),
         }  # fmt: skip
@@ -135,9 +136,18 @@ def lost_elsewhere(between: Between) -> dict[str, int]:
     return {place: count for place, count in out.items() if count}
 
 
+def counted_twice(between: Between) -> int:
+    """At most so many packets are in two counters: damaged or duplicated at one place and lost at another behind it."""
+    hooks = between.hooks
+    odd = sum(count.corrupted + count.duplicated for here in hooks.values() for count in here.values())
+    directions = {hook.direction for hook, here in hooks.items() if any(c.dropped + c.corrupted for c in here.values())}
+    behind = len(directions) > 1 or any(link.down.dropped + link.lost_leaving for link in between.links.values())
+    return odd if behind else 0
+
+
 def met(between: Between) -> Met:
     links, hooks = between.links, between.hooks
-    rules = [count for here in hooks.values() for label, count in here.items() if label != UNMATCHED]
+    rules = [count for here in hooks.values() for label, count in here.items() if label not in (UNMATCHED, TOTAL)]
     leaked = sum(max(leak.missing, 0) for leak in leaks(between) if "past the rules" not in leak.place)
     return Met(
         packets=sum(link.entered + link.lost_entering + link.up.dropped for link in links.values()),

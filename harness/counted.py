@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -27,13 +26,14 @@ class RuleCounters:
     seen_bytes: int = 0
     duplicated: int = 0
     corrupted: int = 0
+    damageable: int = 0  # that were long enough to be damaged
     super_packets: int = 0
     position: Position | None = None
     damage_counted: bool = True  # False: damaged packets are not counted by the kernel (netem)
     shared: bool = False  # True: read while traffic flowed, this may be off by a few packets of the other direction
 
     def _with(self, other: RuleCounters, sign: int, position: Position | None) -> RuleCounters:
-        numbers = ("seen", "dropped", "seen_bytes", "duplicated", "corrupted", "super_packets")
+        numbers = ("seen", "dropped", "seen_bytes", "duplicated", "corrupted", "damageable", "super_packets")
         return RuleCounters(
             **{name: getattr(self, name) + sign * getattr(other, name) for name in numbers}, position=position,
             damage_counted=self.damage_counted and other.damage_counted, shared=self.shared or other.shared,
@@ -108,13 +108,13 @@ class Held:
     late: list[int]
 
     def late_ms(self, q: float) -> float:
-        """At most so late was this share of the packets."""
-        wanted, so_far = q * self.packets, 0
-        for limit, count in zip((*LATE_MS, math.inf), self.late, strict=True):
+        """All but this share of the packets were at least so late."""
+        wanted, so_far = q * sum(self.late), 0
+        for limit, count in zip((0, *LATE_MS), self.late, strict=True):
             so_far += count
-            if so_far >= wanted:
-                return limit
-        return math.inf
+            if so_far > wanted:
+                return float(limit)
+        return float(LATE_MS[-1])
 
 
 @dataclass(frozen=True, kw_only=True)

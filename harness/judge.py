@@ -22,7 +22,7 @@ def judge(*, experiment: Experiment, backend: str, proof: Proof | None, watched:
     timing, marks = judge_timing(watched.quiet, late=watched.late, interleaved=experiment.workload.interleaved)
     return Verdict(
         columns={
-            "fault": judge_fault(experiment, proof, watched),
+            "fault": judge_fault(experiment, proof, watched, backend),
             "timing": timing,
             "outcome": judge_outcome(experiment, watched),
         },

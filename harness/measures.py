@@ -53,19 +53,32 @@ MEANING = {
 NOT_MEASURED = ("n", "ranks", "workers", "steps", "mb", "shown", "note", "path", "simulated", "rank", "seed")
 
 
-TIME_UNITS = ("ns", "us", "µs", "ms", "s", "min", "h")
+IN_MS = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3, "min": 6e4, "h": 3.6e6}
+_SPELLED = {
+    "nanosecond": "ns", "usec": "us", "microsecond": "us", "msec": "ms", "millisecond": "ms", "sec": "s", "second": "s",
+    "minute": "min", "hour": "h",
+}  # fmt: skip
 # Of a number without a declared unit: what its name says. Rather void a number that is none than believe a time.
 _TIME_WORDS = "ns us ms s sec secs second seconds min mins minutes h hours time latency duration elapsed wall rtt"
 _RATE_WORDS = "throughput qps rps mbit gbit mbps gbps hz bandwidth"
 
 
+def in_ms(unit: str) -> float | None:
+    """How many milliseconds one of it is; None for what is no time."""
+    word = unit.strip().lower()
+    return IN_MS.get(word, IN_MS.get(_SPELLED.get(word.removesuffix("s"), "")))
+
+
 def of(name: str, unit: str | None = None) -> Measure:
-    """By its declared unit: times and rates stand on *timing*. Without one by its name; X_agreed is judged as X."""
+    """By its declared unit: times and rates stand on *timing*, "" is no unit. Without one, or with one that says
+    neither, by its name; X_agreed is judged as X."""
+    if unit == "":
+        return Measure(KNOWN[name].better if name in KNOWN else "")
     if unit is not None:
-        if unit.strip() in TIME_UNITS:
+        if in_ms(unit) is not None:
             return Measure("low", "timing")
-        is_rate = re.search(r"/(ns|us|ms|s|min|h)$|(bit|B)ps$|^Hz$", unit.strip())
-        return Measure("high", "timing") if is_rate else Measure(KNOWN[name].better if name in KNOWN else "")
+        if in_ms(unit.rpartition("/")[2] if "/" in unit else "") is not None or re.search(r"(bit|B)ps$|^Hz$", unit):
+            return Measure("high", "timing")
     if name in KNOWN:
         return KNOWN[name]
     words = set(re.split(r"[^a-z]+", name.lower()))

@@ -124,13 +124,14 @@ def damage_tests(profile: Profile, count: RuleCounters) -> list[tuple[str, float
     duplicates are not tested."""
     survivors = count.seen - count.dropped
     tests = []
-    if count.damage_counted:
-        tests.append(("damaged", count.corrupted, profile.corrupt_percent))
+    if count.damage_counted:  # packets of 64 bytes and less are never damaged
+        trials = count.damageable if profile.corrupt_percent else survivors
+        tests.append(("damaged", count.corrupted, trials, profile.corrupt_percent))
     if count.damage_counted or profile.loss is None:
-        tests.append(("duplicated", count.duplicated, profile.duplicate_percent))
+        tests.append(("duplicated", count.duplicated, survivors, profile.duplicate_percent))
     return [
-        (f"{number} of {survivors} {what}", statistics.binomial_two_sided(number, survivors, asked / 100))
-        for what, number, asked in tests
+        (f"{number} of {trials} {what}", statistics.binomial_two_sided(number, trials, asked / 100))
+        for what, number, trials, asked in tests
     ]
 
 

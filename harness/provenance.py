@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 DIFF_LIMIT = 1_000_000
-MOST_FILES, MOST_BYTES = 500, 20_000_000  # of a folder without git that are looked at
+MOST_FILES, MOST_BYTES, MOST_ENTRIES = 500, 20_000_000, 20_000  # of a folder without git that are looked at
 ASK = (
     "import json, sys\n"
     "from importlib import metadata\n"
@@ -36,7 +36,6 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return done.stdout if done.returncode == 0 else None
 
 
-@lru_cache(maxsize=8)
 def git_state(folder: Path = HERE) -> dict[str, Any]:
     """Commit and uncommitted changes of the checkout that a folder belongs to; empty if it belongs to none."""
     commit = _git(folder, "rev-parse", "HEAD")
@@ -47,7 +46,6 @@ def git_state(folder: Path = HERE) -> dict[str, Any]:
     return {"commit": commit.strip(), "dirty": bool(diff), "diff_sha256": digest}
 
 
-@lru_cache(maxsize=8)
 def git_diff(folder: Path = HERE) -> str:
     """What differs from the commit; kept beside the results, so that they can be made again."""
     return (_git(folder, "diff", "HEAD") or "")[:DIFF_LIMIT]
@@ -84,7 +82,27 @@ def folder_state(folder: Path) -> dict[str, Any]:
         listed = _git(folder, "ls-files", "--others", "--exclude-standard", "-z", "--", ".") or ""
         new = [folder / name for name in listed.split("\0") if name]
         return {"git": state, **({"untracked_sha256": _digest_of(new, folder)} if new else {})}
-    return {"python_files_sha256": _digest_of(sorted(folder.rglob("*.py")), folder)}
+    return {"python_files_sha256": _digest_of(_python_files(folder), folder)}
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    """In a fixed order, never more than are looked at: a home may hold millions."""
+    places, entries = [folder], 0
+    while places:
+        here = places.pop()
+        try:
+            found = sorted(os.scandir(here), key=lambda one: one.name)
+        except OSError:
+            continue
+        entries += len(found)
+        if entries > MOST_ENTRIES:
+            return
+        yield from (Path(one.path) for one in found if one.name.endswith(".py") and one.is_file(follow_symlinks=False))
+        places += [
+            Path(one.path)
+            for one in reversed(found)
+            if one.is_dir(follow_symlinks=False) and not one.name.startswith(".")
+        ]
 
 
 def _digest_of(paths: Iterable[Path], folder: Path) -> str:

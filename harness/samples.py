@@ -36,6 +36,11 @@ class SampleKind:
         shortest = min(map(len, parts))
         return np.asarray(np.max([numbers[:shortest] for numbers in parts], axis=0))
 
+    def cut(self) -> int:
+        """Samples of ranks that went on longer than others."""
+        sizes = [len(numbers) for numbers in self.ranks.values() if len(numbers)]
+        return sum(size - min(sizes) for size in sizes) if self.together and sizes else 0
+
 
 Samples = dict[str, SampleKind]
 

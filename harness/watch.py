@@ -233,7 +233,8 @@ class Watch:
             if gone:
                 seen.lapses.append(f"the network can't be read any more: no switch ports {', '.join(gone)}")
                 return
-            seen.after, seen.moving = self.network.settled()
+            self.network.end_programs()
+            seen.after, seen.moving = self.network.settled(since=seen.before)
             self._carried(seen.after, time.monotonic() - self._start)
             self._lapsed(self.network.changes() + self.network.not_in_force(look))
             self._lapsed(self.network.shaping_wrong() + self.network.mtu_wrong(look))

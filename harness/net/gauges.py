@@ -83,6 +83,7 @@ class Gauges:
         self._switch: Reader | None = None
         self._hosts: dict[int, _Host] = {}
         self._monitors: dict[str, Monitor] = {}
+        self._devices: dict[int, str] = {}  # of the switch, by index
 
     def look(self, *, hosts: Iterable[int] = ()) -> Look:
         """`hosts`: whose own queues are wanted too."""
@@ -114,6 +115,8 @@ class Gauges:
         for place in places:
             if place not in self._monitors:
                 self._monitors[place] = Monitor(self._star.namespace(place))
+        control = {"lo", "ctl0", *(host.control_port for host in self._star.topology.all_hosts())}
+        self._devices = {index: one.name for index, one in self.look().links.items() if one.name not in control}
 
     def changes(self, *, ours: set[int], mtu: int) -> list[str]:
         """What others changed since the last call: filters, qdiscs and classes, links that went down, another MTU, an
@@ -130,14 +133,17 @@ class Gauges:
                     continue
                 elif link is None:
                     out.append(f"{where}: {change.what} during the run, not by lossbench")
+                elif place == SWITCH and change.index not in self._star.ports.values():
+                    continue  # of these only tc's changes tell something
                 elif link.xdp or not link.up or link.mtu != mtu:
                     state = "an XDP program" if link.xdp else "it was down" if not link.up else f"MTU {link.mtu}"
                     out.append(f"{where}: {state} during the run")
         return list(dict.fromkeys(out))
 
     def _watched(self, place: str) -> dict[int, str]:
+        """Of the switch everything but the control links: ports, and the devices that hold packets back behind them."""
         if place == SWITCH:
-            return {index: f"p{rank}" for rank, index in self._star.ports.items()}
+            return self._devices
         return {self.host(int(place[1:])).index: DATA_INTERFACE}
 
     def ahead(self, look: Look) -> list[str]:

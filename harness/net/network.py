@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
+from harness.conservation import Between, leaks
 from harness.counted import Detour, Held, HookCounters, ReadBack, Reading
 from harness.evidence import Proof
 from harness.experiment import Experiment
@@ -14,8 +15,6 @@ from harness.net import kinds, namespaces, offloads, shaping
 from harness.net.gauges import Gauges
 from harness.net.impair import registry
 from harness.net.impair.base import Backend, Look
-from harness.net.rtnl import Reader
-from harness.net.rtnl_messages import Filter, HtbClass
 from harness.net.shaping import ClassState
 from harness.net.star import Star, remove_namespaces
 from harness.placement import Hook, Rules
@@ -23,6 +22,7 @@ from harness.topology import DATA_INTERFACE, SWITCH
 
 SETTLE_S = 3.0  # queues empty within this, or are taken as they stand
 SETTLE_STEP_S = 0.005
+QUIET_S = 0.03  # before a run nothing may have moved for this long
 PROBE_S = 1.5  # a run's probe is cut to this on slow links
 LONGEST_DELAY_FACTOR = 5  # jitter is waited for this many deviations
 
@@ -99,7 +99,7 @@ class Network:
                 index = place.index if at_host else self.star.ports[host.rank]
                 qdiscs = seen.hosts[host.rank] if at_host else seen.qdiscs.get(index, ())
                 reader = place.reader if at_host else seen.reader
-                classes, filters = ([], []) if look is not None else _sorting(reader, index, steps)
+                classes, filters = ([], []) if look is not None else shaping.sorting(reader, index, steps)
                 wrong = shaping.differs(steps, qdiscs, classes, filters)
                 out += [f"{host.name} {'uplink' if at_host else 'downlink'}: {text}" for text in wrong]
         return out
@@ -181,18 +181,23 @@ class Network:
             return one
         return replace(one, returned=one.returned - start.returned, dropped=one.dropped - start.dropped)
 
-    def settled(self, *, sockets: bool = True) -> tuple[Reading, int]:
-        """A reading between packets, once nothing is under way any more; and how many packets still moved if that did
-        not come to pass in time."""
+    def settled(self, *, since: Reading | None = None) -> tuple[Reading, int]:
+        """A reading between packets, once nothing is under way any more and, since an earlier one, every packet is
+        accounted for; and how many packets still moved if that did not come to pass in time."""
         limit = time.monotonic() + SETTLE_S + self.longest_wait_s()
         before = self.read()
         while True:
-            time.sleep(SETTLE_STEP_S)
-            now = self.read(sockets=sockets)
+            time.sleep(SETTLE_STEP_S if since is not None else QUIET_S)
+            now = self.read(sockets=True)
             still = before.moved() == now.moved()
-            if (still and not now.under_way()) or time.monotonic() > limit:
+            whole = since is None or not leaks(Between(since, now))
+            if (still and whole and not now.under_way()) or time.monotonic() > limit:
                 return now, 0 if still else _movement(before, now)
             before = now
+
+    def end_programs(self) -> None:
+        """Whatever a workload left running in its hosts."""
+        namespaces.kill_inside([name for name in self.star.names() if name != self.star.namespace(SWITCH)])
 
     def counters(self) -> HookCounters:
         """Since they were last at zero, of every rule that was in force."""
@@ -274,12 +279,6 @@ class Network:
     def remove(self) -> None:
         self.close()
         remove_namespaces(self.star.names())
-
-
-def _sorting(reader: Reader, index: int, steps: list[shaping.Step]) -> tuple[list[HtbClass], list[Filter]]:
-    """Classes of a link, and the filters that sort packets into them."""
-    parents = {step.arguments["parent"] for step in steps if step.command == "add-filter"}
-    return reader.classes(index), [one for parent in parents for one in reader.filters(index, parent)]
 
 
 def _movement(before: Reading, now: Reading) -> int:

@@ -44,7 +44,7 @@ def prove_network(
             wait_s=delayed,
         )
         overflow = exchange.overflow
-    after = network.read(sockets=True) if bystanders else network.settled()[0]
+    after = network.read(sockets=True) if bystanders else network.settled(since=before)[0]
     seen = [_flow_seen(network.rules, one, samples[i] if samples else None) for i, one in enumerate(heard)]
     read_back = network.read_back()
     return prove(
@@ -111,6 +111,7 @@ def _counts(rules: Rules, flows: list[FlowSeen], before: Reading, after: Reading
                 seen = sum(f.sent for f in flows for place in (f.uplink, f.downlink) if place == (hook, rule))
             out[(hook, key)] = RuleCounters(
                 seen=seen, dropped=delta.dropped, corrupted=delta.corrupted, duplicated=delta.duplicated,
+                damageable=delta.damageable,
                 super_packets=delta.super_packets, position=start.position, damage_counted=delta.damage_counted,
             )  # fmt: skip
     return out

@@ -40,14 +40,20 @@ class Wire:
     overtook: int = 0
     late: list[int] = field(default_factory=lambda: [0] * (len(LATE_MS) + 1))
     generator: random.Random = field(default_factory=random.Random)
+    order: dict[str, Any] = field(default_factory=dict)
 
     def obey(self, order: dict[str, Any]) -> None:
         delay, reorder = order.get("delay") or {}, order.get("reorder") or {}
         self.mean_s, self.jitter_s = delay.get("mean_ms", 0) / 1000, delay.get("jitter_ms", 0) / 1000
         self.distribution = delay.get("distribution", "uniform")
         self.overtake, self.gap = reorder.get("percent", 0) / 100, reorder.get("gap", 1)
-        self.generator.seed(order.get("seed", 0))
-        self.packets, self.overtook, self.behind, self.late = 0, 0, 0, [0] * (len(LATE_MS) + 1)
+        if order != self.order:  # what did not change goes on where it stood
+            self.generator.seed(order.get("seed", 0))
+            self.behind = 0
+        self.order = order
+
+    def forget(self) -> None:
+        self.packets, self.overtook, self.late = 0, 0, [0] * (len(LATE_MS) + 1)
 
     def wait_s(self) -> float:
         """How long this frame stays; as netem, after gap - 1 that wait each of the next may go at once, until one
@@ -101,7 +107,10 @@ def _orders(data: bytes, wires: dict[int, Wire], poll: select.epoll) -> bytes:
     for line in lines:
         order = json.loads(line)
         answer: dict[str, Any] = {}
-        if "report" in order:
+        if "forget" in order:
+            for wire in wires.values():
+                wire.forget()
+        elif "report" in order:
             names = ("packets", "overtook", "late")
             answer["wires"] = {number: {name: getattr(wire, name) for name in names} for number, wire in wires.items()}
         else:

@@ -16,6 +16,7 @@ from typing import Any
 from pyroute2 import IPRoute
 
 from harness.experiment import Shaping, TrafficClass
+from harness.net.rtnl import Reader
 from harness.net.rtnl_messages import Filter, HtbClass, Qdisc
 
 ROOT, LINK = 0x10000, 0x10001
@@ -177,3 +178,9 @@ def differs(
 
 def link_mbit(classes: Iterable[HtbClass]) -> float:
     return next((one.ceil_bytes_s * 8 / 1e6 for one in classes if one.handle == LINK), 0.0)
+
+
+def sorting(reader: Reader, index: int, steps: list[Step]) -> tuple[list[HtbClass], list[Filter]]:
+    """Classes of a link, and the filters that sort packets into them."""
+    parents = {step.arguments["parent"] for step in steps if step.command == "add-filter"}
+    return reader.classes(index), [one for parent in parents for one in reader.filters(index, parent)]

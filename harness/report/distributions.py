@@ -16,7 +16,7 @@ MOST_SAMPLES = 20_000  # drawn of a distribution; its tail is always drawn whole
 
 def slower_than(content: Content) -> Picture | None:
     """The share of samples slower than a time: the tail is where the line goes on to the right."""
-    drawable = [one for one in content.sets if sum(map(len, one.parts)) >= 20]
+    drawable = [one for one in content.sets if one.unit == "ms" and sum(map(len, one.parts)) >= 20]
     sets = drawable[:MOST_LINES]
     if not sets:
         return None

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness import samples
-from harness.measures import short
+from harness.measures import in_ms, short
 from harness.naming import key_of
 from harness.report import inference
 from harness.report.groups import Group
@@ -54,8 +54,14 @@ def sample_sets(groups: list[Group], *, with_simulated: bool = False) -> tuple[l
             standing = replace(run.standing, units={**run.standing.units, what: kind.unit})
             sound = not standing.void(what, with_simulated=with_simulated)
             both = out.setdefault((key_of(run.summary.point), what), {})
-            one = both.setdefault(sound, SampleSet(name, what, sound, run.summary.point, kind.unit))
-            one.parts.append(kind.events())
+            factor = in_ms(kind.unit)
+            unit = kind.unit if factor is None else "ms"
+            one = both.setdefault(sound, SampleSet(name, what, sound, run.summary.point, unit))
+            one.parts.append(kind.events() * (1.0 if factor is None else factor))
+            if kind.cut():
+                problems.append(
+                    f"{run.folder}: {kind.cut()} samples of {what} without a fellow on every rank: left out"
+                )
             one.folders.append(str(run.folder))
     return [both.get(True) or both[False] for both in out.values()], problems
 

@@ -77,11 +77,9 @@ def test_the_users_own_checkout_is_recorded_with_what_is_not_committed(tmp_path:
     (tmp_path / "train.py").write_text("x = 1\n")
     git("add", "-A")
     git("commit", "-qm", "first")
-    provenance.git_state.cache_clear(), provenance.git_diff.cache_clear()
     clean = provenance.folder_state(tmp_path)
     (tmp_path / "train.py").write_text("x = 2\n")
     (tmp_path / "new.py").write_text("y = 1\n")
-    provenance.git_state.cache_clear(), provenance.git_diff.cache_clear()
     dirty = provenance.folder_state(tmp_path)
     assert clean["git"]["dirty"] is False and "untracked_sha256" not in clean
     assert dirty["git"]["dirty"] and dirty["git"]["diff_sha256"] and dirty["untracked_sha256"]

@@ -129,7 +129,9 @@ def test_requests_are_events_of_their_own(tmp_path: Path) -> None:
     ("name", "units", "void"),
     [
         ("wall_s", {}, True), ("seconds", {}, True), ("throughput", {}, True), ("ms_step", {}, True),
-        ("gain", {}, False), ("gain", {"gain": "s"}, True), ("served", {"served": "1/s"}, True), ("forms", {}, False),
+        ("gain", {}, False), ("gain", {"gain": "s"}, True), ("gain", {"gain": "seconds"}, True),
+        ("gain", {"gain": "req/sec"}, True),
+        ("wall_s", {"wall_s": "odd"}, True), ("served", {"served": "1/s"}, True), ("forms", {}, False),
         ("ms_of_text", {"ms_of_text": ""}, False), ("accuracy", {}, False),
     ],
 )  # fmt: skip

@@ -64,13 +64,16 @@ class CbpfBackend:
         known = point.hook in self._rules
         if not known:
             self._oversize.put(point)
+        early = self._since(point, self._look()) if known else {}
         self._switch.tc(
             "replace-filter", "bpf", point.port_index, handle=1, parent=PARENT[point.hook.direction],
             prio=2, ops=program(rules), direct_action=True,
         )  # fmt: skip
         look = self._look()
         if known:
-            final = {label: replace(c, shared=self._both(point.hook)) for label, c in self._since(point, look).items()}
+            # What came between may have met the old program or the new one.
+            late = self._since(point, look)
+            final = {label: replace(c, shared=self._both(point.hook) or late != early) for label, c in late.items()}
             self._past[point.hook] = added(self._past.get(point.hook, {}), final)
         self._rules[point.hook] = rules
         # A direction that joins changes how the port's counters are told apart.

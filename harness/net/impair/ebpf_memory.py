@@ -22,7 +22,7 @@ from harness.lossmodel import (
 from harness.placement import Rule
 from harness.profile import BlockLoss, TraceLoss
 
-COUNTERS = ("seen", "seen_bytes", "dropped", "super_packets", "duplicated", "corrupted", "spare", "spare_too")
+COUNTERS = ("seen", "seen_bytes", "dropped", "super_packets", "duplicated", "corrupted", "damageable", "spare")
 AT = {name: 8 * i for i, name in enumerate(COUNTERS)}
 DUPLICATE, CORRUPT, TABLE = 64, 72, 80
 OUTCOME_BYTES = 24  # limit on the first random word, next state, loss threshold

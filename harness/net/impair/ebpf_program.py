@@ -223,6 +223,10 @@ class ProgramBuilder:
     def _corrupt(self, number: int) -> None:
         """Flip one bit behind the headers; with the sender's checksum in the packet the receiver throws it away."""
         a, done = self.asm, f"clean{number}"
+        a.load(4, R2, R6, _SKB_LEN)
+        a.jump_if("le", R2, 64, done)
+        a.mov(R1, 1)
+        a.atomic_add(R9, AT["damageable"], R1)
         a.call(PRANDOM_U32)
         a.load(8, R1, R9, CORRUPT)
         a.jump_if("ge", R0, R1, done)

@@ -5,15 +5,16 @@ qdisc keeps it until then. Everything else is the ebpf backend."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from pyroute2 import IPRoute
 
-from harness.counted import Counters, Detour
+from harness.counted import Counters, Detour, ReadBack
 from harness.net.impair import ebpf
 from harness.net.impair.base import HookPoint, Look
 from harness.net.impair.cbpf_program import classifier
-from harness.net.impair.clsact import PARENT, TC_H_ROOT, ensure_clsact
+from harness.net.impair.clsact import PARENT, TC_H_ROOT, ensure_clsact, filters_at
 from harness.net.impair.ebpf_delay import Delays
 from harness.net.impair.netem_options import limit_packets
 from harness.net.rtnl_messages import Filter
@@ -82,6 +83,17 @@ class EdtBackend(ebpf.EbpfBackend):
     def _delays(self, point: HookPoint, rules: tuple[Rule, ...]) -> Delays:
         del point, rules
         return Delays(stamp=True)
+
+    def read_back(self, point: HookPoint, look: Look) -> list[ReadBack]:
+        """The program may be in force while the queue that obeys it is gone, or another stands in its place."""
+        entries = super().read_back(point, look)
+        device = look.device(_device(point.hook)) if point.hook in self._queued else None
+        if point.hook not in self._queued:
+            return entries
+        filters = [one for one in filters_at(point, look) if one.priority == REDIRECT_PRIO]
+        obeyed = device is not None and any(q.kind == "fq" for q in look.qdiscs.get(device.index, ()))
+        led = device is not None and any(one.target == device.index for one in filters)
+        return entries if obeyed and led else [replace(entry, attached=False) for entry in entries]
 
     def _is_ours(self, one: Filter, point: HookPoint, program: int) -> bool:
         return super()._is_ours(one, point, program) or (

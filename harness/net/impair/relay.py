@@ -87,10 +87,15 @@ class RelayBackend(ebpf.EbpfBackend):
             raise NotAbleError("backend relay holds back by one rule per hook", next_step=step)
         if held and point.hook not in self._taps:
             self._open_tap(point)
-        if point.hook in self._taps:
-            # In this order the first packet that is held back already meets its delay.
-            self._tell(point.hook, held[0] if held else None)
+        # In this order the first packet that is held back meets its delay, and the last one too.
+        if held:
+            self._tell(point.hook, held[0])
         super().put(point, rules)
+
+    def restart(self, point: HookPoint) -> None:
+        super().restart(point)
+        if self._taps and self._alive():
+            self._ask({"forget": True})
 
     def _delays(self, point: HookPoint, rules: tuple[Rule, ...]) -> Delays:
         del rules
@@ -124,7 +129,7 @@ class RelayBackend(ebpf.EbpfBackend):
         )  # fmt: skip
 
     def held(self) -> dict[Hook, Held]:
-        """What the wires say of themselves since they were told their last order."""
+        """What the wires say of themselves since the counters were set to zero."""
         if not self._alive():
             return {}
         by_wire = self._ask({"report": True})["wires"]
