@@ -172,6 +172,11 @@ class Reading:
             {hook: [(d.into, d.returned) for d in here] for hook, here in self.detours.items()},
         )
 
+    def passed_since(self, before: Reading) -> int:
+        """Packets that entered or left a port in between."""
+        both = [(now, before.links[rank]) for rank, now in self.links.items() if rank in before.links]
+        return sum(abs(now.entered - old.entered) + abs(now.left - old.left) for now, old in both)
+
     def under_way(self) -> int:
         """Packets that wait somewhere."""
         held = sum(d.into - d.returned - d.dropped for here in self.detours.values() for d in here)

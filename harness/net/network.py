@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -23,6 +24,7 @@ from harness.topology import DATA_INTERFACE, SWITCH
 SETTLE_S = 3.0  # queues empty within this, or are taken as they stand
 SETTLE_STEP_S = 0.005
 QUIET_S = 0.03  # before a run nothing may have moved for this long
+HANDLES, HANDLES_EACH = 512, 12
 PROBE_S = 1.5  # a run's probe is cut to this on slow links
 LONGEST_DELAY_FACTOR = 5  # jitter is waited for this many deviations
 
@@ -41,6 +43,7 @@ class Network:
         self._detours_at_start: dict[str, Detour] = {}
 
     def build(self, *, before_making: Callable[[str, str], None]) -> None:
+        _enough_handles(self.experiment.topology.hosts)
         self.star.build(before_making=before_making)
         self.backend = self._make_backend()
 
@@ -192,7 +195,7 @@ class Network:
             still = before.moved() == now.moved()
             whole = since is None or not leaks(Between(since, now))
             if (still and whole and not now.under_way()) or time.monotonic() > limit:
-                return now, 0 if still else _movement(before, now)
+                return now, 0 if still else now.passed_since(before)
             before = now
 
     def end_programs(self) -> None:
@@ -281,12 +284,14 @@ class Network:
         remove_namespaces(self.star.names())
 
 
-def _movement(before: Reading, now: Reading) -> int:
-    """Packets that passed between two readings, at any place."""
-    return sum(
-        abs(new.entered - old.entered) + abs(new.left - old.left)
-        for rank, new in now.links.items() for old in (before.links[rank],)
-    )  # fmt: skip
+def _enough_handles(hosts: int) -> None:
+    """Sockets and files into every host, maps for every hook: 250 of them need more than a shell usually allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = HANDLES + HANDLES_EACH * hosts
+    if soft < wanted:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
+        )
 
 
 def classes_as_json(classes: dict[str, list[ClassState]]) -> dict[str, Any]:
