@@ -165,18 +165,22 @@ def remove_namespaces(names: list[str]) -> None:
 
 
 def add_neighbours(interface_index: int, topology: Topology) -> None:
-    """Permanent entries for all hosts in one netlink message train: 64 x 64 single calls would take seconds."""
-    train = b""
-    for host in topology.all_hosts():
-        for address in host.addresses(topology.family):
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            train += _neighbour_message(interface_index, family, address, host.mac)
+    """Permanent entries for all hosts in netlink message trains: 64 x 64 single calls would take seconds. The answers
+    to a longer train would not fit the socket."""
+    messages = [
+        _neighbour_message(interface_index, socket.AF_INET6 if ":" in address else socket.AF_INET, address, host.mac)
+        for host in topology.all_hosts()
+        for address in host.addresses(topology.family)
+    ]
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as channel:
         channel.bind((0, 0))
-        channel.send(train)
-        _check_acknowledgements(channel, count=train_length(train))
+        for first in range(0, len(messages), TRAIN):
+            some = messages[first : first + TRAIN]
+            channel.send(b"".join(some))
+            _check_acknowledgements(channel, count=len(some))
 
 
+TRAIN = 100
 RTM_NEWNEIGH, NLM_F_REQUEST_ACK_CREATE_REPLACE = 28, 0x1 | 0x4 | 0x400 | 0x100
 NDA_DST, NDA_LLADDR, NLMSG_ERROR = 1, 2, 2
 
@@ -187,14 +191,6 @@ def _neighbour_message(index: int, family: int, address: str, mac: str) -> bytes
     body += struct.pack("<HH", 4 + len(packed), NDA_DST) + packed
     body += struct.pack("<HH", 10, NDA_LLADDR) + bytes.fromhex(mac.replace(":", "")) + b"\0\0"
     return struct.pack("<IHHII", 16 + len(body), RTM_NEWNEIGH, NLM_F_REQUEST_ACK_CREATE_REPLACE, 1, 0) + body
-
-
-def train_length(train: bytes) -> int:
-    count = at = 0
-    while at < len(train):
-        at += struct.unpack_from("<I", train, at)[0]
-        count += 1
-    return count
 
 
 def _check_acknowledgements(channel: socket.socket, *, count: int) -> None:
