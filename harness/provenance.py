@@ -63,7 +63,7 @@ def digest(path: Path) -> str:
 def of_program(command: list[str], folder: Path) -> dict[str, Any]:
     """A user's own program: every file that its command names, the folder it runs in, and who interprets it."""
     found = shutil.which(command[0]) or command[0]
-    files = {argument: digest(folder / argument) for argument in command[1:] if (folder / argument).is_file()}
+    files = {argument: digest(folder / argument) for argument in command[1:] if os.path.isfile(folder / argument)}
     scripts = [(folder / argument).resolve().parent for argument in files]
     interpreter = interpreter_of(found)
     return {

@@ -67,6 +67,11 @@ def test_a_changed_script_and_other_packages_are_named(tmp_path: Path) -> None:
     assert any("files" in row[0].text for row in compare.machine(*sides).rows)
 
 
+def test_an_argument_that_is_a_whole_program_is_no_file(tmp_path: Path) -> None:
+    found = provenance.of_program([sys.executable, "-c", "x = 1\n" * 100, "no\0name", "."], tmp_path)
+    assert found["files"] == {} and str(tmp_path) in found["folders"]
+
+
 def test_the_users_own_checkout_is_recorded_with_what_is_not_committed(tmp_path: Path) -> None:
     def git(*arguments: str) -> None:
         subprocess.run(
