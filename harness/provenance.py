@@ -60,10 +60,14 @@ def digest(path: Path) -> str:
         return "unreadable"
 
 
+def _is_file(path: Path) -> bool:
+    return os.path.isfile(path)  # noqa: PTH113 - pathlib's raises where a whole program is taken for a name
+
+
 def of_program(command: list[str], folder: Path) -> dict[str, Any]:
     """A user's own program: every file that its command names, the folder it runs in, and who interprets it."""
     found = shutil.which(command[0]) or command[0]
-    files = {argument: digest(folder / argument) for argument in command[1:] if os.path.isfile(folder / argument)}
+    files = {argument: digest(folder / argument) for argument in command[1:] if _is_file(folder / argument)}
     scripts = [(folder / argument).resolve().parent for argument in files]
     interpreter = interpreter_of(found)
     return {
