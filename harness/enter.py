@@ -5,8 +5,10 @@ Runs between fork and exec, so it only makes system calls; everything it needs w
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from harness.net import namespaces
@@ -33,25 +35,60 @@ def die_with_parent() -> None:
 
 def stepper(*, namespace: str, host: str, hosts_path: Path, mortal: bool) -> Callable[[], None]:
     """For subprocess's preexec_fn: network namespace, own /etc/hosts, own /sys, own hostname. No namespace: stay
-    here."""
-    libc = ctypes.CDLL(None, use_errno=True)
+    here. What goes wrong is said on standard error, since an exception does not reach the parent with its text."""
     target = str(namespaces.FOLDER / namespace) if namespace else ""
     source, name = str(hosts_path).encode(), host.encode()
+    has_hosts = Path("/etc/hosts").exists()
     parent = os.getpid()
 
     def step_in() -> None:
         if target:
-            fd = os.open(target, os.O_RDONLY)
-            namespaces.setns(fd)
-            os.close(fd)
-        if target and libc.unshare(CLONE_NEWNS | CLONE_NEWUTS) == 0:
-            libc.mount(b"none", b"/", None, MS_REC_PRIVATE, None)
-            libc.mount(b"sysfs", b"/sys", b"sysfs", 0, None)
-            libc.mount(source, b"/etc/hosts", None, MS_BIND, None)
-            libc.sethostname(name, len(name))
+            try:
+                _into(target)
+                _own_mounts(source if has_hosts else None)
+                namespaces.call("sethostname", name, len(name))
+            except OSError as error:
+                os.write(2, f"lossbench: {host} can't be entered: {error}\n".encode())
+                raise
         if mortal:  # dies with its parent
-            libc.prctl(PR_SET_PDEATHSIG, SIGKILL)
+            namespaces.call("prctl", PR_SET_PDEATHSIG, SIGKILL)
             if os.getppid() != parent:  # it died before we asked
                 os._exit(137)
 
     return step_in
+
+
+def _into(target: str) -> None:
+    fd = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
+    namespaces.setns(fd)
+    os.close(fd)
+
+
+def _own_mounts(hosts: bytes | None) -> None:
+    """Seen here and nowhere else: nothing is mounted before everything is private."""
+    namespaces.call("unshare", CLONE_NEWNS | CLONE_NEWUTS)
+    _make_private()
+    with suppress(OSError):  # a container may forbid it; the machine's own /sys is then seen, and nothing is covered
+        namespaces.call("mount", b"sysfs", b"/sys", b"sysfs", 0, None)
+    if hosts is not None:
+        namespaces.call("mount", hosts, b"/etc/hosts", None, MS_BIND, None)
+
+
+def _make_private() -> None:
+    """No mount of ours reaches the machine. In a chroot "/" is no mount, and can't be made private by that name: we go
+    to the root of the mount namespace, do it there, and come back."""
+    try:
+        namespaces.call("mount", b"none", b"/", None, MS_REC_PRIVATE, None)
+        return
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    root, here = (os.open(path, os.O_PATH | os.O_CLOEXEC) for path in ("/", "."))
+    mounts = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    namespaces.call("setns", mounts, CLONE_NEWNS)
+    namespaces.call("mount", b"none", b"/", None, MS_REC_PRIVATE, None)
+    os.fchdir(root)
+    os.chroot(".")
+    os.fchdir(here)
+    for descriptor in (root, here, mounts):
+        os.close(descriptor)

@@ -1,8 +1,11 @@
 """What was made, written down before it is made, so that a crash leaves nothing that `lossbench clean` can't find.
 
-One folder per network under /run/lossbench (on a tmpfs, as the namespaces themselves): owner.json says whose it is,
-journal.jsonl what was made, net.json marks a standing lab. All links and filters live inside the namespaces and go with
-them; all processes are found by the namespace they are in.
+One folder per network under /run/lossbench (on a tmpfs, as the namespaces themselves), readable by its owner alone:
+`lock` is held by the living process that works on it, owner.json says who that is in words, journal.jsonl what was made
+(each entry with its kind, its name and the state before), net.json marks a standing lab. A journal is deleted only when
+nothing that it names exists any more: by looking, not by having tried.
+
+All links and filters live inside the namespaces and go with them; all processes are found by the namespace they are in.
 """
 
 from __future__ import annotations
@@ -11,14 +14,20 @@ import json
 import os
 import secrets
 import shutil
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.errors import NotAbleError
-from harness.net import namespaces
+from harness import made
+from harness.errors import NotAbleError, UsageError
+from harness.files import Lock, locked, private_folder, why, write_durably
+from harness.made import Entry
 
 ROOT = Path("/run/lossbench")
+WAIT_S = 10.0  # others hold these locks for moments
 
 
 class Journal:
@@ -27,75 +36,111 @@ class Journal:
     def __init__(self, network_id: str) -> None:
         self.id = network_id
         self.folder = ROOT / network_id
+        self._lock: Lock | None = None
 
     @classmethod
     def claim(cls, *, kind: str) -> Journal:
-        """A fresh id that nobody uses: making its folder is the claim."""
+        """A fresh id that nobody uses, ours from the first moment on: `clean` looks only between two claims."""
         try:
-            ROOT.mkdir(mode=0o755, exist_ok=True)
-            for _ in range(100):
-                journal = cls(secrets.token_hex(2))
-                if namespaces.exists(f"lb-{journal.id}-sw"):
-                    continue
-                try:
-                    journal.folder.mkdir(mode=0o755)
-                except FileExistsError:
-                    continue
-                owner = {"pid": os.getpid(), "start": start_ticks(os.getpid()), "kind": kind}
-                write_durably(journal.folder / "owner.json", json.dumps(owner))
-                return journal
+            private_folder(ROOT)
+            with _between_claims():
+                for _ in range(100):
+                    journal = cls(secrets.token_hex(2))
+                    if journal.folder.exists() or made.exists(Entry(kind="namespace", name=f"lb-{journal.id}-sw")):
+                        continue
+                    journal.folder.mkdir(mode=0o700)
+                    journal._lock = Lock.take(journal.folder / "lock")
+                    write_durably(journal.folder / "owner.json", json.dumps({**_me(), "kind": kind}))
+                    return journal
         except OSError as error:
-            raise NotAbleError(
-                f"{ROOT} can't be written ({error.strerror})", next_step="free some space or use sudo"
-            ) from None
+            raise NotAbleError(f"{ROOT} can't be written ({error.strerror})", next_step=why(error)) from None
         raise NotAbleError("no free network id", next_step="lossbench clean")
 
-    def before_making(self, kind: str, name: str) -> None:
+    @contextmanager
+    def taken(self, *, shared: bool = False, wait_s: float = WAIT_S) -> Iterator[None]:
+        """Work on a network that stands: one changes it, or several look."""
+        lock = Lock.take(self.folder / "lock", shared=shared, wait_s=wait_s, make=False)
+        if lock is None:
+            if not self.folder.exists():
+                raise UsageError(f"no network '{self.id}' any more")
+            raise NotAbleError(f"{self.id} is being worked on by {self.who()}", next_step="wait for it, or end it")
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def before_making(self, kind: str, name: str, before: Any = None) -> None:
+        """`before`: the state to go back to, as far as the kind needs one."""
+        entry = Entry(kind=kind, name=name, before=before)
+        if made.exists(entry):
+            raise NotAbleError(f"there is a {kind} {name} already, and it is not ours", next_step="lossbench clean")
         try:
             with open(self.folder / "journal.jsonl", "a", encoding="utf-8") as file:
-                file.write(json.dumps({"kind": kind, "name": name}) + "\n")
+                file.write(json.dumps(asdict(entry)) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise NotAbleError(
-                f"the journal can't be written ({error.strerror})", next_step="free some space"
-            ) from None
+            raise NotAbleError(f"the journal can't be written ({error.strerror})", next_step=why(error)) from None
 
-    def made(self) -> list[dict[str, str]]:
+    def made(self) -> list[Entry]:
         """Lines that were written whole; a torn last line was never acted on."""
         try:
-            text = (self.folder / "journal.jsonl").read_text(encoding="utf-8")
+            text = (self.folder / "journal.jsonl").read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return []
-        out = []
-        for line in text.splitlines():
-            try:
-                out.append(json.loads(line))
-            except json.JSONDecodeError:
-                continue
-        return out
+        return [entry for line in text.splitlines() if (entry := made.read(line)) is not None]
+
+    def owner(self) -> dict[str, Any]:
+        return _read(self.folder / "owner.json") or {}
+
+    def who(self) -> str:
+        owner = self.owner()
+        return f"{owner.get('user', 'somebody')} (pid {owner.get('pid', '?')}, since {owner.get('since', '?')})"
 
     def owner_alive(self) -> bool:
-        try:
-            owner = json.loads((self.folder / "owner.json").read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError):
-            return False
-        return bool(start_ticks(owner["pid"]) == owner["start"] and owner["start"])
+        """Somebody holds it now; a process in any pid namespace, and no zombie."""
+        lock = Lock.take(self.folder / "lock", shared=True, make=False)
+        if lock is not None:
+            lock.release()
+        return lock is None and (self.folder / "lock").exists()
+
+    # --- standing labs -----------------------------------------------------------------------------------------
+
+    def is_lab(self) -> bool:
+        """Marked as one, and since the machine started: no network outlives that."""
+        return (self.folder / "net.json").exists() and self.owner().get("boot") == boot_id()
 
     def standing(self) -> dict[str, Any] | None:
-        """The state of a standing lab, if this is one."""
-        try:
-            state: dict[str, Any] = json.loads((self.folder / "net.json").read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError):
-            return None
-        return state
+        """The state of a standing lab; None if this is none, or if its state can't be read."""
+        return _read(self.folder / "net.json") if self.is_lab() else None
 
     def save_standing(self, state: dict[str, Any]) -> None:
         write_durably(self.folder / "net.json", json.dumps(state))
 
+    # --- undo --------------------------------------------------------------------------------------------------
+
+    def undo(self) -> Removed:
+        """Everything that was made, last first; the journal goes when nothing of it is left."""
+        entries = list(reversed(self.made()))
+        there = [entry for entry in entries if made.exists(entry)]
+        pids, failed = made.undo(there)
+        left = [entry for entry in entries if made.exists(entry)]
+        failed += [f"{entry.kind} {entry.name} is still there" for entry in left]
+        if not left:
+            self.close()
+        gone = tuple(entry.name for entry in there if entry not in left)
+        return Removed(network=self.id, names=gone, pids=tuple(pids), failed=tuple(failed))
+
+    def undo_or_say(self) -> None:
+        removed = self.undo()
+        if removed.failed:
+            raise NotAbleError("; ".join(removed.failed), next_step="lossbench clean")
+
     def close(self) -> None:
-        """Everything has been undone."""
+        """Nothing of it exists any more."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        if self._lock is not None:
+            self._lock.release()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,39 +148,49 @@ class Removed:
     """What cleaning found of one network."""
 
     network: str
-    namespaces: tuple[str, ...]
+    names: tuple[str, ...]
     pids: tuple[int, ...]
+    failed: tuple[str, ...] = ()
 
 
 def networks() -> list[Journal]:
     return [Journal(folder.name) for folder in sorted(ROOT.glob("*")) if folder.is_dir()] if ROOT.is_dir() else []
 
 
-def undo(journal: Journal) -> Removed:
-    """Replay backwards what the journal says was made."""
-    names = [entry["name"] for entry in reversed(journal.made()) if entry["kind"] == "namespace"]
-    there = [name for name in names if namespaces.exists(name)]
-    pids = namespaces.kill_inside(there)
-    for name in there:
-        namespaces.remove(name)
-    journal.close()
-    return Removed(network=journal.id, namespaces=tuple(there), pids=tuple(pids))
-
-
-def start_ticks(pid: int) -> int:
-    """When a process started: with its pid this names it for good. 0 if there is no such process."""
+@contextmanager
+def abandoned(journal: Journal, *, wait_s: float = 0.0) -> Iterator[bool]:
+    """Is nobody working on it? Then it is ours until the end of the block: two that clean take turns. A folder without
+    a lock was left by a claim that was killed."""
+    with _between_claims():
+        known = journal.folder.exists()
+        lock = Lock.take(journal.folder / "lock", wait_s=wait_s) if known else None
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    except OSError:
-        return 0
-    return int(text.rpartition(")")[2].split()[19])
+        yield lock is not None
+    finally:
+        if lock is not None:
+            lock.release()
 
 
-def write_durably(path: Path, text: str) -> None:
-    """All or nothing, even if the machine stops."""
-    temporary = path.with_name(path.name + ".new")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+def _between_claims() -> Any:
+    return locked(ROOT / ".claims", wait_s=WAIT_S, busy=f"another lossbench keeps {ROOT} locked")
+
+
+def boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def user() -> str:
+    """Who is at the terminal, also behind sudo."""
+    return os.environ.get("SUDO_USER") or str(os.getuid())
+
+
+def _me() -> dict[str, Any]:
+    return {"pid": os.getpid(), "boot": boot_id(), "user": user(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

@@ -24,7 +24,7 @@ def write(suites: Iterable[tuple[str, list[dict[str, Any]]]], path: Path) -> Non
         for key, value in element.attrib.items():
             element.set(key, _plain(value) or "")
     ET.indent(root)
-    with store.disk_errors(path, next_step="give --junit another place"):
+    with store.disk_errors(path, full="give --junit another place"):
         path.parent.mkdir(parents=True, exist_ok=True)
         ET.ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
 

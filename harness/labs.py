@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import os
 import secrets
-from contextlib import closing
-from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from harness import journal, machine
 from harness.counted import counters_as_json
 from harness.enter import hosts_file, stepper
-from harness.errors import NotAbleError, UsageError
+from harness.errors import LossbenchError, NotAbleError, RunError, UsageError
 from harness.evidence import Proof
 from harness.experiment import Experiment
+from harness.interrupt import held, undoing
 from harness.journal import Journal, Removed
 from harness.net import namespaces
 from harness.net.network import Network, classes_as_json
 from harness.placement import Hook, Rules, rules_in_force
 from harness.ranks import environment
-from harness.run import choose_backend, plain_errors, undoing
+from harness.run import choose_backend, plain_errors
 from harness.userfile import check
-
-Found = TypeVar("Found", "Lab", Journal)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,18 +32,32 @@ class Lab:
     backend: str
     seed: int
     state: dict[str, Any]
+    in_doubt: bool = False  # a change was killed half-way: what the hooks do now is not what any file says
 
     def journal(self) -> Journal:
         return Journal(self.id)
 
-    def network(self) -> Network:
-        """Attached to what stands."""
+    @contextmanager
+    def network(self, *, shared: bool = False) -> Iterator[Network]:
+        """Attached to what stands; nobody else changes it meanwhile."""
+        with self.journal().taken(shared=shared), plain_errors():
+            lab = _read(self.journal())
+            if lab.in_doubt:
+                step = f"lossbench net set --net {self.id} --profile NAME puts it right"
+                raise RunError(f"{self.id}: a change was killed half-way: what is in force is unknown", next_step=step)
+            with closing(lab._attached()) as network:
+                yield network
+
+    def _attached(self) -> Network:
         network = Network(network_id=self.id, experiment=self.experiment, backend=self.backend)
         # A hook that an earlier profile used stands on, with no rule.
         rules: Rules = {Hook.named(name): () for name in self.state}
         rules |= rules_in_force(self.experiment, seed=self.seed)
-        with plain_errors():
+        try:
             network.attach(state=self.state, rules=rules)
+        except BaseException:
+            network.close()
+            raise
         return network
 
 
@@ -56,51 +70,59 @@ def up(spec: dict[str, Any], *, seed: int) -> Lab:
     if backend == "relay":
         raise NotAbleError("a lab can't hold packets back by relay", next_step="use a stock kernel: lossbench vm shell")
     with undoing() as undo, plain_errors():
-        book = Journal.claim(kind="net")
-        undo.callback(book.close)
+        with held():
+            book = Journal.claim(kind="net")
+            undo.later("the journal", book.undo_or_say)
         network = Network(network_id=book.id, experiment=experiment, backend=backend)
-        undo.callback(network.remove)
+        undo.later("the network's handles", network.close)
         network.build(before_making=book.before_making)
         network.cut_to_mtu()
         network.shape()
         network.put(rules_in_force(experiment, seed=seed))
         (book.folder / "hosts").write_text(hosts_file(experiment.topology), encoding="ascii")
         lab = Lab(id=book.id, experiment=experiment, backend=backend, seed=seed, state=network.state())
-        _save(lab)
-        network.close()
-        undo.pop_all()  # it stands
+        with held():
+            _save(lab)
+            network.close()
+            undo.forget()  # it stands
     return lab
 
 
 def _save(lab: Lab) -> None:
     lab.journal().save_standing(
-        {"experiment": lab.experiment.model_dump(), "backend": lab.backend, "seed": lab.seed, "state": lab.state}
-    )
+        {
+            "experiment": lab.experiment.model_dump(), "backend": lab.backend, "seed": lab.seed, "state": lab.state,
+            "in_doubt": lab.in_doubt,
+        }
+    )  # fmt: skip
 
 
-def standing() -> list[Lab]:
-    out = []
-    for book in journal.networks():
-        saved = book.standing()
-        if saved is not None:
-            experiment = check(Experiment, saved["experiment"], origin=str(book.folder / "net.json"))
-            out.append(
-                Lab(
-                    id=book.id,
-                    experiment=experiment,
-                    backend=saved["backend"],
-                    seed=saved["seed"],
-                    state=saved["state"],
-                )
-            )
-    return out
+def _read(book: Journal) -> Lab:
+    saved = book.standing()
+    try:
+        if saved is None:
+            raise UsageError("not JSON")
+        return Lab(
+            id=book.id, backend=saved["backend"], seed=int(saved["seed"]), state=dict(saved["state"]),
+            in_doubt=bool(saved.get("in_doubt")),
+            experiment=check(Experiment, saved["experiment"], origin=str(book.folder / "net.json")),
+        )  # fmt: skip
+    except (LossbenchError, KeyError, TypeError, ValueError) as error:
+        step = f"lossbench net down --net {book.id}"
+        raise RunError(f"the state of lab {book.id} is damaged ({error})", next_step=step) from None
+
+
+def books() -> list[Journal]:
+    """Of all standing labs, also of those whose state can't be read."""
+    return [book for book in journal.networks() if book.is_lab()]
 
 
 def find(lab_id: str | None) -> Lab:
-    return _only([lab for lab in standing() if lab_id in (None, lab.id)], lab_id)
+    return _read(_only(lab_id))
 
 
-def _only(found: list[Found], lab_id: str | None) -> Found:
+def _only(lab_id: str | None) -> Journal:
+    found = [book for book in books() if lab_id in (None, book.id)]
     if not found:
         raise UsageError(f"no lab '{lab_id}'" if lab_id else "no lab is up", next_step="lossbench net up")
     if len(found) > 1:
@@ -109,23 +131,31 @@ def _only(found: list[Found], lab_id: str | None) -> Found:
 
 
 def change(lab: Lab, impair: list[dict[str, Any]]) -> int:
-    """In place. Hooks that are no longer asked for stay, with no rule."""
+    """In place. Hooks that are no longer asked for stay, with no rule. Killed half-way it leaves a lab that says so."""
     spec = {**lab.experiment.model_dump(), "impair": impair}
     experiment = check(Experiment, spec, origin="lossbench net set")
     backend, _ = choose_backend(experiment.model_copy(update={"backend": lab.backend}), machine.look())
     assert backend == lab.backend
-    with closing(lab.network()) as network, plain_errors():
-        nothing: Rules = dict.fromkeys(network.rules, ())
-        try:
+    with lab.journal().taken(), plain_errors():
+        lab = _read(lab.journal())  # as the change before this one left it
+        _save(replace(lab, in_doubt=True))
+        with closing(_made_anew(lab) if lab.in_doubt else lab._attached()) as network:
+            nothing: Rules = dict.fromkeys(network.rules, ())
             changed = network.put(nothing | rules_in_force(experiment, seed=lab.seed))
-        finally:  # a change that broke off half-way must not leave a state that names what is gone
-            state = network.state()
-            _save(Lab(id=lab.id, experiment=experiment, backend=lab.backend, seed=lab.seed, state=state))
+            _save(replace(lab, experiment=experiment, state=network.state(), in_doubt=False))
     return len(changed)
 
 
+def _made_anew(lab: Lab) -> Network:
+    """With bare hooks: what a change that was killed left there is known to nobody."""
+    network = Network(network_id=lab.id, experiment=lab.experiment, backend=lab.backend)
+    network.attach(state={}, rules={})
+    network.strip()
+    return network
+
+
 def describe(lab: Lab) -> dict[str, Any]:
-    with closing(lab.network()) as network, plain_errors():
+    with lab.network(shared=True) as network:
         counters, topology = network.counters(), lab.experiment.topology
         inside = namespaces.pids_inside(network.star.names())
         hosts = []
@@ -161,7 +191,7 @@ def describe(lab: Lab) -> dict[str, Any]:
 
 
 def verify(lab: Lab, *, packets: int) -> Proof:
-    with closing(lab.network()) as network, plain_errors():
+    with lab.network() as network:
         busy = bool(namespaces.pids_inside(network.star.names()))
         return network.prove(packets=packets, payload_bytes=64, token=secrets.randbits(64), bystanders=busy, limit_s=60)
 
@@ -191,7 +221,31 @@ def become(lab: Lab, host_name: str, command: list[str]) -> None:
 
 
 def down(lab_id: str | None, *, every: bool) -> list[Removed]:
-    """Needs nothing but the journal: a lab can always be taken down."""
-    books = [book for book in journal.networks() if book.standing() is not None]
-    chosen = books if every else [_only([b for b in books if lab_id in (None, b.id)], lab_id)]
-    return [journal.undo(book) for book in chosen]
+    """Needs nothing but the journal: a lab can always be taken down. Somebody else's only by its name."""
+    if not every and lab_id is None:
+        maker = _only(None).owner().get("user")
+        if maker != journal.user():
+            step = f"if it is yours to take down: lossbench net down --net {_only(None).id}"
+            raise UsageError(f"lab {_only(None).id} was brought up by {maker}", next_step=step)
+    out = []
+    for book in books() if every else [_only(lab_id)]:
+        with book.taken():
+            out.append(book.undo())
+    return out
+
+
+def listed() -> list[dict[str, Any]]:
+    """One line for each: who made it, when, what is in force."""
+    out = []
+    for book in books():
+        owner, saved = book.owner(), book.standing() or {}
+        try:
+            lab = _read(book)
+            about = f"{lab.experiment.topology.hosts} hosts, backend {lab.backend}"
+            profiles = ", ".join(dict.fromkeys(entry.profile.name for entry in lab.experiment.impair))
+            state = "in doubt: a change was killed half-way" if saved.get("in_doubt") else profiles
+        except RunError:
+            about, state = "?", "damaged: take it down"
+        out.append({"id": book.id, "user": owner.get("user"), "since": owner.get("since"), "about": about,
+                    "state": state})  # fmt: skip
+    return out

@@ -1,6 +1,6 @@
 """A process that has loaded a workload's libraries once and forks ranks from then on: importing torch takes seconds,
-a fork
-milliseconds. The harness talks to it over a socket, one JSON line for each rank; it answers with pids and exit codes.
+a fork milliseconds. The harness talks to it over a socket, one JSON line for each rank; it answers with pids and exit
+codes.
 
     python -m harness.nursery FD MODULE...      (started by `Nursery`, not by people)
 """
@@ -25,12 +25,13 @@ from typing import Any, NoReturn
 
 from harness.enter import die_with_parent, stepper
 from harness.errors import RunError
+from harness.processes import ended, module_command, module_environment, signal_group
 
 BORN_LIMIT_S = 60.0
 
 
 class Child:
-    """A forked rank, with the part of Popen's interface that `Ranks` uses."""
+    """A forked rank; see processes.Started. Its parent is the nursery, so the nursery signals and reaps it."""
 
     def __init__(self, nursery: Nursery, pid: int) -> None:
         self.pid, self._nursery = pid, nursery
@@ -38,10 +39,11 @@ class Child:
     def poll(self) -> int | None:
         return self._nursery.exit_code(self.pid)
 
-    def wait(self) -> int:
-        while (code := self.poll()) is None:
-            time.sleep(0.005)
-        return code
+    def signal(self, number: int) -> None:
+        self._nursery.ask({"signal": number, "pid": self.pid})
+
+    def reap(self) -> None:
+        self._nursery.ask({"reap": self.pid})
 
 
 class Nursery:
@@ -55,24 +57,30 @@ class Nursery:
         self._born: list[int] = []
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "harness.nursery", str(theirs.fileno()), *modules], pass_fds=[theirs.fileno()],
+                module_command("harness.nursery", str(theirs.fileno()), *modules), pass_fds=[theirs.fileno()],
                 preexec_fn=die_with_parent, start_new_session=True, stdin=subprocess.DEVNULL,
-                cwd=Path(__file__).resolve().parent.parent,
+                env=module_environment(os.environ), cwd="/",
             )  # fmt: skip
 
     def fork(self, request: dict[str, Any]) -> Child:
         """`request`: module, environment, log, cwd, and where to step in (namespace, host, hosts_path)."""
-        self._socket.settimeout(BORN_LIMIT_S)
-        try:
-            self._socket.sendall(json.dumps(request).encode() + b"\n")
-        except OSError:
-            raise RunError("the process that starts ranks is gone") from None
+        if not self.ask(request):
+            raise RunError("the process that starts ranks is gone")
         limit = time.monotonic() + BORN_LIMIT_S
         while not self._born:
             self._listen(wait_s=0.5)
             if self._process.poll() is not None or time.monotonic() > limit:
                 raise RunError("the process that starts ranks ended before it had started one")
         return Child(self, self._born.pop(0))
+
+    def ask(self, request: dict[str, Any]) -> bool:
+        """False if nobody is there any more."""
+        self._socket.settimeout(BORN_LIMIT_S)
+        try:
+            self._socket.sendall(json.dumps(request).encode() + b"\n")
+        except OSError:
+            return False
+        return True
 
     def exit_code(self, pid: int) -> int | None:
         self._listen(wait_s=0.0)
@@ -90,7 +98,7 @@ class Nursery:
             if "code" in said:
                 self._codes[said["pid"]] = said["code"]
             else:
-                self._codes.pop(said["pid"], None)  # numbers are used again
+                self._codes.pop(said["pid"], None)  # numbers are used again, once they were reaped
                 self._born.append(said["pid"])
 
     def lives(self) -> bool:
@@ -135,7 +143,7 @@ def serve(control: socket.socket, modules: list[str]) -> None:
         os.set_blocking(end, False)
     signal.set_wakeup_fd(waker)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    buffer = b""
+    buffer, children = b"", set[int]()
     with selectors.DefaultSelector() as selector:
         selector.register(control, selectors.EVENT_READ)
         selector.register(wake, selectors.EVENT_READ)
@@ -147,23 +155,35 @@ def serve(control: socket.socket, modules: list[str]) -> None:
                         return
                     *requests, buffer = (buffer + data).split(b"\n")
                     for request in requests:
-                        _tell(control, {"pid": _fork(json.loads(request), control)})
+                        _obey(json.loads(request), control, children)
                 else:
                     os.read(wake, 4096)
-            _reap(control)
+            _tell_ended(control, children)
 
 
 def _tell(control: socket.socket, what: dict[str, int]) -> None:
     control.sendall(json.dumps(what).encode() + b"\n")
 
 
-def _reap(control: socket.socket) -> None:
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == 0:
-                return
-            _tell(control, {"pid": pid, "code": os.waitstatus_to_exitcode(status)})
+def _obey(request: dict[str, Any], control: socket.socket, children: set[int]) -> None:
+    if "signal" in request:
+        signal_group(request["pid"], request["signal"])
+    elif "reap" in request:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(request["reap"], 0)
+    else:
+        pid = _fork(request, control)
+        children.add(pid)
+        _tell(control, {"pid": pid})
+
+
+def _tell_ended(control: socket.socket, children: set[int]) -> None:
+    """Once for each; it is reaped when the harness has sent its last signal."""
+    for pid in tuple(children):
+        code = ended(pid)
+        if code is not None:
+            children.discard(pid)
+            _tell(control, {"pid": pid, "code": code})
 
 
 def _fork(request: dict[str, Any], control: socket.socket) -> int:
@@ -184,7 +204,7 @@ def _become(request: dict[str, Any], control: socket.socket, step_in: Any) -> No
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         control.close()
         os.setsid()
-        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         os.dup2(log, 1)
         os.dup2(log, 2)
         step_in()

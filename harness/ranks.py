@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,25 +20,36 @@ from harness.errors import RunError, UsageError
 from harness.experiment import Experiment, Workload
 from harness.net import namespaces
 from harness.nursery import Child, Nurseries
+from harness.processes import Started, catches, module_command, module_environment
 from harness.store import RunFolder
 from harness.topology import CONTROL_INTERFACE, DATA_INTERFACE, Host, Topology
 
 MASTER_PORT = 29500
 PREPARED = {"training": "workloads.training.prepare"}  # asked once, with all options, before anything is built
 PRELOADED = {"training": ("workloads.training.build", "torch._dynamo")}  # forked from a process that has loaded this
-LOG_LINES_SHOWN = 8
+LOG_LINES_SHOWN, STACK_LINES_SHOWN, RANKS_SHOWN = 8, 16, 3
 GRACE_S = 3.0
 
 
 def command_of(workload: Workload) -> list[str]:
     """The program and its arguments; `python` is the interpreter that runs lossbench."""
     if workload.command:
-        return command_of_user(list(workload.command))
+        return _present(command_of_user(list(workload.command)))
     module = Path(__file__).resolve().parent.parent / "workloads" / workload.name.replace(".", "/")
     if not module.with_suffix(".py").exists() and not (module / "__main__.py").exists():
         known = sorted(p.stem for p in module.parent.glob("*.py") if not p.stem.startswith("_"))
         raise UsageError(f"no workload '{workload.name}'", next_step=f"known: {', '.join(known)}; or give a command")
-    return [sys.executable, "-m", f"workloads.{workload.name}"]
+    return module_command(f"workloads.{workload.name}")
+
+
+def _present(command: list[str]) -> list[str]:
+    """A user's program that is not there is said before anything is built."""
+    if shutil.which(command[0]) is None:
+        raise UsageError(f"no such program: {command[0]}", next_step="check workload.command and PATH")
+    script = next(iter(command[1:]), "")
+    if "python" in Path(command[0]).name and script.endswith(".py") and not Path(script).is_file():
+        raise UsageError(f"no such script: {script}", next_step=f"paths are taken from {Path.cwd()}")
+    return command
 
 
 def command_of_user(command: list[str]) -> list[str]:
@@ -50,16 +61,14 @@ def prepare(workloads: Sequence[Workload]) -> None:
     """Workloads that can say beforehand what is wrong, and fetch what hosts without a way outside can't."""
     if any("simulated" in w.options for w in workloads if w.name in PREPARED):
         raise UsageError("workload.options.simulated is the harness's own", next_step="use --backend simulated")
-    package = str(Path(__file__).resolve().parent.parent)
     for name, module in PREPARED.items():
         options = [dict(w.options) for w in workloads if w.name == name and not w.command]
         distinct = list({json.dumps(one, sort_keys=True): one for one in options}.values())
         if not distinct:
             continue
-        paths = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
         asked = subprocess.run(
-            [sys.executable, "-m", module], input=json.dumps(distinct), stdout=subprocess.PIPE, text=True, check=False,
-            env={**os.environ, "PYTHONPATH": paths},
+            module_command(module), input=json.dumps(distinct), stdout=subprocess.PIPE, text=True, check=False,
+            env=module_environment(os.environ),
         )  # fmt: skip
         if asked.returncode:
             raise UsageError((asked.stdout.strip().splitlines() or [f"{module} failed"])[-1])
@@ -93,6 +102,7 @@ def environment(host: Host, topology: Topology, *, run_id: str, token: int, seed
         "NCCL_SHM_DISABLE": "1",
         "NCCL_P2P_DISABLE": "1",
         "PYTHONUNBUFFERED": "1",
+        "PYTHONFAULTHANDLER": "1",  # a rank that hangs can be asked for its stack
     }
     if "OMP_NUM_THREADS" not in os.environ:
         out["OMP_NUM_THREADS"] = str(threads)
@@ -102,7 +112,7 @@ def environment(host: Host, topology: Topology, *, run_id: str, token: int, seed
 @dataclass(kw_only=True)
 class _Rank:
     number: int
-    process: subprocess.Popen[bytes] | Child  # of this rank, and maybe of others too
+    process: Started | Child  # of this rank, and maybe of others too
     records: Path
     log: Path
     read_to: int = 0
@@ -162,7 +172,7 @@ class Ranks:
         return path
 
     def _process(self, workload: Workload, variables: dict[str, str], *, namespace: str, host: str,
-                 log: Path) -> subprocess.Popen[bytes] | Child:  # fmt: skip
+                 log: Path) -> Started | Child:  # fmt: skip
         hosts_path = self.folder / "hosts"
         modules = PRELOADED.get(workload.name, ()) if not workload.command else ()
         if self.nurseries is not None and modules:
@@ -171,17 +181,20 @@ class Ranks:
                  "cwd": str(Path.cwd()), "namespace": namespace, "host": host, "hosts_path": str(hosts_path)}
             )  # fmt: skip
         command = command_of(workload)
+        if not workload.command:
+            variables = module_environment(variables)
         step_in = stepper(namespace=namespace, host=host, hosts_path=hosts_path, mortal=True)
         with open(log, "wb") as output:
             try:
-                return subprocess.Popen(
-                    command, env=variables, preexec_fn=step_in, start_new_session=True, stdin=subprocess.DEVNULL,
-                    stdout=output, stderr=subprocess.STDOUT,
+                return Started(
+                    subprocess.Popen(
+                        command, env=variables, preexec_fn=step_in, start_new_session=True, stdin=subprocess.DEVNULL,
+                        stdout=output, stderr=subprocess.STDOUT,
+                    )
                 )  # fmt: skip
-            except FileNotFoundError:
-                raise UsageError(f"no such program: {command[0]}") from None
             except (OSError, subprocess.SubprocessError) as error:
-                raise RunError(f"the rank of {host} could not be started: {error}") from None
+                said = f":\n{last_lines(log)}" if log.stat().st_size else f": {error}"
+                raise RunError(f"the rank of {host} could not be started{said}") from None
 
     def open_gate(self) -> None:
         """Every rank waits for one byte of the FIFO: all are let through at once, and none can come too late for it."""
@@ -224,18 +237,36 @@ class Ranks:
                 how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with status {code}"
                 raise RunError(f"rank {rank.number} {how}; its last lines ({rank.log}):\n{last_lines(rank.log)}")
 
+    def stuck(self, numbers: Sequence[int]) -> str:
+        """Last lines, and stacks if they are Python, of ranks that should have ended or begun: they do not live on."""
+        chosen = [rank for rank in self.members if rank.number in numbers and rank.process.poll() is None]
+        chosen = list({rank.process.pid: rank for rank in chosen}.values())[:RANKS_SHOWN]
+        before = {rank.number: last_lines(rank.log) for rank in chosen}
+        sizes = {rank.number: rank.log.stat().st_size for rank in chosen if rank.log.exists()}
+        asked = [rank for rank in chosen if catches(rank.process.pid, signal.SIGABRT)]
+        for rank in asked:
+            rank.process.signal(signal.SIGABRT)
+        deadline = time.monotonic() + GRACE_S
+        while any(rank.process.poll() is None for rank in asked) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        out = ""
+        for rank in chosen:
+            out += f"\nrank {rank.number}, its last lines ({rank.log}):\n{before[rank.number]}"
+            stack = _after(rank.log, sizes.get(rank.number, 0)) if rank in asked else []
+            out += "".join(f"\n  > {line}" for line in stack[:STACK_LINES_SHOWN])
+        return out
+
     def end(self) -> None:
-        """By process group, politely first; every child is reaped."""
+        """By process group, politely first; every child is reaped, last of all."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             for rank in self.members:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(rank.process.pid, number)
+                rank.process.signal(number)
             deadline = time.monotonic() + GRACE_S
             while self.running() and time.monotonic() < deadline:
                 time.sleep(0.01)
         for rank in self.members:
-            rank.process.wait()
-        self.members.clear()  # a pid that was reaped may belong to somebody else by now
+            rank.process.reap()
+        self.members.clear()
         if self._gate >= 0:
             os.close(self._gate)
             self._gate = -1
@@ -254,3 +285,9 @@ def last_lines(path: Path) -> str:
     except OSError:
         return "(no log)"
     return "\n".join(f"  | {line}" for line in lines[-LOG_LINES_SHOWN:]) or "  | (nothing was printed)"
+
+
+def _after(path: Path, size: int) -> list[str]:
+    with open(path, "rb") as file:
+        file.seek(size)
+        return [line for line in file.read().decode("utf-8", errors="replace").splitlines() if line.strip()]

@@ -6,10 +6,9 @@ The file to read first. `lossbench run` calls `execute` once for every point and
 from __future__ import annotations
 
 import secrets
-import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -23,9 +22,11 @@ from harness.counted import counters_as_json
 from harness.errors import LossbenchError, NotAbleError, RunError
 from harness.evidence import Proof
 from harness.experiment import Experiment
+from harness.interrupt import held, undoing
 from harness.journal import Journal
 from harness.judge_fault import met_by_workload
 from harness.machine import Kernel
+from harness.net import handles
 from harness.net.impair import registry
 from harness.net.impair.relay import too_fast
 from harness.net.network import Network, classes_as_json
@@ -37,8 +38,6 @@ from harness.store import RunFolder
 from harness.verdict import Verdict
 from harness.watch import Progress, Watch
 from harness.watched import Watched
-
-UNDO_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +64,9 @@ def execute(experiment: Experiment, *, seed: int, chosen: dict[str, Any], folder
     progress("2 machine")
     backend, why = choose_backend(experiment, kernel)
     with undoing() as undo:
-        journal = Journal.claim(kind="run")
-        undo.callback(journal.close)
+        with held():
+            journal = Journal.claim(kind="run")
+            undo.later("the journal", journal.undo_or_say)
         # 3  The manifest, before anything happens.
         progress("3 manifest")
         run_folder = RunFolder(folder)
@@ -76,7 +76,7 @@ def execute(experiment: Experiment, *, seed: int, chosen: dict[str, Any], folder
             # 4  Hosts and links.
             progress("4 hosts and links")
             network = network_of(backend, journal.id, experiment)
-            undo.callback(network.remove)
+            undo.later("the network's handles", network.close)
             network.build(before_making=journal.before_making)
             # 5  Offloads, so that loss acts on MTU-sized packets.
             progress("5 offloads")
@@ -99,7 +99,7 @@ def execute(experiment: Experiment, *, seed: int, chosen: dict[str, Any], folder
             # 8  The workload, watched and limited in time.
             progress("8 workload")
             ranks = Ranks(folder=journal.folder, nurseries=nurseries)
-            undo.callback(ranks.end)
+            undo.later("the ranks", ranks.end)
             simulation = {"simulated": simulated.layers(experiment)} if backend == "simulated" else None
             ranks.prepare(experiment, extra=simulation)
             ranks.start(
@@ -140,6 +140,7 @@ def choose_backend(experiment: Experiment, kernel: Kernel) -> tuple[str, str]:
             raise NotAbleError("a simulation needs all ranks in one process", next_step=step)
         simulated.layers(experiment)
         return "simulated", "asked for"
+    handles.refuse(experiment)
     used = [entry.profile for entry in experiment.impair]
     chosen = registry.choose(experiment.backend, profiles=used, able=kernel.able())
     shaped = experiment.topology.uplink_mbit() or experiment.topology.downlink_mbit()
@@ -222,21 +223,6 @@ def manifest(
         "program": of_program(command_of(experiment.workload), Path.cwd()) if experiment.workload.command else None,
         "repeat": f"lossbench replay {folder}",
     }
-
-
-@contextmanager
-def undoing() -> Iterator[ExitStack]:
-    """A stack of things to undo; while they are being undone, further Ctrl-C and SIGTERM are not listened to."""
-    stack = ExitStack()
-    try:
-        yield stack
-    finally:
-        before = {number: signal.signal(number, signal.SIG_IGN) for number in UNDO_SIGNALS}
-        try:
-            stack.close()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 @contextmanager

@@ -139,7 +139,7 @@ class NoNetwork:
     def _no_list(self) -> list[str]:
         return []
 
-    cut_to_mtu = shape = restart = listen = close = remove = _nothing
+    cut_to_mtu = shape = restart = listen = close = _nothing
     read_back = counters = classes = _no_table
     not_in_force = _no_list
 

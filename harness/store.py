@@ -16,18 +16,18 @@ from typing import Any
 from harness import machine, results
 from harness.contract import SEEDS_VERSION
 from harness.errors import NotAbleError, UsageError
-from harness.journal import write_durably
+from harness.files import why, write_durably
 from harness.provenance import git_state, of_program
 from harness.results import RunSummary
 
 
 @contextmanager
-def disk_errors(place: Path, *, next_step: str = "free some space or give --out") -> Iterator[None]:
+def disk_errors(place: Path, *, full: str = "free some space or give --out") -> Iterator[None]:
     """A full or read-only disk ends the run with one clear line."""
     try:
         yield
     except OSError as error:
-        raise NotAbleError(f"{place} can't be written ({error.strerror})", next_step=next_step) from None
+        raise NotAbleError(f"{place} can't be written ({error.strerror})", next_step=why(error, full=full)) from None
 
 
 class RunFolder:

@@ -81,7 +81,10 @@ class Watch:
                 )
             if time.monotonic() > deadline:
                 missing = [r.number for r in self.ranks.members if not r.ready]
-                raise RunError(f"ranks {missing} did not say ready in time (workload.barrier = false if they never do)")
+                raise RunError(
+                    f"ranks {missing} did not say ready in time (workload.barrier = false if they never do)"
+                    f"{self.ranks.stuck(missing)}"
+                )
             time.sleep(TICK_S)
 
     def _watch(self) -> None:
@@ -94,7 +97,8 @@ class Watch:
             if not running:
                 return
             if elapsed > limit:
-                raise RunError(f"the workload ran past its limit of {limit:g} s (workload.time_limit_s)")
+                text = f"the workload ran past its limit of {limit:g} s (workload.time_limit_s)"
+                raise RunError(text + self.ranks.stuck(running))
             self._schedule(elapsed)
             if elapsed >= next_sample:
                 next_sample = elapsed + SAMPLE_S

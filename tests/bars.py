@@ -45,8 +45,8 @@ def network(*, backend: str, seed: int = 1, **keys: Any) -> Iterator[tuple[Netwo
         net.put(rules_in_force(e, seed=seed))
         yield net, time.monotonic() - start
     finally:
-        net.remove()
-        journal.close()
+        net.close()
+        journal.undo_or_say()
 
 
 def watch() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections import Counter
@@ -80,7 +79,7 @@ def namespaces_of(pid: int) -> list[str]:
 
 def left_behind() -> list[str]:
     """Namespaces of ours that no living lossbench answers for. Others may run on this machine at the same time."""
-    standing = {j.id for j in journal.networks() if j.standing() is not None}
+    standing = {j.id for j in journal.networks() if j.is_lab()}
     return [n for n in _all_ours() if n.split("-")[1] not in standing and (_owner(n) in (None, os.getpid()))]
 
 
@@ -94,9 +93,7 @@ def _all_ours() -> list[str]:
 def _owner(name: str) -> int | None:
     """The living process that owns a namespace's network."""
     book = journal.Journal(name.split("-")[1])
-    if not book.owner_alive():
-        return None
-    return int(json.loads((book.folder / "owner.json").read_text())["pid"])
+    return book.owner().get("pid") if book.owner_alive() else None
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from harness import rootless
-from harness.errors import NotAbleError, UsageError
+from harness.errors import NotAbleError, RunError, UsageError
 
 app = typer.Typer(
     no_args_is_help=True, help="A standing lab: bring up a lossy network and run your own programs in it."
@@ -70,10 +70,13 @@ def change(
 
 @app.command("show")
 def show(net: str | None = NET, as_json: bool = typer.Option(False, "--json", help="One JSON object.")) -> None:
-    """Hosts, addresses, what is in force, kernel counters, queues."""
+    """Hosts, addresses, what is in force, kernel counters, queues. Of several labs without --net: which there are."""
     _root_only()
     from harness import labs
 
+    if net is None and len(labs.books()) > 1:
+        listed(as_json=as_json)
+        return
     report = labs.describe(labs.find(net))
     if as_json:
         sys.stdout.write(json.dumps(report, default=str) + "\n")
@@ -143,8 +146,26 @@ def down(net: str | None = NET, every: bool = typer.Option(False, "--all", help=
     from harness import labs
 
     for removed in labs.down(net, every=every):
-        ended = f"{len(removed.namespaces)} namespaces, {len(removed.pids)} processes ended"
+        ended = f"{len(removed.names)} namespaces, {len(removed.pids)} processes ended"
+        if removed.failed:
+            raise RunError(f"{removed.network}: {'; '.join(removed.failed)}", next_step="lossbench clean --all")
         typer.echo(f"{removed.network}: down ({ended})")
+
+
+@app.command("list")
+def listed(as_json: bool = typer.Option(False, "--json", help="One JSON object.")) -> None:
+    """Every standing lab: who brought it up, when, what is in force."""
+    _root_only()
+    from harness import labs
+
+    found = labs.listed()
+    if as_json:
+        sys.stdout.write(json.dumps({"labs": found}) + "\n")
+        return
+    for one in found:
+        typer.echo(f"{one['id']}: {one['about']}, {one['state']}; by {one['user']} since {one['since']}")
+    if not found:
+        typer.echo("no lab is up")
 
 
 def _root_only() -> None:

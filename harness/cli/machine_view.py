@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich import box
@@ -13,6 +13,9 @@ from rich.table import Table
 
 from harness import rootless
 from harness.errors import ExitCode
+
+if TYPE_CHECKING:
+    from harness.journal import Removed
 
 BACKLOG, MANY_CORES = 20_000, 4  # measured: 8 TCP senders on 16 cores lost .2 % in a backlog of 1000, none in this
 
@@ -141,23 +144,31 @@ def clean(every: bool = typer.Option(False, "--all", help="Also take down standi
         typer.echo("nothing more to clean: without root all ends with the run (sudo for runs made with sudo)")
         return
     from harness import journal
+    from harness.errors import RunError
 
-    found = False
+    removed = []
     for one in journal.networks():
-        if one.owner_alive() and not (every and one.standing() is not None):
-            typer.echo(f"{one.id}: in use by a running lossbench, left alone")
-            continue
-        if one.standing() is not None and not every:
-            typer.echo(f"{one.id}: a standing lab, left alone (lossbench net down --net {one.id}, or clean --all)")
-            continue
-        removed = journal.undo(one)
-        found = True
-        typer.echo(
-            f"{one.id}: removed {len(removed.namespaces)} namespaces ({', '.join(removed.namespaces) or 'none'}), "
-            f"ended {len(removed.pids)} processes, deleted its temporary files"
-        )
-    if not found:
+        with journal.abandoned(one, wait_s=journal.WAIT_S if every and one.is_lab() else 0.0) as free:
+            if not free:
+                typer.echo(f"{one.id}: in use by a running lossbench, left alone")
+            elif one.is_lab() and not every:
+                typer.echo(f"{one.id}: a standing lab, left alone (lossbench net down --net {one.id}, or clean --all)")
+            else:
+                removed.append(one.undo())
+                _say_removed(removed[-1])
+    if not removed:
         typer.echo("nothing to clean")
+    left = [text for one in removed for text in one.failed]
+    if left:
+        raise RunError("; ".join(left), next_step="what is left stays in the journal: lossbench clean tries again")
+
+
+def _say_removed(removed: Removed) -> None:
+    typer.echo(
+        f"{removed.network}: removed {len(removed.names)} namespaces ({', '.join(removed.names) or 'none'}), "
+        f"ended {len(removed.pids)} processes, "
+        f"{'kept its journal' if removed.failed else 'deleted its temporary files'}"
+    )
 
 
 @profile_app.command("list")

@@ -6,31 +6,28 @@ understood."""
 from __future__ import annotations
 
 import errno
-import signal
 import sys
-from typing import Any
 
+from harness import interrupt
 from harness.errors import ExitCode, LossbenchError
 
 INTERRUPTED = "interrupted: networks that were made have been undone"
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+HALF_UNDONE = "interrupted: {}; lossbench clean finishes it"
 
 
 def main() -> None:
     """Entry point. SIGTERM and a hang-up undo everything, as Ctrl-C does."""
     try:
-        # A lost ssh session is a hang-up; and a shell's background job would have Ctrl-C ignored from the start. Who
-        # was started by nohup wants to outlive its terminal.
-        for number in ENDING:
-            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, _terminate)
+        interrupt.listen()
         code = _run()
     except KeyboardInterrupt:
         code = ExitCode.INTERRUPTED
-    for number in ENDING:  # there is nothing left to undo
-        signal.signal(number, signal.SIG_IGN)
+    left = interrupt.finish()
     if code == ExitCode.INTERRUPTED:
-        _say(INTERRUPTED)
+        _say(HALF_UNDONE.format("; ".join(left)) if left else INTERRUPTED)
+    else:
+        for text in left:
+            _say(f"{text}; lossbench clean finishes it")
     sys.exit(code)
 
 
@@ -52,10 +49,6 @@ def _run() -> int:
         return ExitCode.NOT_ABLE
     except Exception as error:  # noqa: BLE001 - typer's errors have no common base that is public
         return _usage(error)
-
-
-def _terminate(*_: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def _usage(error: Exception) -> int:

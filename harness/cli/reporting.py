@@ -219,7 +219,7 @@ def _github(contents: list[Content]) -> None:
     from harness.store import disk_errors
 
     target = Path(os.environ["GITHUB_STEP_SUMMARY"])
-    with disk_errors(target, next_step="see GITHUB_STEP_SUMMARY"), open(target, "a", encoding="utf-8") as file:
+    with disk_errors(target, full="see GITHUB_STEP_SUMMARY"), open(target, "a", encoding="utf-8") as file:
         for one in contents:
             file.write(f"## lossbench {tables.md(one.suite.name)}: {one.suite.verdict}\n\n")
             file.write(tables.markdown(one.tables) + "\n")

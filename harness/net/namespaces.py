@@ -13,6 +13,8 @@ from pathlib import Path
 
 from pyroute2 import IPRoute
 
+from harness.processes import signal_one
+
 FOLDER = Path("/run/netns")
 CLONE_NEWNET = 0x40000000
 MS_BIND, MS_REC, MS_SHARED, MNT_DETACH = 0x1000, 0x4000, 0x100000, 0x2
@@ -29,8 +31,8 @@ def create(name: str) -> None:
 
     def make() -> None:
         try:
-            _call("unshare", CLONE_NEWNET)
-            _call("mount", b"/proc/thread-self/ns/net", str(path).encode(), b"none", MS_BIND, None)
+            call("unshare", CLONE_NEWNET)
+            call("mount", b"/proc/thread-self/ns/net", str(path).encode(), b"none", MS_BIND, None)
         except OSError as error:
             failed.append(error)
 
@@ -47,17 +49,17 @@ def _prepare_folder() -> None:
     FOLDER.mkdir(exist_ok=True)
     folder = str(FOLDER).encode()
     try:
-        _call("mount", b"", folder, b"none", MS_SHARED | MS_REC, None)
+        call("mount", b"", folder, b"none", MS_SHARED | MS_REC, None)
     except OSError:
-        _call("mount", folder, folder, b"none", MS_BIND | MS_REC, None)
-        _call("mount", b"", folder, b"none", MS_SHARED | MS_REC, None)
+        call("mount", folder, folder, b"none", MS_BIND | MS_REC, None)
+        call("mount", b"", folder, b"none", MS_SHARED | MS_REC, None)
 
 
 def remove(name: str) -> None:
-    """Gone is gone: removing what is not there is no error."""
+    """Gone is gone: removing what is not there is no error; not getting rid of it is."""
     path = FOLDER / name
-    with suppress(OSError):
-        _call("umount2", str(path).encode(), MNT_DETACH)
+    with suppress(OSError):  # EINVAL: no mount there, only the file that a crash or a reboot left
+        call("umount2", str(path).encode(), MNT_DETACH)
     with suppress(FileNotFoundError):
         path.unlink()
 
@@ -68,7 +70,8 @@ def open_inside(name: str) -> IPRoute:
         return IPRoute()
 
 
-def _call(function: str, *arguments: object) -> None:
+def call(function: str, *arguments: object) -> None:
+    """Of the C library, checked."""
     if getattr(_libc, function)(*arguments):
         code = ctypes.get_errno()
         raise OSError(code, f"{function}: {os.strerror(code)}")
@@ -79,7 +82,7 @@ def exists(name: str) -> bool:
 
 
 def setns(fd: int) -> None:
-    _call("setns", fd, CLONE_NEWNET)
+    call("setns", fd, CLONE_NEWNET)
 
 
 @contextmanager
@@ -102,19 +105,30 @@ def inside(name: str) -> Iterator[None]:
 
 def pids_inside(names: list[str]) -> dict[int, str]:
     """Processes whose network namespace is one of these, by the namespace's inode: exact, no guessing by name."""
-    inodes = {}
+    inodes, out = _inodes(names), {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) != os.getpid():
+            name = _inside_which(int(entry), inodes)
+            if name is not None:
+                out[int(entry)] = name
+    return out
+
+
+def _inodes(names: list[str]) -> dict[tuple[int, int], str]:
+    out = {}
     for name in names:
         with suppress(OSError):
             status = (FOLDER / name).stat()
-            inodes[(status.st_dev, status.st_ino)] = name
-    out = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and int(entry) != os.getpid():
-            with suppress(OSError):
-                status = Path("/proc", entry, "ns/net").stat()
-                if (status.st_dev, status.st_ino) in inodes:
-                    out[int(entry)] = inodes[(status.st_dev, status.st_ino)]
+            out[(status.st_dev, status.st_ino)] = name
     return out
+
+
+def _inside_which(pid: int, inodes: dict[tuple[int, int], str]) -> str | None:
+    try:
+        status = Path("/proc", str(pid), "ns/net").stat()
+    except OSError:
+        return None
+    return inodes.get((status.st_dev, status.st_ino))
 
 
 def kill_inside(names: list[str], *, patience_s: float = 2.0) -> list[int]:
@@ -123,8 +137,7 @@ def kill_inside(names: list[str], *, patience_s: float = 2.0) -> list[int]:
     for number in (signal.SIGTERM, signal.SIGKILL):
         left = pids_inside(names)
         for pid in left:
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
+            _signal_inside(pid, names, number)
         deadline = time.monotonic() + patience_s
         while left and time.monotonic() < deadline:
             time.sleep(0.02)
@@ -132,6 +145,19 @@ def kill_inside(names: list[str], *, patience_s: float = 2.0) -> list[int]:
         if not left:
             break
     return ended
+
+
+def _signal_inside(pid: int, names: list[str], number: int) -> None:
+    """By a handle, looked at again once we hold it: the number may have gone to somebody else meanwhile."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        if _inside_which(pid, _inodes(names)) is not None:
+            signal_one(handle, number)
+    finally:
+        os.close(handle)
 
 
 def write_sysctl(name: str, value: int | str, *, missing_ok: bool = False) -> None:

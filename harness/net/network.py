@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from typing import Any
+
+from pyroute2.netlink.exceptions import NetlinkError
 
 from harness.conservation import Between, leaks
 from harness.counted import Detour, Held, HookCounters, ReadBack, Reading
 from harness.evidence import Proof
 from harness.experiment import Experiment
-from harness.net import kinds, namespaces, offloads, shaping
+from harness.net import handles, kinds, namespaces, offloads, shaping
 from harness.net.gauges import Gauges
 from harness.net.impair import registry
 from harness.net.impair.base import Backend, Look
 from harness.net.shaping import ClassState
-from harness.net.star import Star, remove_namespaces
+from harness.net.star import Star
 from harness.placement import Hook, Rules
 from harness.topology import DATA_INTERFACE, SWITCH
 
 SETTLE_S = 3.0  # queues empty within this, or are taken as they stand
 SETTLE_STEP_S = 0.005
 QUIET_S = 0.03  # before a run nothing may have moved for this long
-HANDLES, HANDLES_EACH = 512, 12
 PROBE_S = 1.5  # a run's probe is cut to this on slow links
 LONGEST_DELAY_FACTOR = 5  # jitter is waited for this many deviations
 
@@ -43,7 +44,7 @@ class Network:
         self._detours_at_start: dict[str, Detour] = {}
 
     def build(self, *, before_making: Callable[[str, str], None]) -> None:
-        _enough_handles(self.experiment.topology.hosts)
+        handles.raise_limit(self.experiment)
         self.star.build(before_making=before_making)
         self.backend = self._make_backend()
 
@@ -56,6 +57,17 @@ class Network:
         self.star.open()
         self.rules = rules
         self.backend = self._make_backend(state=state, rules=rules)
+
+    def strip(self) -> None:
+        """Bare hooks: every filter at a port, and every device that packets were led to, is taken away."""
+        for port in self.star.ports.values():
+            with suppress(NetlinkError):  # there was none
+                self.star.switch.tc("del", "clsact", port)
+        for link in self.star.switch.get_links(kind="ifb"):
+            self.star.switch.link("del", index=link["index"])
+        self.rules = {}
+        self.backend.close()
+        self.backend = self._make_backend()
 
     def _make_backend(self, *, state: dict[str, Any] | None = None, rules: Rules | None = None) -> Backend:
         place = self.star.namespace(SWITCH)
@@ -273,25 +285,12 @@ class Network:
         return self.backend.state()
 
     def close(self) -> None:
-        """Handles only: the network stands on."""
-        self.gauges.close()
-        if hasattr(self, "backend"):
-            self.backend.close()
-        self.star.close()
-
-    def remove(self) -> None:
-        self.close()
-        remove_namespaces(self.star.names())
-
-
-def _enough_handles(hosts: int) -> None:
-    """Sockets and files into every host, maps for every hook: 250 of them need more than a shell usually allows."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = HANDLES + HANDLES_EACH * hosts
-    if soft < wanted:
-        resource.setrlimit(
-            resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard)
-        )
+        """Handles only: the network stands on. Each is let go of, whatever the one before said."""
+        with ExitStack() as stack:
+            stack.callback(self.star.close)
+            if hasattr(self, "backend"):
+                stack.callback(self.backend.close)
+            stack.callback(self.gauges.close)
 
 
 def classes_as_json(classes: dict[str, list[ClassState]]) -> dict[str, Any]:

@@ -157,13 +157,6 @@ class Star:
         self._stack.close()
 
 
-def remove_namespaces(names: list[str]) -> None:
-    """With every process inside; links and filters go with their namespace."""
-    namespaces.kill_inside(names)
-    for name in names:
-        namespaces.remove(name)
-
-
 def add_neighbours(interface_index: int, topology: Topology) -> None:
     """Permanent entries for all hosts in netlink message trains: 64 x 64 single calls would take seconds. The answers
     to a longer train would not fit the socket."""

@@ -96,7 +96,7 @@ def svg(picture: Picture, *, prefix: str) -> str:
 def save(pictures: Iterable[Picture], folder: Path) -> list[Path]:
     """Each as SVG, PDF and PNG; black on white."""
     out = []
-    with store.disk_errors(folder, next_step="give --plots another folder"):
+    with store.disk_errors(folder, full="give --plots another folder"):
         folder.mkdir(parents=True, exist_ok=True)
         for picture in pictures:
             for suffix in ("svg", "pdf", "png"):

@@ -37,7 +37,7 @@ def write(contents: Sequence[Content], problems: Sequence[str], path: Path) -> N
         title=", ".join(names), version=__version__, made=time.strftime("%Y-%m-%d %H:%M"), problems=said,
         css=(HERE / "page.css").read_text(encoding="utf-8"), contents=views,
     )  # fmt: skip
-    with store.disk_errors(path, next_step="give --html another place"):
+    with store.disk_errors(path, full="give --html another place"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 

@@ -29,9 +29,9 @@ def build() -> Iterator[Build]:
         def make(*, backend: str = "ebpf", seed: int = 1, **keys: Any) -> Network:
             experiment = check(Experiment, {"name": "test", **keys}, origin="test")
             journal = Journal.claim(kind="run")
-            undo.callback(journal.close)
+            undo.callback(journal.undo_or_say)
             network = Network(network_id=journal.id, experiment=experiment, backend=backend)
-            undo.callback(network.remove)
+            undo.callback(network.close)
             network.build(before_making=journal.before_making)
             network.cut_to_mtu()
             network.shape()

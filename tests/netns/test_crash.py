@@ -77,7 +77,7 @@ def test_killed_at_any_step_clean_removes_all_of_ours_and_nothing_else(
     assert cleaned.returncode == 0
     assert left_behind() == []
     assert all(name in cleaned.stdout for name in left)
-    assert not [j for j in journal.networks() if not j.owner_alive() and j.standing() is None]
+    assert not [j for j in journal.networks() if not j.owner_alive() and not j.is_lab()]
 
 
 def _no_signal_ignored() -> None:

@@ -12,7 +12,6 @@ import os
 import select
 import struct
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -32,6 +31,7 @@ from harness.net.impair.clsact import PARENT, TC_H_ROOT, ensure_clsact
 from harness.net.impair.ebpf_delay import Delays
 from harness.net.impair.ebpf_program import DUPLICATE_MARK, SKB_MARK
 from harness.placement import Hook, Rule
+from harness.processes import module_command, module_environment
 from harness.profile import Profile
 
 PACKETS_PER_S = 40_000  # of MTU size, all links together; a busy machine carries fewer, and the proof shows it
@@ -164,8 +164,9 @@ class RelayBackend(ebpf.EbpfBackend):
         descriptors = [descriptor for descriptor, _ in self._taps.values()]
         with namespaces.inside(self._namespace):  # so that it is found, and ended, with its namespace
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "harness.net.relay_process"],
+                module_command("harness.net.relay_process"),
                 pass_fds=descriptors,
+                env=module_environment(os.environ),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is for us; the wire ends when its orders end
             )  # fmt: skip

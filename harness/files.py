@@ -1,0 +1,116 @@
+"""Files that others may look at, link to or fight over: written whole, made private, locked by who lives."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from harness.errors import NotAbleError
+
+TRY_AGAIN_S = 0.02
+
+
+def write_durably(path: Path, text: str) -> None:
+    """All or nothing, even if the machine stops. The name in between can't be guessed, so nobody can put a link there;
+    who may read it is up to the umask."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    made = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    try:
+        with open(made, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def private_folder(path: Path) -> None:
+    """Ours alone, or an error: somebody else's folder in its place could be read, or emptied, by them."""
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise NotAbleError(f"{path} is not a folder of this user", next_step="look who made it, and remove it")
+    if found.st_mode & 0o077:
+        path.chmod(0o700)
+
+
+def written_by_others(path: Path) -> bool:
+    """Could somebody who is neither root nor this user have changed it?"""
+    found = path.stat()
+    return found.st_uid not in (0, os.geteuid()) or bool(found.st_mode & 0o022)
+
+
+def why(error: OSError, *, full: str = "free some space") -> str:
+    """The next step after a file could not be written: rights are not space."""
+    if isinstance(error, PermissionError):
+        return "check its permissions, or use sudo"
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return "check the path"
+    return full
+
+
+class Lock:
+    """flock on a file: the kernel lets go of it with the last descriptor, however the process ends, and knows no pids.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path, self._descriptor = path, descriptor
+
+    @classmethod
+    def take(cls, path: Path, *, shared: bool = False, wait_s: float = 0.0, make: bool = True) -> Lock | None:
+        """None if others keep it for longer than `wait_s`, or if there is no such file and none may be made."""
+        limit = time.monotonic() + wait_s
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if make else 0)
+        how = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
+        while True:
+            try:
+                descriptor = os.open(path, flags, 0o600)
+            except FileNotFoundError:
+                return None
+            try:
+                fcntl.flock(descriptor, how)
+            except BlockingIOError:
+                os.close(descriptor)
+            else:
+                if _same(descriptor, path):
+                    return cls(path, descriptor)
+                os.close(descriptor)  # the one before us has removed it
+                continue
+            if time.monotonic() >= limit:
+                return None
+            time.sleep(TRY_AGAIN_S)
+
+    def release(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _same(descriptor: int, path: Path) -> bool:
+    mine = os.fstat(descriptor)
+    try:
+        there = path.stat()
+    except FileNotFoundError:
+        return False
+    return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
+
+
+@contextmanager
+def locked(path: Path, *, wait_s: float, busy: str, shared: bool = False) -> Iterator[None]:
+    lock = Lock.take(path, shared=shared, wait_s=wait_s)
+    if lock is None:
+        raise NotAbleError(busy, next_step="wait for it, or end it")
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,80 @@
+"""Processes that we start and end: by handles that never name somebody else, from the installed package alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+PACKAGE = Path(__file__).resolve().parent.parent  # the folder that holds `harness` and `workloads`
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """One of our own modules. -P: without the current folder, whose files anybody may have put there."""
+    return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def module_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """In which our modules are found where we were found. Of PYTHONPATH only absolute folders: an empty entry means the
+    current folder."""
+    paths = [part for part in environment.get("PYTHONPATH", "").split(os.pathsep) if part.startswith(os.sep)]
+    if str(PACKAGE) not in paths and PACKAGE.name not in ("site-packages", "dist-packages"):
+        paths.append(str(PACKAGE))
+    return {**environment, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+class Started:
+    """A child that leads a group of its own. It is not reaped before the end: until then its number, and its group's,
+    can't be given to anybody else."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process, self.pid = process, process.pid
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """How it ended; None while it runs."""
+        if self._code is None:
+            self._code = ended(self.pid)
+        return self._code
+
+    def signal(self, number: int) -> None:
+        if self._process.returncode is None:  # not reaped
+            signal_group(self.pid, number)
+
+    def reap(self) -> None:
+        """Only after the last signal."""
+        self._process.wait()
+
+
+def ended(pid: int) -> int | None:
+    """How a child ended; None while it runs. It stays to be reaped."""
+    done = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    if done is None:
+        return None
+    return done.si_status if done.si_code == os.CLD_EXITED else -done.si_status
+
+
+def signal_group(pid: int, number: int) -> None:
+    """To the group of a child that was not reaped yet."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+def signal_one(descriptor: int, number: int) -> None:
+    """By pidfd: to the process it was opened for, or to nobody."""
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(descriptor, number)
+
+
+def catches(pid: int, number: int) -> bool:
+    """Has this process a handler of its own for a signal?"""
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
+            caught = next((int(line.split()[1], 16) for line in file if line.startswith("SigCgt")), 0)
+    except OSError:
+        return False
+    return bool(caught >> (number - 1) & 1)
