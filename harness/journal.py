@@ -63,8 +63,10 @@ class Journal:
         if lock is None:
             if not self.folder.exists():
                 raise UsageError(f"no network '{self.id}' any more")
-            raise NotAbleError(f"{self.id} is being worked on by {self.who()}", next_step="wait for it, or end it")
+            worker = _text(self.folder / "lock") or "somebody"
+            raise NotAbleError(f"{self.id} is being worked on by {worker}", next_step="wait for it, or end it")
         try:
+            lock.say(f"{user()} (pid {os.getpid()})")
             yield
         finally:
             lock.release()
@@ -92,10 +94,6 @@ class Journal:
 
     def owner(self) -> dict[str, Any]:
         return _read(self.folder / "owner.json") or {}
-
-    def who(self) -> str:
-        owner = self.owner()
-        return f"{owner.get('user', 'somebody')} (pid {owner.get('pid', '?')}, since {owner.get('since', '?')})"
 
     def owner_alive(self) -> bool:
         """Somebody holds it now; a process in any pid namespace, and no zombie."""
@@ -186,6 +184,13 @@ def user() -> str:
 
 def _me() -> dict[str, Any]:
     return {"pid": os.getpid(), "boot": boot_id(), "user": user(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -1,0 +1,142 @@
+"""Root runs nothing from the current folder, mounts nothing that the machine sees, and works from the installed wheel
+beside a project that has folders with our names."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import left_behind
+
+pytestmark = pytest.mark.netns
+ROOT = Path(__file__).resolve().parents[2]
+SAFE = [sys.executable, "-P", "-m", "harness.cli.main"]
+HERE = {**os.environ, "PYTHONPATH": str(ROOT)}
+WIRE = ["--backend", "relay", "--set", "topology.hosts=2", "--set", "topology.rate_mbit=20", "--set",
+        'impair=[{profile={why="t",delay={mean_ms=2}}}]', "--set", "probe.packets=400"]  # fmt: skip
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A folder in which every name that we import stands for something else."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    trap = f"open({str(tmp_path / 'ran')!r}, 'a').write(__file__ + chr(10))\n"
+    for name in ("select", "json", "socket", "torch", "numpy", "random", "heapq"):
+        (folder / f"{name}.py").write_text(trap)
+    for name in ("harness", "workloads", "netem_profiles"):
+        (folder / name).mkdir()
+        for file in ("__init__", "chatter", "nursery", "contract"):
+            (folder / name / f"{file}.py").write_text(trap)
+    return folder
+
+
+def trapped(folder: Path) -> str:
+    path = folder.parent / "ran"
+    return path.read_text() if path.exists() else ""
+
+
+@pytest.mark.parametrize("arguments", [["proof"], ["proof", *WIRE]], ids=["workload", "relay"])
+def test_files_of_the_current_folder_are_never_executed(hostile: Path, arguments: list[str]) -> None:
+    done = subprocess.run([*SAFE, "run", *arguments, "--json"], cwd=hostile, env=HERE, capture_output=True, text=True)
+    assert trapped(hostile) == ""
+    assert done.returncode in (0, 3), done.stderr
+    assert json.loads(done.stdout)["summary"][0]["columns"]["outcome"] == "valid"
+
+
+@pytest.mark.parametrize("python_path", ["", ".", f":{ROOT}", f"{ROOT}:"])
+def test_nor_by_an_empty_or_relative_entry_of_the_path(hostile: Path, python_path: str) -> None:
+    from harness.processes import module_environment
+
+    made = module_environment({"PYTHONPATH": python_path})["PYTHONPATH"]
+    assert made == str(ROOT)
+
+
+@pytest.mark.training
+def test_the_process_that_forks_ranks_starts_from_the_package_too(hostile: Path) -> None:
+    done = subprocess.run(
+        [*SAFE, "run", "quickstart", "--set", "workload.options.steps=2", "--set", "topology.hosts=2", "--json"],
+        cwd=hostile, env=HERE, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert trapped(hostile) == ""
+    assert all(one["columns"]["outcome"] == "valid" for one in json.loads(done.stdout)["summary"]), done.stderr
+
+
+def test_a_users_own_program_finds_its_own_folder_and_only_that(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "helper.py").write_text("word = 'mine'\n")
+    (tmp_path / "app" / "main.py").write_text(
+        "import sys, helper, os\nassert helper.word == 'mine'\n"
+        "assert os.getcwd() not in sys.path and '' not in sys.path, sys.path\n"
+    )
+    done = subprocess.run(
+        [*SAFE, "run", "proof", "--set", 'workload.command=["python","app/main.py"]', "--set", "workload.barrier=false",
+         "--json"], cwd=tmp_path, env=HERE, capture_output=True, text=True,
+    )  # fmt: skip
+    (one,) = json.loads(done.stdout)["summary"]
+    assert one["columns"]["outcome"] == "valid", one["reasons"]
+
+
+def test_the_installed_wheel_works_in_a_project_with_folders_of_our_names(hostile: Path, tmp_path: Path) -> None:
+    pytest.importorskip("setuptools")
+    copy = tmp_path / "source"
+    subprocess.run(["git", "clone", "-q", str(ROOT), str(copy)], check=True)
+    for changed in subprocess.check_output(
+        ["git", "ls-files", "-mo", "--exclude-standard"], cwd=ROOT, text=True
+    ).split():
+        if (ROOT / changed).is_file():
+            (copy / changed).parent.mkdir(parents=True, exist_ok=True)
+            (copy / changed).write_bytes((ROOT / changed).read_bytes())
+    pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(copy)], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    (wheel,) = tmp_path.glob("*.whl")
+    subprocess.run([*pip, "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)], check=True)
+    ask = [str(python), "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"]
+    site = Path(subprocess.check_output(ask, text=True).strip())
+    (site / "dependencies.pth").write_text("\n".join(p for p in sys.path if p.endswith("-packages")))
+    plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(python.parent / "lossbench"), "run", "proof", "--json"], cwd=hostile, env=plain, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert trapped(hostile) == ""
+    assert done.returncode == 0, done.stderr
+    assert str(ROOT) not in subprocess.check_output(
+        [str(python), "-P", "-c", "import harness; print(harness.__file__)"], text=True
+    )
+
+
+# --- mounts ----------------------------------------------------------------------------------------------------------
+
+IN_A_CHROOT = """
+mount --make-rshared / && mount -t tmpfs tmpfs /run && mount --make-shared /run && mkdir -p "$ROOT"
+mount --rbind / "$ROOT" || exit 9
+cut -d' ' -f5 /proc/self/mountinfo | sort > "$OUT/before"
+chroot "$ROOT" sh -c 'cd "$HOME_OF_IT" && exec "$@"' sh "$@"
+echo $? > "$OUT/code"
+cut -d' ' -f5 /proc/self/mountinfo | grep -v /run/netns | sort > "$OUT/after"
+"""
+
+
+def test_in_a_chroot_under_shared_propagation_nothing_of_the_machine_is_covered(tmp_path: Path) -> None:
+    """The mount namespace around it is the test's own; to what runs inside it is the machine."""
+    command = [*SAFE, "run", "proof", "--json", "--out", str(tmp_path / "o")]
+    done = subprocess.run(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", IN_A_CHROOT, "sh", *command],
+        env={**HERE, "ROOT": str(tmp_path / "root"), "OUT": str(tmp_path), "HOME_OF_IT": str(ROOT)},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0 and (tmp_path / "code").read_text().strip() == "0", done.stderr
+    assert json.loads(done.stdout)["verdict"] == "valid"
+    before, after = ((tmp_path / name).read_text().splitlines() for name in ("before", "after"))
+    assert [line for line in after if line.endswith(("/etc/hosts", "/sys"))] == [
+        line for line in before if line.endswith(("/etc/hosts", "/sys"))
+    ]
+    assert left_behind() == []
