@@ -225,8 +225,10 @@ def _apply_full(data: dict[str, Any], *, wanted: bool, path: Path) -> None:
 
 
 def _profiles_beside(point: dict[str, Any], folder: Path) -> None:
-    """A profile given as a file is looked for beside the experiment's own file first."""
+    """A profile given as a file, or the trace of one that is written here, lies beside the experiment's own file."""
     for entry in point.get("impair", []) if isinstance(point.get("impair"), list) else []:
+        if isinstance(entry, dict) and isinstance(entry.get("profile"), dict):
+            profiles.read_trace_beside(entry["profile"], folder)
         if isinstance(entry, dict) and str(entry.get("profile", "")).endswith(".toml"):
             beside = folder / entry["profile"]
             entry["profile"] = str(beside if beside.exists() else Path(entry["profile"]))

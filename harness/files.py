@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import fcntl
+import json
+import math
 import os
 import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from harness.errors import NotAbleError
 
 TRY_AGAIN_S = 0.02
+LARGEST = 10**300
 
 
 def write_durably(path: Path, text: str) -> None:
@@ -59,9 +63,25 @@ def why(error: OSError, *, full: str = "free some space") -> str:
     return full
 
 
+def as_json(value: Any, *, indent: int | None = None) -> str:
+    """JSON that everybody reads: it has no word for infinity, or for what is not a number."""
+    return json.dumps(finite(value), indent=indent, default=str, allow_nan=False)
+
+
+def finite(value: Any, refused: Callable[[str], object] = lambda _: None, name: str = "") -> Any:
+    """The same with None for every number that is none, or beyond what arithmetic can take; `refused` hears of it."""
+    if isinstance(value, dict):
+        return {str(key): finite(one, refused, str(key)) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(one, refused, name) for one in value]
+    if isinstance(value, float) and not math.isfinite(value) or isinstance(value, int) and abs(value) > LARGEST:
+        refused(name)
+        return None
+    return value
+
+
 class Lock:
-    """flock on a file: the kernel lets go of it with the last descriptor, however the process ends, and knows no pids.
-    """
+    """flock on a file: the kernel lets go of it with the last descriptor, however a process ends, and knows no pids."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self._path, self._descriptor = path, descriptor

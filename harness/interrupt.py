@@ -25,6 +25,7 @@ class _State:
     raised = False  # and interrupted; it never does so twice
     held = 0  # depth of sections that must not be interrupted
     undoing: list[Undo] = []  # noqa: RUF012 - of this process
+    last_words: list[str] = []  # noqa: RUF012
 
 
 def listen() -> dict[int, Any]:
@@ -133,6 +134,16 @@ def _report(failed: list[str], error: BaseException | None) -> None:
 
 
 _leftovers: list[str] = []
+
+
+def last_words(text: str) -> None:
+    """To be said when the command has ended, below whatever ended it."""
+    _State.last_words.append(text)
+
+
+def spoken() -> list[str]:
+    said, _State.last_words[:] = list(_State.last_words), []
+    return said
 
 
 def undoing() -> Undo:

@@ -43,6 +43,9 @@ PACKAGES = ("pyroute2", "scapy", "torch", "typer", "rich", "pydantic", "numpy")
 CLONE_NEWUSER = 0x10000000
 
 
+NOT_ALLOWED = "not permitted, needs root"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
     """What was tried. `namespaces`, `bpf`, `offloads`: None if it works, else the reason."""
@@ -162,7 +165,9 @@ def _reason(attempt: Callable[[], object]) -> str | None:
     try:
         attempt()
     except NetlinkError as error:
-        return str(error.args[-1])
+        return NOT_ALLOWED if error.code == errno.EPERM else str(error.args[-1])
+    except PermissionError:
+        return NOT_ALLOWED
     except OSError as error:
         return f"{error.strerror or error}"
     return None

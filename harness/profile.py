@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
@@ -105,6 +105,8 @@ class TraceLoss(Frozen):
     def _some_pattern(self) -> TraceLoss:
         if bool(self.bits) == bool(self.file):
             raise ValueError("give either bits or file")
+        if self.file:
+            raise ValueError("a file is read beside a profile's or an experiment's own file: give bits here")
         if self.bits and not re.fullmatch(r"\s*[01][01\s]*", self.bits):
             raise ValueError("bits may hold only 0 and 1")
         return self
@@ -260,10 +262,15 @@ def load(name_or_path: str) -> Profile:
             raise UsageError(f"no profile '{name_or_path}'", next_step=f"known: {', '.join(names())}; or give a file")
     data = read_toml(path)
     data.setdefault("name", path.stem)
+    read_trace_beside(data, path.parent)
+    return check(Profile, data, origin=str(path))
+
+
+def read_trace_beside(data: dict[str, Any], folder: Path) -> None:
+    """Of a profile as it was written: its trace becomes a part of it, so that nothing depends on the file any more."""
     loss = data.get("loss")
     if isinstance(loss, dict) and loss.get("model") == "trace" and loss.get("file") and not loss.get("bits"):
-        loss["bits"], loss["file"] = _read_trace(path.parent / str(loss["file"])), ""
-    return check(Profile, data, origin=str(path))
+        loss["bits"], loss["file"] = _read_trace(folder / str(loss["file"])), ""
 
 
 def _read_trace(path: Path) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness import rootless
 from harness.contract import DATA_PORT
 from harness.enter import hosts_file, stepper
 from harness.errors import RunError, UsageError
@@ -66,12 +67,11 @@ def prepare(workloads: Sequence[Workload]) -> None:
         distinct = list({json.dumps(one, sort_keys=True): one for one in options}.values())
         if not distinct:
             continue
-        asked = subprocess.run(
-            module_command(module), input=json.dumps(distinct), stdout=subprocess.PIPE, text=True, check=False,
-            env=module_environment(os.environ),
-        )  # fmt: skip
-        if asked.returncode:
-            raise UsageError((asked.stdout.strip().splitlines() or [f"{module} failed"])[-1])
+        status, said = rootless.run_outside(
+            module_command(module), text=json.dumps(distinct), environment=module_environment(os.environ)
+        )
+        if status:
+            raise UsageError((said.strip().splitlines() or [f"{module} failed"])[-1])
 
 
 def environment(host: Host, topology: Topology, *, run_id: str, token: int, seed: int, folder: Path, records: Path,

@@ -5,8 +5,14 @@ Everything made there ends with the process that entered: there is nothing to cl
 from __future__ import annotations
 
 import ctypes
+import json
 import os
+import signal
+import socket
+import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 
 from harness.errors import NotAbleError
 
@@ -29,7 +35,9 @@ def needed() -> bool:
 
 
 def enter() -> None:
-    """Must come before any thread starts. Files made afterwards belong to the user as ever."""
+    """Must come before any thread starts. Files made afterwards belong to the user as ever. There is no way back to the
+    machine's network from inside, so a process of ours stays there: data sets are fetched by it."""
+    _Outside.line = _stay_behind()
     libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.geteuid(), os.getegid()
     if libc.unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET):
@@ -43,6 +51,48 @@ def enter() -> None:
     # A private /run: named namespaces and our state live there, seen by nobody else.
     if libc.mount(b"none", b"/", None, MS_REC_PRIVATE, None) or libc.mount(b"tmpfs", b"/run", b"tmpfs", 0, None):
         raise _refused(os.strerror(ctypes.get_errno()))
+
+
+class _Outside:
+    line: socket.socket | None = None  # to the process that stayed in the machine's network
+
+
+def run_outside(command: list[str], *, text: str, environment: Mapping[str, str]) -> tuple[int, str]:
+    """(exit status, standard output) of a program that may need the machine's own network."""
+    if _Outside.line is None:
+        done = subprocess.run(
+            command, input=text, stdout=subprocess.PIPE, text=True, check=False, env=dict(environment)
+        )
+        return done.returncode, done.stdout
+    with _Outside.line.makefile("rw", encoding="utf-8") as line:
+        line.write(json.dumps([command, text, dict(environment)]) + "\n")
+        line.flush()
+        status, output = json.loads(line.readline() or '[1, "the process that fetches data has ended"]')
+    return int(status), str(output)
+
+
+def _stay_behind() -> socket.socket:
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        ours.close()
+        _serve(theirs)
+    theirs.close()
+    return ours
+
+
+def _serve(line: socket.socket) -> NoReturn:
+    """Until its parent has ended; signals of the terminal are the parent's."""
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        with line.makefile("rw", encoding="utf-8") as both:
+            for request in both:
+                command, text, environment = json.loads(request)
+                status, output = run_outside(command, text=text, environment=environment)
+                both.write(json.dumps([status, output]) + "\n")
+                both.flush()
+    finally:
+        os._exit(0)
 
 
 def _refused(reason: str) -> NotAbleError:

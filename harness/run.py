@@ -52,6 +52,7 @@ class Result:
     summaries: tuple[dict[str, Any], ...]
     rows: tuple[dict[str, Any], ...]
     units: dict[str, str]
+    not_numbers: tuple[str, ...]  # values that were infinite, too large or no numbers, in words
     duration_s: float
 
 
@@ -122,6 +123,7 @@ def execute(experiment: Experiment, *, seed: int, chosen: dict[str, Any], folder
             return Result(
                 run_id=journal.id, folder=folder, seed=seed, backend=backend, proof=proof, verdict=verdict, met=met,
                 summaries=tuple(watched.summaries), rows=tuple(watched.rows), units=watched.units,
+                not_numbers=tuple(f"{name}: not a finite number" for name in watched.not_numbers),
                 duration_s=watched.duration_s,
             )  # fmt: skip
 
@@ -142,7 +144,8 @@ def choose_backend(experiment: Experiment, kernel: Kernel) -> tuple[str, str]:
         return "simulated", "asked for"
     handles.refuse(experiment)
     used = [entry.profile for entry in experiment.impair]
-    chosen = registry.choose(experiment.backend, profiles=used, able=kernel.able())
+    rules = rules_ever(experiment, seed=0)
+    chosen = registry.choose(experiment.backend, profiles=used, rules=rules, able=kernel.able())
     shaped = experiment.topology.uplink_mbit() or experiment.topology.downlink_mbit()
     scheduler = experiment.shaping.scheduler
     if shaped and not (kernel.qdiscs.get("htb") and (scheduler == "htb" or kernel.qdiscs.get(scheduler))):

@@ -140,9 +140,3 @@ def burst_two_sided(missing: Bits, chain: Chain) -> float | None:
     if losses == 0 or not 1 <= mean < math.inf:
         return 1.0
     return binomial_two_sided(followed, losses, 1 - 1 / mean)
-
-
-def z_score(dropped: int, seen: int, chain: Chain) -> float:
-    """For tables; the verdict uses the exact tails above."""
-    deviation = math.sqrt(seen * lossmodel.loss_variance_per_packet(chain))
-    return (dropped - seen * lossmodel.mean_loss(chain)) / deviation if deviation else 0.0

@@ -16,7 +16,7 @@ from typing import Any
 from harness import machine, results
 from harness.contract import SEEDS_VERSION
 from harness.errors import NotAbleError, UsageError
-from harness.files import why, write_durably
+from harness.files import as_json, why, write_durably
 from harness.provenance import git_state, of_program
 from harness.results import RunSummary
 
@@ -41,11 +41,11 @@ class RunFolder:
 
     def write(self, name: str, value: Any) -> None:
         with disk_errors(self.path):
-            write_durably(self.path / name, json.dumps(value, indent=1, default=str) + "\n")
+            write_durably(self.path / name, as_json(value, indent=1) + "\n")
 
     def append(self, name: str, value: Any) -> None:
         with disk_errors(self.path), open(self.path / name, "a", encoding="utf-8") as file:
-            file.write(json.dumps(value, default=str) + "\n")
+            file.write(as_json(value) + "\n")
 
     def records_path(self, rank: int) -> Path:
         return self.path / "records" / f"rank-{rank}.jsonl"

@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness import machine, provenance, ranks, results, samples, store
+from harness import interrupt, machine, provenance, ranks, results, samples, store
 from harness.contract import SEEDS_VERSION
-from harness.errors import NotAbleError, UsageError
+from harness.errors import LossbenchError, NotAbleError, UsageError
 from harness.experiment import Experiment
+from harness.files import as_json
 from harness.nursery import Nurseries
 from harness.ranks import command_of_user
 from harness.results import FORMAT, SuitePlan
@@ -82,7 +83,7 @@ def summary(chosen: dict[str, Any], experiment: Experiment, result: Result) -> d
         "not_judged": list(result.verdict.not_judged),
         "seeds_version": SEEDS_VERSION,
         "units": result.units,
-        "warnings": [text for e in experiment.impair for text in e.profile.warnings()],
+        "warnings": [*(text for e in experiment.impair for text in e.profile.warnings()), *result.not_numbers],
         "workload": _means(result.summaries),
         "rows": list(result.rows),
         "duration_s": result.duration_s,
@@ -119,6 +120,7 @@ def run_suite(plan: list[Planned], *, out: Path, run_id: str, progress: Callable
         raise NotAbleError(kernel.namespaces, next_step="run with sudo")
     for one in plan:
         choose_backend(one.experiment, kernel)
+        ranks.command_of(one.experiment.workload)
     ranks.prepare([one.experiment.workload for one in plan])
     name = name or plan[0].experiment.name
     folder = resumed or SuiteFolder.new(out, name, run_id)
@@ -128,6 +130,9 @@ def run_suite(plan: list[Planned], *, out: Path, run_id: str, progress: Callable
             if unfinished(folder, plan):
                 _write_plan(folder, plan, name=name, run_id=run_id)
             return run_plan(plan, folder=folder, run_id=run_id, kernel=kernel, progress=progress, nurseries=nurseries)
+    except (LossbenchError, KeyboardInterrupt):
+        interrupt.last_words(f"what was done is in {folder.path}; to go on: lossbench run {folder.path} --resume")
+        raise
     finally:
         nurseries.close()
 
@@ -151,7 +156,7 @@ def run_plan(plan: list[Planned], *, folder: SuiteFolder, run_id: str, kernel: m
         samples.pack(folder.run(one.number))
         store.RunFolder(folder.run(one.number)).write("summary.json", known[one.number])
         so_far = _so_far(plan, known, folder, run_id)
-        folder.write("summary.json", json.dumps(so_far.as_json(), indent=1, default=str) + "\n")
+        folder.write("summary.json", as_json(so_far.as_json(), indent=1) + "\n")
     return _so_far(plan, known, folder, run_id)
 
 
@@ -177,7 +182,7 @@ def _write_plan(folder: SuiteFolder, plan: list[Planned], *, name: str, run_id: 
         "format": FORMAT, "run_id": run_id, "suite": name, "why": plan[0].experiment.why, "sessions": [*before, now],
         "plan": [one.as_json() for one in plan],
     }  # fmt: skip
-    folder.write(PLAN, json.dumps(content, indent=1, default=str) + "\n")
+    folder.write(PLAN, as_json(content, indent=1) + "\n")
 
 
 def planned(found: SuitePlan, folder: Path) -> list[Planned]:

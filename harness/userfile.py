@@ -35,15 +35,14 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def check(model: type[Model], data: dict[str, Any], *, origin: str) -> Model:
-    """The checked value, or one line that says which key of which file is wrong."""
+    """The checked value, or a line for everything that is wrong: which key of which file."""
     try:
         return model.model_validate(data)
     except ValidationError as error:
         # An unknown key often causes a missing one: name the typo, not its shadow.
         errors = sorted(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
-        more = len(errors) - 1
-        tail = f" (and {more} more)" if more else ""
-        raise UsageError(f"{origin}: {_explain(model, errors[0])}{tail}") from None
+        said = list(dict.fromkeys(_explain(model, one) for one in errors))
+        raise UsageError("\n".join(f"{origin}: {text}" for text in said)) from None
 
 
 def _explain(model: type[BaseModel], error: Any) -> str:

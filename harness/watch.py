@@ -11,6 +11,7 @@ from harness.conservation import Between
 from harness.counted import Reading, counters_as_json
 from harness.errors import RunError
 from harness.experiment import Experiment, Impair
+from harness.files import finite
 from harness.load import Load
 from harness.net.impair.base import Look
 from harness.net.network import Network
@@ -149,7 +150,8 @@ class Watch:
         self.store.append("queues.jsonl", {"elapsed_s": round(elapsed, 3), "backlog_bytes": backlog})
 
     def _take(self, records: list[dict[str, Any]]) -> None:
-        for record in records:
+        for one in records:
+            record = finite(one, lambda name: self.seen.not_numbers.setdefault(name, True))
             kind = record.get("kind")
             units = record.pop("units", None)
             if isinstance(units, dict):

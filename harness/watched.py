@@ -46,6 +46,7 @@ class Watched:
     traffic: dict[int, dict[str, Any]] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)
     units: dict[str, str] = field(default_factory=dict)  # that the workload declares for its numbers
+    not_numbers: dict[str, bool] = field(default_factory=dict)  # names of values that were infinite or no numbers
     errors: list[str] = field(default_factory=list)
     lapses: list[str] = field(default_factory=list)  # what was not in force any more when it was looked at
     never: list[str] = field(default_factory=list)  # entries of the schedule that were never in force

@@ -28,6 +28,7 @@ from harness.net.probe.flows import plan
 from harness.placement import rules_in_force
 from harness.profile import load
 from harness.userfile import check
+from tests.shared import z_score
 
 MILLION = 1_000_000
 
@@ -117,7 +118,7 @@ def loss() -> None:
                 pattern = lossmodel.predict(chain, seed=before.position.generator, count=MILLION)
                 exact = str(bool(np.array_equal(pattern, missing)))
             print(
-                f"{backend} {name:9s} lost {dropped / seen:.4%}  z {own.z_score(dropped, seen, chain):+.2f}  "
+                f"{backend} {name:9s} lost {dropped / seen:.4%}  z {z_score(dropped, seen, chain):+.2f}  "
                 f"kernel {dropped} receiver {int(missing.sum())} equal {dropped == int(missing.sum())}  "
                 f"burst {burst:.4f} (asked {asked:.4f}, {burst / asked - 1:+.2%})  equals prediction: {exact}"
             )

@@ -74,11 +74,11 @@ class Chatter:
         while True:
             if select.select([self.socket], [], [], max(until - time.monotonic(), 0))[0]:
                 try:
-                    data = self.socket.recv(2048)
+                    data, sender = self.socket.recvfrom(2048)
                 except BlockingIOError:  # it was damaged, and its checksum said so only now
                     continue
                 header = Header.unpack(data[:HEADER_BYTES])
-                if header is None or header.token != self.door.token or header.destination != self.door.rank:
+                if header is None or not self._is_ours(header, sender):
                     self.strangers += 1
                     continue
                 piece = (header.source, header.step, header.half, header.block, header.chunk)
@@ -92,6 +92,13 @@ class Chatter:
                 heard += 1
             elif time.monotonic() >= until:
                 return heard
+
+    def _is_ours(self, header: Header, sender: tuple[str, int]) -> bool:
+        """Of this run, to us, and from where its rank is."""
+        known = (header.token, header.destination) == (self.door.token, self.door.rank)
+        if not known or header.source >= self.door.world_size:
+            return False
+        return sender[:2] == (self.door.addresses[header.source], self.door.port)
 
     def _hear_until_quiet(self) -> None:
         while self._hear(QUIET_S):

@@ -28,6 +28,8 @@ def main() -> None:
     else:
         for text in left:
             _say(f"{text}; lossbench clean finishes it")
+    for text in interrupt.spoken():
+        _say(text)
     sys.exit(code)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
-from harness import rootless
+from harness import files, rootless
 
 if TYPE_CHECKING:
     from harness.store import SuiteFolder
@@ -98,7 +97,7 @@ def run(
     with live.View(console, quiet=as_json) as view:
         result = suites.run_suite(plan, out=out, run_id=run_id, progress=view.show, resumed=folder)
     if as_json:
-        sys.stdout.write(json.dumps(result.as_json(), default=str) + "\n")
+        sys.stdout.write(files.as_json(result.as_json()) + "\n")
     else:
         tables.show_suite(console, result)
     if html or plots or junit or github_summary:

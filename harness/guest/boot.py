@@ -17,10 +17,11 @@ from typing import TextIO
 
 from harness.enter import die_with_parent
 from harness.errors import NotAbleError, RunError
+from harness.files import Lock
 from harness.guest.recipe import Boot, Image, qemu_command
 
 READY = "guest: ready"
-RUNS = "runs"  # folders of guests that are up, named by the pid of their lossbench
+RUNS = "runs"  # folders of guests that are up, each locked by its lossbench
 KVM_READY_S, READY_S = 15.0, 240.0
 CONSOLE_LINES = 25
 TIMED_OUT = 124
@@ -56,9 +57,12 @@ def _once(image: Image, boot: Boot, command: list[str], timeout_s: float | None)
     runs = image.cache / RUNS
     runs.mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}-", dir=runs))
+    mine = None
     try:
+        mine = Lock.take(folder / "lock")
         boot = replace(boot, folder=folder)
-        (folder / "script").write_text(script(command, instruction_clock=boot.instruction_clock))
+        text = script(command, instruction_clock=boot.instruction_clock)
+        (folder / "script").write_bytes(text.encode("utf-8", "surrogateescape"))  # as the environment has it
         for name in ("console", "status"):
             (folder / name).touch()
         for name in ("out", "err"):
@@ -70,13 +74,20 @@ def _once(image: Image, boot: Boot, command: list[str], timeout_s: float | None)
         return _watch(_start(image, boot, folder), boot, folder, readers, timeout_s)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        if mine is not None:
+            mine.release()
 
 
 def sweep(cache: Path) -> list[Path]:
-    """Remove what a killed lossbench left: folders of starts whose process is gone. Its qemu died with it."""
-    gone = [f for f in (cache / RUNS).glob("*-*") if not Path("/proc", f.name.partition("-")[0]).exists()]
-    for folder in gone:
-        shutil.rmtree(folder, ignore_errors=True)
+    """Remove what a killed lossbench left: folders whose lock nobody holds. Its qemu died with it."""
+    gone = []
+    for folder in (cache / RUNS).glob("*-*"):
+        made_long_ago = time.time() - folder.stat().st_mtime > READY_S  # killed before it could lock it
+        lock = Lock.take(folder / "lock", make=made_long_ago)
+        if lock is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+            lock.release()
+            gone.append(folder)
     return gone
 
 

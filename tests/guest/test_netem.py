@@ -18,6 +18,7 @@ from harness.net.probe.exchange import Exchange, Heard
 from harness.net.probe.flows import plan
 from harness.verdict import Status
 from tests.netns.conftest import Build, open_socket, prove
+from tests.shared import z_score
 
 pytestmark = [pytest.mark.netns, pytest.mark.guest]
 PACKETS = 50_000
@@ -38,7 +39,7 @@ def test_loss_models_are_met_in_rate_and_bursts(build: Build, name: str) -> None
     assert (count.seen, count.dropped) == (PACKETS, int(missing.sum())), (
         "kernel counter equals what the receiver misses"
     )
-    assert abs(statistics.z_score(count.dropped, count.seen, chain)) < 3.9
+    assert abs(z_score(count.dropped, count.seen, chain)) < 3.9
     assert statistics.bursts(missing).mean() == pytest.approx(lossmodel.burst_mean(chain), rel=0.15)
     p_value = statistics.burst_two_sided(missing, chain)
     assert p_value is None or p_value > 1e-4

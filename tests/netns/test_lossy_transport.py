@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import statistics
 from harness.lossmodel import iid
 from harness.net import namespaces
 from harness.net.network import Network
 from harness.topology import Host
+from tests.shared import z_score
 from tests.transport.conftest import Ranks, make_ranks
 from workloads.collective import exchange
 from workloads.collective.reduce import Group, all_gather, all_reduce, reduce_scatter
@@ -100,7 +100,7 @@ def test_the_account_is_the_loss_that_was_asked_for_in_each_half(build: Build, m
                 expected[half] += sum(len(bits) for bits in account.arrived.values())
                 arrived[half] += sum(int(bits.sum()) for bits in account.arrived.values())
     for half in (0, 1):
-        assert abs(statistics.z_score(expected[half] - arrived[half], expected[half], iid(0.1))) < 3.9
+        assert abs(z_score(expected[half] - arrived[half], expected[half], iid(0.1))) < 3.9
 
 
 @pytest.mark.parametrize("percent", [5, 40])

@@ -115,11 +115,19 @@ def test_the_installed_wheel_works_in_a_project_with_folders_of_our_names(hostil
 
 # --- mounts ----------------------------------------------------------------------------------------------------------
 
+# A chroot into a folder that is no mount itself: "/" can't be made private there by its name.
 IN_A_CHROOT = """
-mount --make-rshared / && mount -t tmpfs tmpfs /run && mount --make-shared /run && mkdir -p "$ROOT"
-mount --rbind / "$ROOT" || exit 9
+mount --make-rshared / && mount -t tmpfs tmpfs /run && mount --make-shared /run || exit 9
+mkdir -p "$ROOT" && mount -t tmpfs tmpfs "$ROOT" && mount --make-shared "$ROOT" && mkdir "$ROOT/in" || exit 9
+for one in /*; do
+  if [ -L "$one" ]; then cp -P "$one" "$ROOT/in/"
+  elif [ -d "$one" ]; then mkdir "$ROOT/in$one"; fi
+done
+for one in /*; do
+  if [ -d "$one" ] && [ ! -L "$one" ]; then mount --rbind "$one" "$ROOT/in$one" || exit 9; fi
+done
 cut -d' ' -f5 /proc/self/mountinfo | sort > "$OUT/before"
-chroot "$ROOT" sh -c 'cd "$HOME_OF_IT" && exec "$@"' sh "$@"
+chroot "$ROOT/in" sh -c 'cd "$HOME_OF_IT" && exec "$@"' sh "$@"
 echo $? > "$OUT/code"
 cut -d' ' -f5 /proc/self/mountinfo | grep -v /run/netns | sort > "$OUT/after"
 """

@@ -62,13 +62,13 @@ def test_a_frame_off_the_wire_is_dissected_and_a_foreign_one_is_not() -> None:
     from scapy.layers.inet import IP, UDP
     from scapy.layers.l2 import Ether
 
-    from harness.net.probe import datagram
+    from tests.shared import dissect_frame
 
     header = Header(kind=1, token=9, source=1, destination=2, step=7, half=1, block=3, chunk=4)
     frame = bytes(Ether() / IP(dst="10.77.0.2") / UDP(sport=1, dport=29400) / (header.pack() + b"data"))
-    fields = datagram.dissect_frame(frame)
+    fields = dissect_frame(frame)
     assert fields is not None and (fields["step"], fields["half"], fields["block"]) == (7, 1, 3)
-    assert datagram.dissect_frame(bytes(Ether() / IP(dst="10.77.0.2") / UDP() / bytes(40))) is None
+    assert dissect_frame(bytes(Ether() / IP(dst="10.77.0.2") / UDP() / bytes(40))) is None
 
 
 def test_a_rank_reads_its_place_and_writes_its_records(tmp_path: Path) -> None:

@@ -378,12 +378,10 @@ ALL = {"netem": None, "ebpf": None, "cbpf": None, "edt": "no fq", "relay": "no t
 def test_netem_is_the_first_choice_unless_the_profile_needs_what_it_lacks(tmp_path: Any) -> None:
     path = tmp_path / "b.toml"
     path.write_text('why="x"\n[loss]\nmodel="block"\npercent=10')
-    assert registry.choose("auto", profiles=[profile.load("loss_5")], able=ALL)[0] == "netem"
-    assert registry.choose("auto", profiles=[profile.load(str(path))], able=ALL)[0] == "ebpf"
-    assert (
-        registry.choose("auto", profiles=[profile.load("loss_5")], able={**ALL, "netem": "no", "ebpf": "no"})[0]
-        == "cbpf"
-    )
+    assert registry.choose("auto", profiles=[profile.load("loss_5")], rules={}, able=ALL)[0] == "netem"
+    assert registry.choose("auto", profiles=[profile.load(str(path))], rules={}, able=ALL)[0] == "ebpf"
+    neither = {**ALL, "netem": "no", "ebpf": "no"}
+    assert registry.choose("auto", profiles=[profile.load("loss_5")], rules={}, able=neither)[0] == "cbpf"
 
 
 @pytest.mark.parametrize(
@@ -402,5 +400,5 @@ def test_netem_is_the_first_choice_unless_the_profile_needs_what_it_lacks(tmp_pa
 )
 def test_what_can_not_be_done_is_refused_and_says_who_could(asked: str, name: str, able: Any, words: str) -> None:
     with pytest.raises(NotAbleError) as caught:
-        registry.choose(asked, profiles=[profile.load(name)], able=able)
+        registry.choose(asked, profiles=[profile.load(name)], rules={}, able=able)
     assert words in str(caught.value) and caught.value.exit_code == 4

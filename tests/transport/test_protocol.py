@@ -13,8 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.contract import HEADER_BYTES, Header
+from tests.shared import dissect_frame
 from workloads.collective import exchange, halves
 from workloads.collective.reduce import Group, all_reduce
+from workloads.transport import wire
 from workloads.transport.codec import CODECS
 from workloads.transport.endpoint import TransportError
 from workloads.transport.policy import Deadlines, Policy, PolicyError
@@ -196,6 +198,62 @@ def test_a_stranger_spraying_the_port_changes_nothing(ranks: Make) -> None:
     assert made.groups[0].endpoint.counters.strangers > 300
 
 
+def test_a_datagram_with_the_right_token_from_another_port_does_not_count(ranks: Make, pump: str) -> None:
+    """As it was: one such datagram turned 3.0 into 1000001.0."""
+    made = ranks(2)
+    end = made.groups[0].endpoint
+    prefix = wire.Prefix(
+        kind=wire.DATA, token=end._token, source=1, destination=0, step=0, half=0, dtype=wire.DTYPES["float32"],
+        sequence=0,
+    ).pack()  # fmt: skip
+    poison = np.full((end.datagram_bytes - HEADER_BYTES) // 4, 1e6, np.float32).tobytes()
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
+        stranger.bind(("127.0.0.1", 0))
+        for chunk in range(64):
+            for sequence in range(4):
+                head = wire.Prefix(
+                    kind=wire.DATA, token=end._token, source=1, destination=0, step=0, half=sequence % 2,
+                    dtype=wire.DTYPES["float32"], sequence=sequence,
+                ).pack()  # fmt: skip
+                stranger.sendto(wire.control(head, block=0, chunk=chunk, body=poison), end._link.address)
+        stranger.sendto(wire.control(prefix, block=64, chunk=64), end._link.address)
+        for got in made.all(summed):
+            assert np.array_equal(got, np.full(20_000, 3.0, np.float32))
+        stranger.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nobody answers a stranger
+            stranger.recv(2048)
+    assert end.counters.strangers >= 257 and end.counters.received[1] < 257
+
+
+def test_a_member_does_not_speak_for_another(ranks: Make, pump: str) -> None:
+    made = ranks(3)
+    end, other = made.groups[0].endpoint, made.groups[2].endpoint
+    poison = np.full((end.datagram_bytes - HEADER_BYTES) // 4, 1e6, np.float32).tobytes()
+    for chunk in range(8):
+        head = wire.Prefix(
+            kind=wire.DATA, token=end._token, source=1, destination=0, step=0, half=0, dtype=wire.DTYPES["float32"],
+            sequence=0,
+        ).pack()  # fmt: skip
+        other._link.send(wire.control(head, block=0, chunk=chunk, body=poison), end._link.address)
+    for got in made.all(summed):
+        assert np.array_equal(got, np.full(20_000, 6.0, np.float32))
+
+
+def test_markers_from_far_ahead_are_kept_for_a_bounded_number_of_halves(ranks: Make) -> None:
+    made = ranks(2)
+    end = made.groups[0].endpoint
+
+    def flood() -> None:
+        for sequence in range(100, 20_000):
+            head = wire.Prefix(
+                kind=wire.MARKER, token=end._token, source=1, destination=0, step=0, half=0, dtype=0, sequence=sequence
+            ).pack()
+            end._mail.take(np.frombuffer(wire.control(head, block=9, chunk=9), np.uint8).reshape(1, -1), 1)
+
+    end.submit(flood).result(20)
+    assert len(end._mail._early_markers) <= 1024
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     kind=st.integers(0, 8), source=st.integers(0, 3), sequence=st.integers(0, 65535), half=st.integers(0, 2),
@@ -216,8 +274,8 @@ def test_fuzzed_headers_with_the_right_token_do_no_harm(
     far = (sequence + 30_000) % 65_536
     header_far = Header(kind=kind, token=group.endpoint._token, source=source, destination=0, sequence=far)
     other = np.frombuffer(header_far.pack().ljust(HEADER_BYTES + size, b"x"), np.uint8)
-    group.endpoint.submit(lambda: group.endpoint._mail.take(np.stack([packet] * rows + [other]))).result(5)
-    group.endpoint.submit(lambda: group.endpoint._mail.take(packet[: size // 13].reshape(1, -1))).result(5)
+    group.endpoint.submit(lambda: group.endpoint._mail.take(np.stack([packet] * rows + [other]), 1)).result(5)
+    group.endpoint.submit(lambda: group.endpoint._mail.take(packet[: size // 13].reshape(1, -1), 1)).result(5)
 
 
 @pytest.fixture(scope="module")
@@ -265,7 +323,6 @@ def test_a_policy_from_the_environment() -> None:
 def test_scapy_reads_what_the_transport_sends(pump: str) -> None:
     """A packet off the wire, field by field: the documented format is the real one."""
     del pump
-    from harness.net.probe import datagram
 
     made = make_ranks(2)
     try:
@@ -276,7 +333,7 @@ def test_scapy_reads_what_the_transport_sends(pump: str) -> None:
             made.all(lambda group: summed(group, 2000))
             try:
                 while True:
-                    fields = datagram.dissect_frame(tap.recv(65536))
+                    fields = dissect_frame(tap.recv(65536))
                     if fields is not None and fields["token"] == token:
                         seen.append(fields)
             except TimeoutError:

@@ -45,6 +45,7 @@ class Link:
         self._room = bytearray(1 << 16)
         self._array = np.frombuffer(self._room, dtype=np.uint8)
         self._rest = self._array[:0]
+        self.sender: Address = ("", 0)  # of what was received last
         if not self.segments or not self.merges:
             missing = " and ".join(n for n, has in (("GSO", self.segments), ("GRO", self.merges)) if not has)
             warnings.warn(f"no UDP {missing} here: every packet is a system call, several times slower", stacklevel=3)
@@ -143,9 +144,10 @@ class Link:
         """(rows, more follow of another size): the packets of one system call, valid until the next; None if there are
         none. Rows of equal length; a shorter last packet is its own row: see `leftover`."""
         try:
-            count, ancillary, _, _ = self.socket.recvmsg_into([self._room], 64)
+            count, ancillary, _, sender = self.socket.recvmsg_into([self._room], 64)
         except (BlockingIOError, ConnectionRefusedError):
             return None
+        self.sender = sender[:2]
         segment = count
         for level, kind, value in ancillary:
             if level == socket.IPPROTO_UDP and kind == UDP_GRO:

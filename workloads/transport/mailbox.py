@@ -17,6 +17,7 @@ SendControl = Callable[[int, bytes], None]
 BITMAP_BYTES = 1024
 GOING_ON, FINISHED, BUSY = 0, 1, 2  # an acknowledgement's state: want more, want nothing more, not here yet
 REMEMBERED = 8  # closed halves whose late packets can still be told from double ones
+EARLY_HALVES = 1024  # whose markers are kept
 EARLY_FACTOR = 2  # early packets kept, in windows; more can't come from peers that keep to theirs
 
 
@@ -27,12 +28,11 @@ class Mailbox:
     ) -> None:  # fmt: skip
         self._rank, self._token, self._peers = rank, token, peers
         self._counters, self._policy, self._send = counters, policy, send
-        self._window_bytes = window_bytes
-        self.allowance_s = policy.reorder_ms / 1000
+        self._window_bytes, self.allowance_s = window_bytes, policy.reorder_ms / 1000
         self._expected: dict[bytes, tuple[Half, Incoming]] = {}
         self._open: dict[int, Half] = {}  # by 16-bit sequence
         self._next = 0  # first sequence that was not listened to yet
-        self._early: dict[int, list[wire.Bytes]] = {}
+        self._early: dict[int, list[tuple[int, wire.Bytes]]] = {}
         self._early_bytes = 0
         self._early_markers: dict[int, dict[int, tuple[int, int]]] = {}
         self._out: dict[int, dict[int, Outgoing]] = {peer: {} for peer in peers}  # by peer, by sequence
@@ -51,9 +51,9 @@ class Mailbox:
         self._next = half.sequence + 1
         for peer, key in keys.items():
             self._expected[key] = (half, half.incoming[peer])
-        for rows in self._early.pop(number, ()):
+        for peer, rows in self._early.pop(number, ()):
             self._early_bytes -= rows.size
-            self._sort(rows, counted=True)
+            self._sort(rows, peer, counted=True)
         for peer, key in keys.items():
             self.pump.expect(key, half, half.incoming[peer])
         for peer, (total, sent) in self._early_markers.pop(number, {}).items():
@@ -111,26 +111,26 @@ class Mailbox:
 
     # --- packets -----------------------------------------------------------------------------------------------------
 
-    def take(self, rows: wire.Bytes) -> None:
-        """Rows of one system call: nearly always packets of one flow of an open half."""
+    def take(self, rows: wire.Bytes, peer: int) -> None:
+        """Rows of one system call, from this peer's address: nearly always packets of one flow of an open half."""
         if rows.shape[1] < HEADER_BYTES:
             self._counters.strangers += len(rows)
             return
         found = self._expected.get(rows[0, : wire.PREFIX_BYTES].tobytes())
-        if found is not None and rows.shape[1] == found[1].segment and wire.one_flow(rows):
+        if found is not None and found[1].peer == peer and rows.shape[1] == found[1].segment and wire.one_flow(rows):
             self._counters.received[found[1].peer] += len(rows)
             self._data(found[0], found[1], rows)
             return
         for part in wire.flows_of(rows):
-            self._sort(part, counted=False)
+            self._sort(part, peer, counted=False)
 
-    def _sort(self, rows: wire.Bytes, *, counted: bool) -> None:
-        """Rows of one prefix, whatever it is."""
+    def _sort(self, rows: wire.Bytes, peer: int, *, counted: bool) -> None:
+        """Rows of one prefix, whatever it is. Nobody speaks for somebody else."""
         magic, version, kind, token, source, destination, marker, _, state, sequence, block, chunk = HEADER.unpack_from(
             rows[0]
         )
         known = (magic, version, token, destination) == (MAGIC, VERSION, self._token, self._rank)
-        if not known or source not in self._peers:
+        if not known or source != peer:
             self._counters.strangers += len(rows)
             return
         if not counted:
@@ -146,7 +146,8 @@ class Mailbox:
             if half is not None:
                 self._marker(half, source, block, chunk, marker)
             elif wire.ahead(sequence, self._next) >= 0:
-                self._early_markers.setdefault(sequence, {})[source] = (block, chunk)
+                if sequence in self._early_markers or len(self._early_markers) < EARLY_HALVES:
+                    self._early_markers.setdefault(sequence, {})[source] = (block, chunk)  # else it comes again
                 self._acknowledge(source, sequence, taken=0, state=BUSY, marker=marker)
             else:
                 self._acknowledge(source, sequence, taken=block, state=FINISHED, marker=marker)
@@ -169,7 +170,7 @@ class Mailbox:
             if self._early_bytes + rows.size > EARLY_FACTOR * self._window_bytes * len(self._peers):
                 self._counters.strangers += len(rows)
                 return
-            self._early.setdefault(sequence, []).append(rows.copy())
+            self._early.setdefault(sequence, []).append((source, rows.copy()))
             self._early_bytes += rows.size
         else:
             self._late(rows, source, sequence)
@@ -209,8 +210,7 @@ class Mailbox:
     def _late(self, rows: wire.Bytes, source: int, sequence: int) -> None:
         """Of a closed half: counted; if an end marker overtook it, the next halves wait a little longer."""
         half = self._remembered.get(sequence)
-        flow = half.incoming.get(source) if half is not None else None
-        if half is None or flow is None:
+        if half is None or (flow := half.incoming.get(source)) is None:
             self._counters.late += len(rows)
             return
         index = wire.column(rows, wire.CHUNK_AT)
@@ -232,10 +232,10 @@ class Mailbox:
         now = time.perf_counter()
         if half.first_packet is None:
             half.first_packet = now
-        flow.highest = max(flow.highest, min(sent, total))
-        if sent >= total and flow.ended_at is None:
+        flow.highest, all_sent = max(flow.highest, min(sent, total)), sent >= total
+        if all_sent and flow.ended_at is None:
             flow.ended_at = now
-        done = flow.complete if half.reliable else sent >= total
+        done = flow.complete if half.reliable else all_sent
         self._acknowledge(
             peer, half.sequence, taken=flow.highest, state=FINISHED if done else GOING_ON,
             missing=flow if half.reliable else None, marker=marker,
@@ -254,7 +254,7 @@ class Mailbox:
 
     def _still_busy(self, half: Half | None, peer: int, sequence: int) -> None:
         """A peer that has not come to this half yet is slow, not lost: the deadline begins anew."""
-        for out in (out for number, out in self._out[peer].items() if number % wire.SEQUENCES == sequence):
+        for out in (one for number, one in self._out[peer].items() if number % wire.SEQUENCES == sequence):
             out.marker_at = time.perf_counter() + BUSY_PAUSE_S
         if half is not None and half.first_packet is not None and peer in half.incoming:
             flow = half.incoming[peer]

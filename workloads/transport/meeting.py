@@ -8,7 +8,7 @@ import os
 import secrets
 from typing import Protocol
 
-from harness.contract import DATA_PORT
+from harness.contract import DATA_PORT, derive_seed
 from workloads.transport.endpoint import Endpoint
 from workloads.transport.link import Link
 from workloads.transport.policy import Policy
@@ -33,7 +33,7 @@ def meet(
     link = _open(address, port, policy)
     try:
         if rank == 0:  # groups of one run differ in their tokens
-            drawn = secrets.randbits(63) if token is None else (token + next(_groups)) % 2**64
+            drawn = secrets.randbits(64) if token is None else derive_seed(token, "group", next(_groups))
             store.set("token", f"{drawn:x}")
         mine = {"address": link.address[0], "port": link.address[1], "window": link.window_bytes(world - 1)}
         store.set(f"rank{rank}", json.dumps(mine))

@@ -18,6 +18,7 @@ from pathlib import Path
 SOURCE = Path(__file__).with_name("pump.c")
 OTHERS, BLOCKED, NO_GSO, FAILED, COMPLETE = 1, 2, 4, 8, 16
 ADD_F32, ADD_BF16, PUT = 1, 2, 3
+ENDPOINT_BYTES = 20
 
 
 class In(ctypes.Structure):
@@ -26,8 +27,8 @@ class In(ctypes.Structure):
     _fields_ = [
         ("prefix", ctypes.c_uint8 * 24), ("target", ctypes.c_void_p), ("target_bytes", ctypes.c_uint64),
         ("arrived", ctypes.c_void_p), ("total", ctypes.c_uint32), ("segment", ctypes.c_uint32),
-        ("mode", ctypes.c_uint32), ("used", ctypes.c_uint32), ("count", ctypes.c_uint32), ("highest", ctypes.c_uint32),
-        ("duplicates", ctypes.c_uint32), ("received", ctypes.c_uint32),
+        ("mode", ctypes.c_uint32), ("used", ctypes.c_uint32), ("peer", ctypes.c_uint32), ("count", ctypes.c_uint32),
+        ("highest", ctypes.c_uint32), ("duplicates", ctypes.c_uint32), ("received", ctypes.c_uint32),
     ]  # fmt: skip
 
 
@@ -49,7 +50,8 @@ class State(ctypes.Structure):
         ("fd", ctypes.c_int32), ("wake", ctypes.c_int32), ("incomings", ctypes.c_uint32),
         ("outgoings", ctypes.c_uint32), ("in_", ctypes.POINTER(In)), ("out", ctypes.POINTER(Out)),
         ("room", ctypes.c_void_p), ("others", ctypes.c_void_p), ("others_bytes", ctypes.c_uint32),
-        ("others_used", ctypes.c_uint32), ("error", ctypes.c_int32),
+        ("others_used", ctypes.c_uint32), ("error", ctypes.c_int32), ("peers", ctypes.c_uint32),
+        ("endpoints", ctypes.c_void_p), ("strangers", ctypes.c_uint64),
     ]  # fmt: skip
 
 

@@ -21,7 +21,7 @@
 #define SOL_UDP 17
 #endif
 
-enum { HEADER = 32, PREFIX = 24, CHUNK_AT = 28, ROOM = 1 << 16, BATCH = 64, SLACK = 16 * 2048 };
+enum { HEADER = 32, PREFIX = 24, CHUNK_AT = 28, ROOM = 1 << 16, BATCH = 64, SLACK = 32 * 2048, ENDPOINT = 20 };
 enum { ADD_F32 = 1, ADD_BF16 = 2, PUT = 3 };
 enum { OTHERS = 1, BLOCKED = 2, NO_GSO = 4, FAILED = 8, COMPLETE = 16 };
 
@@ -30,7 +30,7 @@ typedef struct {          /* one peer's packets in one half, coming in */
     uint8_t *target;      /* where payloads belong, in order of their numbers */
     uint64_t target_bytes;/* the last packet may hold less than a payload */
     uint8_t *arrived;     /* one byte a packet */
-    uint32_t total, segment, mode, used;
+    uint32_t total, segment, mode, used, peer;
     uint32_t count, highest, duplicates, received;
 } incoming;
 
@@ -50,9 +50,12 @@ typedef struct {
     incoming *in;
     outgoing *out;
     uint8_t *room;        /* ROOM bytes */
-    uint8_t *others;      /* records of (bytes, segment) and packets, for Python */
+    uint8_t *others;      /* records of (bytes, segment, peer) and packets, for Python */
     uint32_t others_bytes, others_used;
     int32_t error;
+    uint32_t peers;
+    const uint8_t *endpoints; /* ENDPOINT bytes a peer: port and address, as the network has them */
+    uint64_t strangers;   /* datagrams from anywhere else */
 } pump;
 
 static int same(const uint8_t *packet, const uint64_t *prefix)
@@ -105,31 +108,52 @@ static int take(incoming *flow, const uint8_t *packet)
 }
 
 /* Packets that Python shall look at; 0 if there is no room for them. */
-static int hand_over(pump *p, const uint8_t *packets, uint32_t bytes, uint32_t segment)
+static int hand_over(pump *p, const uint8_t *packets, uint32_t bytes, uint32_t segment, uint32_t peer)
 {
-    uint32_t head[2] = {bytes, segment}, padded = (bytes + 7) & ~7u;
-    if (p->others_used + 8 + padded > p->others_bytes) return 0;
-    memcpy(p->others + p->others_used, head, 8);
-    memcpy(p->others + p->others_used + 8, packets, bytes);
-    p->others_used += 8 + padded;
+    uint32_t head[4] = {bytes, segment, peer, 0}, padded = (bytes + 7) & ~7u;
+    if (p->others_used + sizeof head + padded > p->others_bytes) return 0;
+    memcpy(p->others + p->others_used, head, sizeof head);
+    memcpy(p->others + p->others_used + sizeof head, packets, bytes);
+    p->others_used += sizeof head + padded;
     return 1;
 }
 
-static incoming *find(pump *p, const uint8_t *packet, uint32_t segment)
+/* Which peer has this address and port; -1 if none has. */
+static int64_t peer_of(const pump *p, const struct sockaddr_storage *from)
+{
+    uint8_t key[ENDPOINT] = {0};
+    if (from->ss_family == AF_INET) {
+        const struct sockaddr_in *v4 = (const struct sockaddr_in *)from;
+        memcpy(key, &v4->sin_port, 2);
+        memcpy(key + 2, &v4->sin_addr, 4);
+    } else if (from->ss_family == AF_INET6) {
+        const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)from;
+        memcpy(key, &v6->sin6_port, 2);
+        memcpy(key + 2, &v6->sin6_addr, 16);
+    } else {
+        return -1;
+    }
+    for (uint32_t i = 0; i < p->peers; i++)
+        if (!memcmp(key, p->endpoints + i * ENDPOINT, ENDPOINT)) return i;
+    return -1;
+}
+
+static incoming *find(pump *p, const uint8_t *packet, uint32_t segment, uint32_t peer)
 {
     for (uint32_t i = 0; i < p->incomings; i++)
-        if (p->in[i].used && p->in[i].segment == segment && same(packet, p->in[i].prefix)) return &p->in[i];
+        if (p->in[i].used && p->in[i].peer == peer && p->in[i].segment == segment && same(packet, p->in[i].prefix))
+            return &p->in[i];
     return 0;
 }
 
-/* A merged run of packets: runs of one flow are taken together. */
-static int sort_out(pump *p, const uint8_t *data, uint32_t bytes, uint32_t segment)
+/* A merged run of packets of one sender: runs of one flow are taken together. */
+static int sort_out(pump *p, const uint8_t *data, uint32_t bytes, uint32_t segment, uint32_t peer)
 {
     int flags = 0;
     uint32_t at = 0;
     while (at < bytes) {
         uint32_t length = bytes - at < segment ? bytes - at : segment, end = at + length;
-        incoming *flow = length > HEADER ? find(p, data + at, length) : 0;
+        incoming *flow = length > HEADER ? find(p, data + at, length, peer) : 0;
         if (flow) {
             do {
                 if (take(flow, data + at)) flags |= COMPLETE;
@@ -139,7 +163,7 @@ static int sort_out(pump *p, const uint8_t *data, uint32_t bytes, uint32_t segme
         }
         while (end + segment <= bytes && length == segment && length >= PREFIX && !memcmp(data + end, data + at, PREFIX))
             end += segment;
-        hand_over(p, data + at, end - at, length); /* no room left: lost, like anything that does not fit */
+        hand_over(p, data + at, end - at, length, peer); /* no room left: lost, like anything that does not fit */
         flags |= OTHERS;
         at = end;
     }
@@ -153,7 +177,9 @@ int pump_receive(pump *p, int calls, int *flags)
     int done = 0;
     while (done < calls && p->others_used + ROOM + SLACK <= p->others_bytes) {
         struct iovec io = {p->room, ROOM};
-        struct msghdr message = {.msg_iov = &io, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+        struct sockaddr_storage from = {0};
+        struct msghdr message = {.msg_name = &from, .msg_namelen = sizeof from, .msg_iov = &io, .msg_iovlen = 1,
+                                 .msg_control = control, .msg_controllen = sizeof control};
         ssize_t got = recvmsg(p->fd, &message, MSG_DONTWAIT);
         if (got < 0) {
             if (errno == EINTR || errno == ECONNREFUSED) continue;
@@ -164,7 +190,12 @@ int pump_receive(pump *p, int calls, int *flags)
         for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c))
             if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO) memcpy(&segment, CMSG_DATA(c), sizeof segment);
         done++;
-        if (got > 0) *flags |= sort_out(p, p->room, got, segment > 0 ? segment : got);
+        int64_t peer = peer_of(p, &from);
+        if (segment <= 0) segment = got;
+        if (peer < 0)
+            p->strangers += got > 0 ? (got + segment - 1) / segment : 1;
+        else if (got > 0)
+            *flags |= sort_out(p, p->room, got, segment, peer);
     }
     return done;
 }

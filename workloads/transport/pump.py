@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from workloads.transport import native
+from workloads.transport import native, wire
 from workloads.transport.counters import Counters
 from workloads.transport.flow import Incoming, Outgoing
 from workloads.transport.half import Half
@@ -37,6 +37,7 @@ class PythonPump:
         self.pace_at = 0.0
         self._blocked = False
         self._frame = np.zeros(1 << 16, dtype=np.uint8)
+        self._rank_at = {address: rank for rank, address in peers.items()}
 
     def prepare(self, half: Half) -> None:
         """A half is about to be sent."""
@@ -99,10 +100,18 @@ class PythonPump:
             if got is None:
                 return count
             rows, more = got
-            self._mail.take(rows)
+            self._sort(rows)
             if more:
-                self._mail.take(self._link.leftover())
+                self._sort(self._link.leftover())
         return DRAIN
+
+    def _sort(self, rows: wire.Bytes) -> None:
+        """What does not come from where a peer said that it is does not count, whatever it holds."""
+        peer = self._rank_at.get(self._link.sender)
+        if peer is None:
+            self._counters.strangers += max(len(rows), 1)
+        else:
+            self._mail.take(rows, peer)
 
     def expect(self, key: bytes, half: Half, flow: Incoming) -> None:
         """A flow is listened to."""
@@ -125,6 +134,12 @@ class NativePump(PythonPump):
             fd=self._link.fileno(), wake=self._wake, incomings=len(self._in), outgoings=len(self._out), in_=self._in,
             out=self._out, room=self._room.ctypes.data, others=self._others.ctypes.data, others_bytes=OTHERS_BYTES,
         )  # fmt: skip
+        self._ranks = list(self._peers)
+        self._endpoints = np.frombuffer(
+            b"".join(_endpoint(self._link.family, self._peers[rank]) for rank in self._ranks) or bytes(1), np.uint8
+        )
+        self._state.peers, self._state.endpoints = len(self._ranks), self._endpoints.ctypes.data
+        self._strangers = 0  # of those that C counted, how many Python knows of
         self._slots: list[tuple[Half, Incoming] | None] = [None] * len(self._in)
         table: Any = np.frombuffer(memoryview(self._in).cast("B"), dtype=np.dtype(native.In))
         self._received = table["received"]
@@ -177,6 +192,8 @@ class NativePump(PythonPump):
         in_c = sends and half is not None and not by_hand
         self._library.pump_run(self._state, int(in_c), round(wait_s * 1e6), BUDGET_US, flags)
         self._notice()
+        self._counters.strangers += self._state.strangers - self._strangers
+        self._strangers = self._state.strangers
         if flags.value & native.OTHERS:
             self._look_at_others()
         self._check(flags.value)
@@ -200,10 +217,10 @@ class NativePump(PythonPump):
     def _look_at_others(self) -> None:
         at, end = 0, self._state.others_used
         while at < end:
-            size, segment = self._others[at : at + 8].view(np.uint32).tolist()
-            rows = self._others[at + 8 : at + 8 + size].reshape(-1, segment)
-            self._mail.take(rows)
-            at += 8 + (size + 7) // 8 * 8
+            size, segment, peer, _ = self._others[at : at + 16].view(np.uint32).tolist()
+            rows = self._others[at + 16 : at + 16 + size].reshape(-1, segment)
+            self._mail.take(rows, self._ranks[peer])
+            at += 16 + (size + 7) // 8 * 8
         self._state.others_used = 0
 
     def _check(self, flags: int) -> None:
@@ -222,6 +239,7 @@ class NativePump(PythonPump):
         row.prefix[:] = key
         row.mode, row.target, row.target_bytes = target
         row.arrived, row.total, row.segment = flow.arrived.ctypes.data, flow.total, flow.segment
+        row.peer = self._ranks.index(flow.peer)
         row.count, row.highest = flow.count, flow.highest  # packets that came early were taken in by Python
         row.duplicates = row.received = 0
         self._before[free] = 0
@@ -245,6 +263,11 @@ def _sockaddr(family: int, address: Address) -> bytes:
     if family == socket.AF_INET:
         return struct.pack("=H", family) + struct.pack("!H", address[1]) + packed + bytes(8)
     return struct.pack("=H", family) + struct.pack("!HI", address[1], 0) + packed + bytes(4)
+
+
+def _endpoint(family: int, address: Address) -> bytes:
+    """Port and address, as pump.c compares them."""
+    return (struct.pack("!H", address[1]) + socket.inet_pton(family, address[0])).ljust(native.ENDPOINT_BYTES, b"\0")
 
 
 def make(library: ctypes.CDLL | str, **parts: Any) -> PythonPump:

@@ -11,7 +11,7 @@ from pyroute2 import IPRoute
 from harness.counted import TOTAL, Counters, Detour, ReadBack, RuleCounters, added
 from harness.lossmodel import ONE, threshold
 from harness.net.impair.base import HookPoint, Look
-from harness.net.impair.cbpf_program import program
+from harness.net.impair.cbpf_program import program, too_long
 from harness.net.impair.clsact import PARENT, ensure_clsact, filters_at, totals
 from harness.net.impair.oversize import OversizeCounter, is_counter, oversize
 from harness.net.rtnl import Reader
@@ -36,6 +36,11 @@ def refusal(profile: Profile) -> str | None:
         if present:
             return what
     return None
+
+
+def too_many(rules: tuple[Rule, ...]) -> str | None:
+    """What of these rules of one hook the kernel would refuse; None if it takes them."""
+    return too_long(program(rules))
 
 
 class CbpfBackend:

@@ -16,6 +16,7 @@ LOAD_BYTE, LOAD_HALF, LOAD_WORD, LOAD_HALF_AT_X = 0x30, 0x28, 0x20, 0x48
 AND, SHIFT_LEFT, SHIFT_RIGHT, TO_X, RETURN = 0x54, 0x64, 0x74, 0x07, 0x06
 IF_EQUAL, IF_GREATER_EQUAL, IF_SET, JUMP, LOAD_X_IMMEDIATE = 0x15, 0x35, 0x45, 0x05, 0x01
 PASS, DROP = 0xFFFFFFFF, 2
+MAX_INSTRUCTIONS, INSTRUCTION_BYTES = 4096, 8
 ETHERTYPE = {4: 0x0800, 6: 0x86DD}
 PROTOCOL_NUMBER = {"tcp": 6, "udp": 17}
 PROTOCOL_AT = {4: 9, 6: 6}
@@ -36,14 +37,51 @@ class _Code:
         self._labels[name] = len(self._items)
 
     def assemble(self) -> bytes:
-        out = b""
-        for at, (code, value, yes, no) in enumerate(self._items):
-            forward = [self._labels[name] - at - 1 if name else 0 for name in (yes, no)]
-            if code == JUMP:
-                value, forward = forward[0], [0, 0]
-            assert all(0 <= f < 256 for f in forward), "classic BPF jumps reach 255 instructions"
-            out += struct.pack("<HBBI", code, *forward, value)
+        """A conditional jump reaches 255 instructions; one that must go further jumps to a jump."""
+        far: set[int] = set()
+        while True:
+            places = self._places(far)
+            more = {at for at in range(len(self._items)) if at not in far and self._too_far(at, places)}
+            if not more:
+                break
+            far |= more
+        return b"".join(self._encoded(at, places, long=at in far) for at in range(len(self._items)))
+
+    def _places(self, far: set[int]) -> list[int]:
+        out = [0]
+        for at in range(len(self._items)):
+            out.append(out[-1] + (3 if at in far else 1))
         return out
+
+    def _forward(self, at: int, places: list[int], name: str, *, after: int) -> int:
+        """Instructions to skip from the place `after`; 0 to go on behind this item."""
+        return places[self._labels[name] if name else at + 1] - after
+
+    def _too_far(self, at: int, places: list[int]) -> bool:
+        code, _, yes, no = self._items[at]
+        return code != JUMP and any(self._forward(at, places, n, after=places[at] + 1) > 255 for n in (yes, no))
+
+    def _encoded(self, at: int, places: list[int], *, long: bool) -> bytes:
+        code, value, yes, no = self._items[at]
+        here = places[at] + 1
+        if code == JUMP:
+            return struct.pack("<HBBI", code, 0, 0, self._forward(at, places, yes, after=here))
+        if not long:
+            return struct.pack("<HBBI", code, *(self._forward(at, places, n, after=here) for n in (yes, no)), value)
+        out = struct.pack("<HBBI", code, 0, 1, value)
+        for number, name in enumerate((yes, no), start=1):
+            out += struct.pack("<HBBI", JUMP, 0, 0, self._forward(at, places, name, after=here + number))
+        return out
+
+
+def too_long(code: bytes) -> str | None:
+    """Why the kernel would not take it."""
+    count = len(code) // INSTRUCTION_BYTES
+    return (
+        f"{count} instructions of classic BPF ({MAX_INSTRUCTIONS} is the kernel's limit)"
+        if count > MAX_INSTRUCTIONS
+        else None
+    )
 
 
 def program(rules: tuple[Rule, ...]) -> bytes:

@@ -22,6 +22,9 @@ from harness.placement import Hook, Rule
 from harness.profile import BlockLoss, Profile, TraceLoss
 
 NAME = "lossbench"
+# A program refers to at most 64 maps. The verifier adds instructions, and jumps must still fit 16 bits: 28,000 were
+# taken, 31,000 were not.
+MAX_TRACES, MAX_INSTRUCTIONS, INSTRUCTION_BYTES = 60, 26_000, 8
 SWAP_S = 0.001  # a packet that met the old program is through with it by then
 
 
@@ -37,6 +40,22 @@ def refusal(profile: Profile) -> str | None:
         if present:
             return what
     return None
+
+
+def too_many(rules: tuple[Rule, ...]) -> str | None:
+    """What of these rules of one hook the kernel would refuse; None if it takes them."""
+    traces = sum(isinstance(rule.profile.loss, TraceLoss) for rule in rules)
+    if traces > MAX_TRACES:
+        return f"{traces} traces at one hook ({MAX_TRACES} is the most)"
+    slots = {rule: slot for slot, rule in enumerate(rules, start=1)}
+    builder = ProgramBuilder(
+        rules=rules, slots=slots, memory_fd=0, lock_fd=0, trace_fds=dict.fromkeys(slots.values(), 0), port_index=0,
+        ingress=True, delays=Delays(),
+    )  # fmt: skip
+    count = len(builder.build()) // INSTRUCTION_BYTES
+    return (
+        f"{count} BPF instructions at one hook ({MAX_INSTRUCTIONS} is the most)" if count > MAX_INSTRUCTIONS else None
+    )
 
 
 class _Placed:

@@ -17,7 +17,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from harness.counted import UNMATCHED, Counters, Detour, ReadBack, RuleCounters, added
 from harness.net import kinds
 from harness.net.impair.base import HookPoint, Look
-from harness.net.impair.cbpf_program import classifier
+from harness.net.impair.cbpf_program import classifier, too_long
 from harness.net.impair.clsact import PARENT, ensure_clsact, filters_at
 from harness.net.impair.netem_options import decoded, differences, mean_loss_of, options_of
 from harness.net.impair.oversize import OversizeCounter, is_counter, oversize
@@ -41,6 +41,13 @@ def refusal(profile: Profile) -> str | None:
     if profile.match.datagram is not None:
         return "matching our datagram header"
     return None
+
+
+def too_many(rules: tuple[Rule, ...]) -> str | None:
+    """What of these rules of one hook the kernel would refuse; None if it takes them."""
+    if len(rules) > REST_PRIO - FIRST_PRIO:
+        return f"{len(rules)} rules at one hook ({REST_PRIO - FIRST_PRIO} is the most)"
+    return next((why for rule in rules if (why := too_long(classifier(rule.match))) is not None), None)
 
 
 class NetemBackend:

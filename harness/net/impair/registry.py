@@ -12,7 +12,7 @@ from pyroute2 import IPRoute
 from harness.errors import NotAbleError
 from harness.net.impair import cbpf, ebpf, edt, netem, relay
 from harness.net.impair.base import Backend
-from harness.placement import Rules
+from harness.placement import Rule, Rules
 from harness.profile import Profile
 
 
@@ -20,14 +20,15 @@ from harness.profile import Profile
 class Kind:
     make: Callable[..., Backend]
     refusal: Callable[[Profile], str | None]
+    too_many: Callable[[tuple[Rule, ...]], str | None]
 
 
 KINDS: dict[str, Kind] = {
-    "netem": Kind(make=netem.NetemBackend, refusal=netem.refusal),
-    "ebpf": Kind(make=ebpf.EbpfBackend, refusal=ebpf.refusal),
-    "cbpf": Kind(make=cbpf.CbpfBackend, refusal=cbpf.refusal),
-    "edt": Kind(make=edt.EdtBackend, refusal=edt.refusal),
-    "relay": Kind(make=relay.RelayBackend, refusal=relay.refusal),
+    "netem": Kind(make=netem.NetemBackend, refusal=netem.refusal, too_many=netem.too_many),
+    "ebpf": Kind(make=ebpf.EbpfBackend, refusal=ebpf.refusal, too_many=ebpf.too_many),
+    "cbpf": Kind(make=cbpf.CbpfBackend, refusal=cbpf.refusal, too_many=cbpf.too_many),
+    "edt": Kind(make=edt.EdtBackend, refusal=edt.refusal, too_many=ebpf.too_many),
+    "relay": Kind(make=relay.RelayBackend, refusal=relay.refusal, too_many=ebpf.too_many),
 }
 ADVICE = {
     "netem": "on a stock kernel, here: lossbench vm run -- lossbench run ...",
@@ -38,10 +39,11 @@ ADVICE = {
 }
 
 
-def choose(asked: str, *, profiles: list[Profile], able: dict[str, str | None]) -> tuple[str, str]:
+def choose(asked: str, *, profiles: list[Profile], rules: Rules, able: dict[str, str | None]) -> tuple[str, str]:
     """(backend, why). `able[name]` is None if this machine can, else the reason why not. Refuses before anything is
     built, saying who could do what was asked."""
-    refusals = {name: _first_refusal(kind, profiles) for name, kind in KINDS.items()}
+    most = max(rules.values(), key=_weight, default=())
+    refusals = {name: _first_refusal(kind, profiles) or kind.too_many(most) for name, kind in KINDS.items()}
     if asked != "auto":
         if able[asked] is not None:
             raise NotAbleError(f"backend {asked} does not work here: {able[asked]}", next_step=ADVICE[asked])
@@ -52,10 +54,17 @@ def choose(asked: str, *, profiles: list[Profile], able: dict[str, str | None]) 
         if able[name] is None and refusals[name] is None:
             passed_over = [f"{n}: {able[n] or f'can not do {refusals[n]}'}" for n in list(KINDS)[:number]]
             return name, "; ".join(passed_over) or "first choice"
-    reasons = "; ".join(f"{name}: {able[name] or 'can not do ' + str(refusals[name])}" for name in KINDS)
+    by_reason: dict[str, list[str]] = {}
+    for name in KINDS:
+        by_reason.setdefault(able[name] or f"can not do {refusals[name]}", []).append(name)
+    reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
     raise NotAbleError(
         f"no backend of this machine can do what was asked ({reasons})", next_step=_who_can(refusals, able)
     )
+
+
+def _weight(rules: tuple[Rule, ...]) -> int:
+    return sum(4 + len(rule.match.destinations) + len(rule.match.sources) for rule in rules)
 
 
 def _first_refusal(kind: Kind, profiles: list[Profile]) -> str | None:

@@ -78,6 +78,7 @@ class Exchange:
         self._senders: list[socket.socket] = []
         self._receivers: dict[tuple[int, int, int, str], socket.socket] = {}
         self._templates: list[bytes] = []
+        self._origins: list[tuple[str, int] | bytes] = []  # where each flow's packets must come from
 
     def __enter__(self) -> Exchange:
         try:
@@ -105,6 +106,8 @@ class Exchange:
             sender = self._sender(flow)
         self._senders.append(sender)
         self._templates.append(data if flow.protocol == "udp" else datagram.tcp_frame(_ends(flow), data))
+        udp = flow.protocol == "udp"
+        self._origins.append(sender.getsockname()[:2] if udp else datagram.origin(self._templates[-1]))
 
     def _keep(self, one: socket.socket) -> socket.socket:
         for option in (SO_RCVBUFFORCE, SO_SNDBUFFORCE):
@@ -226,13 +229,14 @@ class Exchange:
                 for level, kind, value in ancillary:
                     if level == socket.SOL_SOCKET and kind == SO_RXQ_OVFL:
                         self._overflow[receiver] = struct.unpack("<I", value[:4])[0]
+                origin = address[:2] if protocol == "udp" else datagram.origin(data)
                 if protocol == "tcp":
                     data = data[-self.size :]
-                total += self._account(heard, data, now, host=host, protocol=protocol)
+                total += self._account(heard, data, now, host=host, origin=origin)
         return total
 
-    def _account(self, heard: list[Heard], data: bytes, now: int, *, host: int, protocol: str) -> int:
-        if len(data) % self.size:
+    def _account(self, heard: list[Heard], data: bytes, now: int, *, host: int, origin: tuple[str, int] | bytes) -> int:
+        if not data or len(data) % self.size:
             return 0
         rows = np.frombuffer(data, dtype=np.uint8).reshape(-1, self.size)
         tokens = np.ascontiguousarray(rows[:, TOKEN_AT : TOKEN_AT + 8]).view(np.uint64)[:, 0]
@@ -240,9 +244,9 @@ class Exchange:
         total = 0
         for token in np.unique(tokens):
             number = int(token) - self.token
-            if not 0 <= number < len(heard):
+            if not 0 <= number < len(heard) or self._origins[number] != origin:
                 continue  # a stranger's packet
-            if (heard[number].flow.destination, heard[number].flow.protocol) != (host, protocol):
+            if heard[number].flow.destination != host:
                 continue  # somebody else's, seen by a tap
             mine = tokens == token
             if not heard[number].order:
