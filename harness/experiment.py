@@ -6,6 +6,7 @@ A suite is an experiment with a [sweep]: dotted keys with lists of values, every
 from __future__ import annotations
 
 import itertools
+import os
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -16,7 +17,7 @@ from harness import profile as profiles
 from harness.errors import UsageError
 from harness.profile import Port, Profile
 from harness.topology import Topology
-from harness.userfile import Frozen, check, read_toml
+from harness.userfile import Frozen, check, read_toml, shown
 
 Direction: TypeAlias = Literal["uplink", "downlink"]
 Column: TypeAlias = Literal["fault", "timing", "outcome"]
@@ -176,9 +177,9 @@ def find(name_or_path: str) -> Path:
     if path.suffix == ".toml":
         return path
     known = SUITES / f"{name_or_path}.toml"
-    if not known.exists():
+    if name_or_path not in suite_names():
         raise UsageError(
-            f"no suite '{name_or_path}'", next_step=f"known: {', '.join(suite_names())}; or give a .toml file"
+            f"no suite '{shown(name_or_path)}'", next_step=f"known: {', '.join(suite_names())}; or give a .toml file"
         )
     return known
 
@@ -231,7 +232,8 @@ def _profiles_beside(point: dict[str, Any], folder: Path) -> None:
             profiles.read_trace_beside(entry["profile"], folder)
         if isinstance(entry, dict) and str(entry.get("profile", "")).endswith(".toml"):
             beside = folder / entry["profile"]
-            entry["profile"] = str(beside if beside.exists() else Path(entry["profile"]))
+            # pathlib's own would not take every name that a file may hold
+            entry["profile"] = str(beside if os.path.exists(beside) else Path(entry["profile"]))  # noqa: PTH110
 
 
 def _value(text: str) -> Any:

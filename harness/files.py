@@ -48,12 +48,6 @@ def private_folder(path: Path) -> None:
         path.chmod(0o700)
 
 
-def written_by_others(path: Path) -> bool:
-    """Could somebody who is neither root nor this user have changed it?"""
-    found = path.stat()
-    return found.st_uid not in (0, os.geteuid()) or bool(found.st_mode & 0o022)
-
-
 def why(error: OSError, *, full: str = "free some space") -> str:
     """The next step after a file could not be written: rights are not space."""
     if isinstance(error, PermissionError):

@@ -15,7 +15,7 @@ from harness.contract import HALVES, KINDS
 from harness.delay import Delay, Percent, Reorder, Slot
 from harness.errors import UsageError
 from harness.lossmodel import Bits, Chain
-from harness.userfile import Frozen, check, read_toml
+from harness.userfile import Frozen, check, read_toml, shown
 
 MAX_LISTED = 16  # ports of one kind: classic BPF jumps are short
 Word: TypeAlias = Annotated[int, Field(ge=0, le=2**32)]
@@ -258,8 +258,9 @@ def load(name_or_path: str) -> Profile:
     path = Path(name_or_path)
     if path.suffix != ".toml":
         path = FOLDER / f"{name_or_path}.toml"
-        if not path.exists():
-            raise UsageError(f"no profile '{name_or_path}'", next_step=f"known: {', '.join(names())}; or give a file")
+        if name_or_path not in names():
+            step = f"known: {', '.join(names())}; or give a file"
+            raise UsageError(f"no profile '{shown(name_or_path)}'", next_step=step)
     data = read_toml(path)
     data.setdefault("name", path.stem)
     read_trace_beside(data, path.parent)
@@ -276,5 +277,5 @@ def read_trace_beside(data: dict[str, Any], folder: Path) -> None:
 def _read_trace(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: the trace can't be read ({error})") from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{shown(path)}: the trace can't be read ({shown(error)})") from None

@@ -18,6 +18,7 @@ class Frozen(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+MOST_SHOWN = 200
 Model = TypeVar("Model", bound=Frozen)
 
 
@@ -26,12 +27,20 @@ def read_toml(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: can't be read ({error})") from None
+    except (OSError, ValueError) as error:  # not UTF-8, or no possible name of a file
+        raise UsageError(f"{shown(path)}: can't be read ({shown(error)})") from None
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise UsageError(f"{path}: not TOML: nested too deeply") from None
+    except ValueError as error:  # of tomllib, and of numbers with thousands of digits
         raise UsageError(f"{path}: not TOML: {error}") from None
+
+
+def shown(value: object) -> str:
+    """In a message: of what is long its beginning."""
+    text = str(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
 def check(model: type[Model], data: dict[str, Any], *, origin: str) -> Model:
@@ -53,8 +62,8 @@ def _explain(model: type[BaseModel], error: Any) -> str:
     if error["type"] == "missing":
         return f"key '{key}' is missing"
     message = str(error["msg"]).removeprefix("Value error, ")
-    shown = f", not {error['input']!r}" if not isinstance(error["input"], dict | list) else ""
-    return f"{key}: {message[:1].lower()}{message[1:]}{shown}"
+    given = f", not {shown(repr(error['input']))}" if not isinstance(error["input"], dict | list) else ""
+    return f"{key}: {message[:1].lower()}{message[1:]}{given}"
 
 
 def _walk(model: type[BaseModel], location: tuple[int | str, ...]) -> tuple[list[str], type[BaseModel]]:

@@ -225,7 +225,7 @@ def run_with(deed: Deed, backend: str, *, seed: int, folder: Path) -> dict[str, 
         if deed.act is not nothing:
             run.pause(0.0 if deed.voids == "timing" else 0.1, 0.2 if deed.voids == "timing" else 0.6 * SECONDS)
             deed.act(run)
-        output, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=900)
     finally:
         process.kill()
         for helper in run.helpers:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, TypeVar
 
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
 RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 36, 37, 38
@@ -21,6 +24,20 @@ _OPERSTATE_UP = 6
 
 Attributes = dict[int, bytes]
 Raw = bytes
+Found = TypeVar("Found")
+
+
+def _readable(read: Callable[..., Found]) -> Callable[..., Found]:
+    """What can't be read is one error, whatever is wrong with it."""
+
+    @wraps(read)
+    def reading(*parts: Any) -> Found:
+        try:
+            return read(*parts)
+        except (struct.error, IndexError, KeyError) as error:
+            raise OSError(errno.EBADMSG, f"an answer of the kernel can't be read ({error})") from None
+
+    return reading
 
 
 def attributes(data: bytes, at: int = 0) -> Attributes:
@@ -113,6 +130,7 @@ _WORDS = {
 }
 
 
+@_readable
 def change_of(kind: int, _: int, port: int, body: bytes) -> Change | None:
     if kind == RTM_NEWLINK:
         link = link_of(body)
@@ -141,6 +159,7 @@ def _text(value: bytes) -> str:
     return value.rstrip(b"\0").decode(errors="replace")
 
 
+@_readable
 def link_of(body: bytes) -> Link:
     index = struct.unpack_from("<i", body, 4)[0]
     found = attributes(body, 16)
@@ -159,6 +178,7 @@ def _basic(stats: Attributes) -> tuple[int, int]:
     return count, int.from_bytes(stats[8], "little") if 8 in stats else packets
 
 
+@_readable
 def qdisc_of(body: bytes) -> Qdisc:
     _, _, _, index, handle, parent, _ = _TCMSG.unpack_from(body)
     found = attributes(body, 20)
@@ -171,6 +191,7 @@ def qdisc_of(body: bytes) -> Qdisc:
     )  # fmt: skip
 
 
+@_readable
 def class_of(body: bytes) -> HtbClass | None:
     _, _, _, _, handle, parent, _ = _TCMSG.unpack_from(body)
     found = attributes(body, 20)
@@ -185,6 +206,7 @@ def class_of(body: bytes) -> HtbClass | None:
     return HtbClass(handle=handle, parent=parent, rate_bytes_s=wide[0], ceil_bytes_s=wide[1], priority=priority)
 
 
+@_readable
 def filter_of(body: bytes) -> Filter | None:
     _, _, _, _, handle, _, info = _TCMSG.unpack_from(body)
     found = attributes(body, 20)

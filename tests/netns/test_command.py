@@ -16,7 +16,7 @@ LOSSBENCH = [sys.executable, "-m", "harness.cli.main"]
 
 
 def lossbench(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*LOSSBENCH, *arguments], capture_output=True, text=True, timeout=120, cwd=cwd)
+    return subprocess.run([*LOSSBENCH, *arguments], capture_output=True, text=True, cwd=cwd)
 
 
 def run_json(out: Path, *arguments: str) -> tuple[int, dict[str, Any]]:

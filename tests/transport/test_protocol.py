@@ -6,6 +6,7 @@ import gc
 import socket
 import time
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from harness.contract import HEADER_BYTES, Header
 from tests.shared import dissect_frame
 from workloads.collective import exchange, halves
 from workloads.collective.reduce import Group, all_reduce
-from workloads.transport import wire
+from workloads.transport import meeting, native, wire
 from workloads.transport.codec import CODECS
 from workloads.transport.endpoint import TransportError
 from workloads.transport.policy import Deadlines, Policy, PolicyError
@@ -195,7 +196,8 @@ def test_a_stranger_spraying_the_port_changes_nothing(ranks: Make) -> None:
                 for got in made.all(summed):
                     assert np.array_equal(got, np.full(20_000, 3.0, np.float32))
     made.all(exchange.barrier)
-    assert made.groups[0].endpoint.counters.strangers > 300
+    assert made.groups[0].endpoint.strangers() > 300
+    assert made.groups[0].endpoint.overflow() == 0
 
 
 def test_a_datagram_with_the_right_token_from_another_port_does_not_count(ranks: Make, pump: str) -> None:
@@ -222,7 +224,7 @@ def test_a_datagram_with_the_right_token_from_another_port_does_not_count(ranks:
         stranger.setblocking(False)
         with pytest.raises(BlockingIOError):  # nobody answers a stranger
             stranger.recv(2048)
-    assert end.counters.strangers >= 257 and end.counters.received[1] < 257
+    assert end.strangers() >= 257 and end.counters.received[1] < 257
 
 
 def test_a_member_does_not_speak_for_another(ranks: Make, pump: str) -> None:
@@ -234,7 +236,9 @@ def test_a_member_does_not_speak_for_another(ranks: Make, pump: str) -> None:
             kind=wire.DATA, token=end._token, source=1, destination=0, step=0, half=0, dtype=wire.DTYPES["float32"],
             sequence=0,
         ).pack()  # fmt: skip
-        other._link.send(wire.control(head, block=0, chunk=chunk, body=poison), end._link.address)
+        for cut in (0, 4, 8):  # blocks are cut into equal packets
+            body = poison[: len(poison) - cut]
+            other._link.send(wire.control(head, block=0, chunk=chunk, body=body), end._link.address)
     for got in made.all(summed):
         assert np.array_equal(got, np.full(20_000, 6.0, np.float32))
 
@@ -360,3 +364,26 @@ def test_a_half_that_others_began_long_ago_is_not_over_on_arrival(ranks: Make) -
         return halves.finish_all_gather(group.endpoint, half, mine, layout=layout, block=rank).ended
 
     assert made.all(gathered)[1] == "all"
+
+
+def test_a_library_that_others_could_have_written_is_not_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if isinstance(native.load(), str):
+        pytest.skip(f"no compiled pump: {native.load()}")
+    monkeypatch.setenv("LOSSBENCH_CACHE", str(tmp_path))
+    path = native._built()
+    assert path.stat().st_mode & 0o077 == 0 and path.parent.stat().st_mode & 0o077 == 0
+    path.chmod(0o777)
+    with pytest.raises(native.NoNativeError, match="can be written by others"):
+        native._built()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"{", b"[]", b'{"address": "a.b.c.d", "port": 1, "window": 9}', b'{"address": "10.0.0.1", "port": 0, "window": 9}',
+     b'{"address": "10.0.0.1", "port": 99999, "window": 9}', b'{"address": "10.0.0.1", "port": 9, "window": -1}'],
+)  # fmt: skip
+def test_a_rank_that_introduces_itself_wrongly_is_named(said: bytes) -> None:
+    with pytest.raises(TransportError, match="rank 3"):
+        meeting._member(3, said)

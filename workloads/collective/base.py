@@ -70,7 +70,11 @@ class Base(dist.ProcessGroup):
     @property
     def counters(self) -> dict[str, Any]:
         """Packets by fate; `payload_bytes` arrived by the lossy way."""
-        return {**self._endpoint.counters.as_json(), "overflow": self._endpoint.overflow()}
+        return {
+            **self._endpoint.counters.as_json(),
+            "overflow": self._endpoint.overflow(),
+            "strangers": self._endpoint.strangers(),
+        }
 
     @property
     def accounts(self) -> list[Account]:

@@ -291,3 +291,7 @@ class Endpoint:
 
     def overflow(self) -> int:
         return self._link.dropped()
+
+    def strangers(self) -> int:
+        """Packets of nobody in this group: kept out by the kernel, or sorted out here."""
+        return self.counters.strangers + self._link.turned_away()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import errno
+import itertools
+import os
 import select
 import socket
 import struct
 import warnings
+from collections.abc import Iterable
 
 import numpy as np
 
 from harness.contract import HEADER_BYTES
 from workloads.transport import wire
+from workloads.transport.admission import admit_only
 
 UDP_SEGMENT, UDP_GRO, SO_RCVBUFFORCE, SO_SNDBUFFORCE, SO_MEMINFO = 103, 104, 33, 32, 55
 IP_MTU, IPV6_MTU, IPV6_TCLASS = 14, 24, 67
@@ -45,6 +49,10 @@ class Link:
         self._room = bytearray(1 << 16)
         self._array = np.frombuffer(self._room, dtype=np.uint8)
         self._rest = self._array[:0]
+        # Opened now: they stay those of the host that this thread is in.
+        places = [f"/proc/thread-self/net/{name}" for name in ("snmp", "snmp6")]
+        self._tables = [os.open(place, os.O_RDONLY) for place in places if os.access(place, os.R_OK)]
+        self._errors_before = self._errors()
         self.sender: Address = ("", 0)  # of what was received last
         if not self.segments or not self.merges:
             missing = " and ".join(n for n, has in (("GSO", self.segments), ("GRO", self.merges)) if not has)
@@ -65,6 +73,9 @@ class Link:
 
     def close(self) -> None:
         self.socket.close()
+        for table in self._tables:
+            os.close(table)
+        self._tables = []
 
     def fileno(self) -> int:
         return self.socket.fileno()
@@ -81,9 +92,21 @@ class Link:
         """What each of so many senders may have under way here without any chance of overflow."""
         return max(self._memory()[MEMINFO_RCVBUF] // TRUESIZE // max(peers, 1), 2 * HEADER_BYTES)
 
+    def admit_only(self, peers: Iterable[Address]) -> None:
+        admit_only(self.socket, peers)
+
     def dropped(self) -> int:
         """Packets that reached this socket and did not fit, or were damaged."""
-        return self._memory()[MEMINFO_DROPS]
+        return min(self._memory()[MEMINFO_DROPS], self._errors() - self._errors_before)
+
+    def turned_away(self) -> int:
+        """Strangers' packets that the filter kept out."""
+        return self._memory()[MEMINFO_DROPS] - self.dropped()
+
+    def _errors(self) -> int:
+        """Full buffers and wrong checksums of all UDP sockets here; a socket's own count has the filter's drops too."""
+        texts = [os.pread(table, 65536, 0).decode("ascii", "replace") for table in self._tables]
+        return sum(_counted(text, name) for text in texts for name in ("RcvbufErrors", "InCsumErrors"))
 
     def _memory(self) -> tuple[int, ...]:
         return struct.unpack("9I", self.socket.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, 36))
@@ -165,6 +188,15 @@ class Link:
     def wait(self, seconds: float, wake: int) -> bool:
         """Until a packet comes, somebody writes to `wake`, or the time is over; True if a packet is there."""
         return self.socket.fileno() in _select([self.socket.fileno(), wake], [], seconds)
+
+
+def _counted(text: str, name: str) -> int:
+    """Of /proc/net/snmp (two lines for each protocol: names, numbers) or snmp6 (a line for each counter)."""
+    lines = [line.split() for line in text.splitlines()]
+    for names, numbers in itertools.pairwise(lines):
+        if names[0] == numbers[0] == "Udp:" and name in names:
+            return int(numbers[names.index(name)])
+    return next((int(line[1]) for line in lines if line[0] == f"Udp6{name}"), 0)
 
 
 def _select(read: list[int], write: list[int], seconds: float) -> list[int]:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 import json
 import os
 import secrets
+from dataclasses import dataclass
 from typing import Protocol
 
 from harness.contract import DATA_PORT, derive_seed
 from workloads.transport.endpoint import Endpoint
-from workloads.transport.link import Link
+from workloads.transport.link import LARGEST_DATAGRAM, Address, Link
+from workloads.transport.patience import TransportError
 from workloads.transport.policy import Policy
 
 PORTS_TRIED = 64
+SMALLEST_DATAGRAM = 128  # header and some elements
 _groups = itertools.count()
 
 
@@ -37,13 +41,16 @@ def meet(
             store.set("token", f"{drawn:x}")
         mine = {"address": link.address[0], "port": link.address[1], "window": link.window_bytes(world - 1)}
         store.set(f"rank{rank}", json.dumps(mine))
-        all_of_them = [json.loads(store.get(f"rank{number}")) for number in range(world)]
-        peers = {n: (str(r["address"]), int(r["port"])) for n, r in enumerate(all_of_them) if n != rank}
+        all_of_them = [_member(number, store.get(f"rank{number}")) for number in range(world)]
+        peers = {n: member.address for n, member in enumerate(all_of_them) if n != rank}
         smallest = min((link.datagram_bytes(peer) for peer in peers.values()), default=1472)
         store.set(f"datagram{rank}", str(smallest))
         datagram = min(int(store.get(f"datagram{number}")) for number in range(world))
-        window = min([int(r["window"]) for r in all_of_them] + [policy.window_kb * 1024 or 1 << 30])
+        if not SMALLEST_DATAGRAM <= datagram <= LARGEST_DATAGRAM:
+            raise TransportError(f"rank {rank}: the ranks agreed on packets of {datagram} bytes, which can't be")
+        window = min([member.window for member in all_of_them] + [policy.window_kb * 1024 or 1 << 30])
         agreed = int(store.get("token"), 16)
+        link.admit_only(peers.values())
     except BaseException:
         link.close()
         raise
@@ -54,6 +61,24 @@ def meet(
         rank=rank, link=link, peers=peers, token=agreed, policy=policy, datagram_bytes=datagram,
         window_bytes=max(window, datagram), send_thread=threads and world > 1,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Member:
+    address: Address
+    window: int
+
+
+def _member(rank: int, said: bytes) -> _Member:
+    """What a rank says of itself decides whose packets count, so it must be an address, a port and a size."""
+    try:
+        read = json.loads(said)
+        address, port, window = str(ipaddress.ip_address(read["address"])), int(read["port"]), int(read["window"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise TransportError(f"what rank {rank} says of itself can't be read ({error})") from None
+    if not 0 < port < 65536 or window <= 0:
+        raise TransportError(f"rank {rank} says port {port}, window {window}, which can't be")
+    return _Member(address=(address, port), window=window)
 
 
 def _open(address: str, port: int, policy: Policy) -> Link:

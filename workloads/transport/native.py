@@ -82,19 +82,28 @@ def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
 
 def _built() -> Path:
     """One library per source and machine; ranks that start together build it once."""
-    folder = Path(os.environ.get("LOSSBENCH_CACHE") or Path.home() / ".cache" / "lossbench")
+    folder = Path(os.environ.get("LOSSBENCH_CACHE") or Path.home() / ".cache" / "lossbench") / "native"
     mark = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]
     path = folder / f"pump-{mark}-{platform.machine()}.so"
     if path.exists():
-        return path
+        return _trusted(path)
     compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:
         raise NoNativeError("no C compiler (apt-get install gcc)")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with open(folder / "pump.lock", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
             _compile(compiler, path)
+    return _trusted(path)
+
+
+def _trusted(path: Path) -> Path:
+    """Code that root runs was written by root: a cache that others can write to is not loaded from."""
+    for place in (path, path.parent):
+        found = place.stat()
+        if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
+            raise NoNativeError(f"{place} can be written by others (chmod go-w, or set LOSSBENCH_CACHE)")
     return path
 
 
@@ -115,4 +124,5 @@ def _compile(compiler: str, path: Path) -> None:
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode:
             raise NoNativeError(f"the C compiler failed: {result.stderr.strip().splitlines()[-1:]}")
+        made.chmod(0o700)  # whatever the umask says: see _trusted
         os.replace(made, path)
