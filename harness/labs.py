@@ -107,7 +107,7 @@ def _read(book: Journal) -> Lab:
             in_doubt=bool(saved.get("in_doubt")),
             experiment=check(Experiment, saved["experiment"], origin=str(book.folder / "net.json")),
         )  # fmt: skip
-    except (LossbenchError, KeyError, TypeError, ValueError) as error:
+    except (LossbenchError, KeyError, TypeError, ValueError, ArithmeticError) as error:
         step = f"lossbench net down --net {book.id}"
         raise RunError(f"the state of lab {book.id} is damaged ({error})", next_step=step) from None
 

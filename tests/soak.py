@@ -109,7 +109,12 @@ class Place:
         self.temporary = folder / "temporary"
         self.temporary.mkdir()
         self.results = folder / "results"
-        self.environment = {**os.environ, MARK: self.mark, "TMPDIR": str(self.temporary), "PYTHONPATH": str(ROOT)}
+        self.environment = {
+            **os.environ,
+            MARK: self.mark,
+            "TMPDIR": str(self.temporary),
+            "PYTHONPATH": ":".join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(":"),
+        }
         self.mounts, self.networks = mounts(), {one.id for one in journal.networks()}
         self.names = set(os.listdir(namespaces.FOLDER))
 
