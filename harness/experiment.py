@@ -272,6 +272,7 @@ def _step_into(data: Any, part: str, *, origin: str) -> Any:
 
 
 def _index(data: list[Any], part: str, *, origin: str) -> int:
-    if not (part.isascii() and part.isdecimal()) or int(part) >= len(data):
-        raise UsageError(f"{origin}: '{part}' is not one of 0 to {len(data) - 1}")
-    return int(part)
+    numbers = {str(number): number for number in range(len(data))}
+    if part not in numbers:
+        raise UsageError(f"{origin}: '{shown(part)}' is not one of 0 to {len(data) - 1}")
+    return numbers[part]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 import typing
 from pathlib import Path
@@ -50,12 +51,28 @@ def check(model: type[Model], data: dict[str, Any], *, origin: str) -> Model:
     except ValidationError as error:
         # An unknown key often causes a missing one: name the typo, not its shadow.
         errors = sorted(error.errors(include_url=False), key=lambda e: e["type"] != "extra_forbidden")
-        said = list(dict.fromkeys(_explain(model, one) for one in errors))
-        raise UsageError("\n".join(f"{origin}: {text}" for text in said)) from None
+        raise UsageError("\n".join(f"{origin}: {text}" for text in _explained(model, errors))) from None
+
+
+def _explained(model: type[BaseModel], errors: list[Any]) -> list[str]:
+    """Every mistake once: what follows from one that was named (a key that is missing because it was misspelt, the
+    other members of a union, the list around an element) is its shadow."""
+    out: list[str] = []
+    named: list[tuple[str, ...]] = []
+    for error in errors:
+        key = tuple(_walk(model, error["loc"])[0])
+        shadow = any(key[: len(one)] == one[: len(key)] for one in named)
+        misspelt = error["type"] == "missing" and any(one[:-1] == key[:-1] for one in named)
+        if not shadow and not misspelt:
+            named.append(key)
+            out.append(_explain(model, error))
+    return out
 
 
 def _explain(model: type[BaseModel], error: Any) -> str:
     parts, holder = _walk(model, error["loc"])
+    if error["type"] == "extra_forbidden" and parts[-1:] != [error["loc"][-1]]:
+        parts.append(str(error["loc"][-1]))  # whatever the user called it
     key = ".".join(parts) or "(file)"
     if error["type"] == "extra_forbidden":
         return f"unknown key '{key}'; allowed: {', '.join(sorted(holder.model_fields))}"
@@ -76,6 +93,8 @@ def _walk(model: type[BaseModel], location: tuple[int | str, ...]) -> tuple[list
         if chosen:
             members = chosen
             continue
+        if isinstance(part, str) and not re.fullmatch(r"[\w-]+", part):
+            continue  # how pydantic calls a member of a union: "tuple[str, ...]"
         parts.append(str(part))
         if isinstance(part, int):
             continue

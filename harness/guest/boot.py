@@ -82,8 +82,10 @@ def sweep(cache: Path) -> list[Path]:
     """Remove what a killed lossbench left: folders whose lock nobody holds. Its qemu died with it."""
     gone = []
     for folder in (cache / RUNS).glob("*-*"):
-        made_long_ago = time.time() - folder.stat().st_mtime > READY_S  # killed before it could lock it
-        lock = Lock.take(folder / "lock", make=made_long_ago)
+        # Killed before it could lock it; the pid is only a second opinion.
+        old = time.time() - folder.stat().st_mtime > READY_S
+        nobody = old and not Path("/proc", folder.name.partition("-")[0]).exists()
+        lock = Lock.take(folder / "lock", make=nobody)
         if lock is not None:
             shutil.rmtree(folder, ignore_errors=True)
             lock.release()
