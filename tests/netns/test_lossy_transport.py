@@ -337,3 +337,10 @@ def test_packets_out_of_order_are_put_in_their_place(build: Build, meet: Meet) -
         good += sum(np.allclose(got, exact, atol=1e-4) for got in ranks.all(lambda group: reduced(group, 40_000)))
     # Until the allowance has learned how far a marker can be overtaken, single packets may come too late.
     assert good >= 14
+
+
+def test_strangers_on_the_data_link_change_no_result() -> None:
+    """A short form of tests/stranger.py: forged and replayed datagrams while two ranks work."""
+    from tests.stranger import besieged
+
+    assert besieged(60_000, seed=1)

@@ -379,3 +379,22 @@ def test_a_wire_that_is_killed_before_a_change_of_the_schedule_ends_the_run_with
     assert process.returncode in (1, 3), errors
     assert "wire that holds packets back has ended" in " ".join(errors.split()) and "Traceback" not in errors
     assert left_behind() == []
+
+
+@pytest.mark.training
+@pytest.mark.wallclock
+def test_a_nursery_that_is_killed_ends_the_run_with_a_word_and_leaves_nothing(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*LOSSBENCH, "run", "quickstart", "--out", str(tmp_path), "--set", "workload.options.steps=2000"],
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not list(tmp_path.rglob("timeline.jsonl")) and process.poll() is None:
+        time.sleep(0.05)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    (nursery,) = [pid for pid in children if b"harness.nursery" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    os.kill(int(nursery), signal.SIGKILL)
+    process.send_signal(signal.SIGHUP)  # and the terminal goes away, too
+    _, errors = process.communicate(timeout=250)
+    assert process.returncode in (1, 130), errors
+    assert "Traceback" not in errors and ("killed by SIGKILL" in errors or "interrupted" in errors)
+    assert left_behind() == []
