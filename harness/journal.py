@@ -23,7 +23,7 @@ from typing import Any
 
 from harness import made
 from harness.errors import NotAbleError, UsageError
-from harness.files import Lock, locked, private_folder, why, write_durably
+from harness.files import TRY_AGAIN_S, Lock, locked, private_folder, why, write_durably
 from harness.made import Entry
 
 ROOT = Path("/run/lossbench")
@@ -159,9 +159,14 @@ def networks() -> list[Journal]:
 def abandoned(journal: Journal, *, wait_s: float = 0.0) -> Iterator[bool]:
     """Is nobody working on it? Then it is ours until the end of the block: two that clean take turns. A folder without
     a lock was left by a claim that was killed."""
-    with _between_claims():
-        known = journal.folder.exists()
-        lock = Lock.take(journal.folder / "lock", wait_s=wait_s) if known else None
+    limit = time.monotonic() + wait_s
+    while True:
+        with _between_claims():  # for a moment only: others want to claim
+            known = journal.folder.exists()
+            lock = Lock.take(journal.folder / "lock") if known else None
+        if lock is not None or not known or time.monotonic() >= limit:
+            break
+        time.sleep(TRY_AGAIN_S)
     try:
         yield lock is not None
     finally:
