@@ -4,7 +4,6 @@ Runs between fork and exec, so it only makes system calls; everything it needs w
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
 from collections.abc import Callable
@@ -12,11 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from harness.net import namespaces
+from harness.processes import PR_SET_PDEATHSIG
 from harness.topology import Topology
 
 CLONE_NEWNS, CLONE_NEWUTS = 0x00020000, 0x04000000
 MS_BIND, MS_REC_PRIVATE = 0x1000, 0x4000 | 0x40000
-PR_SET_PDEATHSIG, SIGKILL = 1, 9
+SIGKILL = 9
 
 
 def hosts_file(topology: Topology) -> str:
@@ -26,11 +26,6 @@ def hosts_file(topology: Topology) -> str:
         lines += [f"{address} {host.name}" for address in host.addresses(topology.family)]
         lines.append(f"{host.control_ipv4} {host.name}-ctl")
     return "\n".join(lines) + "\n"
-
-
-def die_with_parent() -> None:
-    """For preexec_fn: a killed lossbench takes this process with it."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL)
 
 
 def stepper(*, namespace: str, host: str, hosts_path: Path, mortal: bool) -> Callable[[], None]:

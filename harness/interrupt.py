@@ -23,6 +23,7 @@ WAIT = b"lossbench: undoing what was made; a moment\n"
 class _State:
     asked = False  # a signal came
     raised = False  # and interrupted; it never does so twice
+    undid = False  # something was undone
     held = 0  # depth of sections that must not be interrupted
     undoing: list[Undo] = []  # noqa: RUF012 - of this process
     last_words: list[str] = []  # noqa: RUF012
@@ -86,6 +87,7 @@ class Undo:
         """Returns what failed, in words."""
         failed = []
         while self._steps:
+            _State.undid = True
             name, step = self._steps.pop()
             try:
                 step()
@@ -134,6 +136,11 @@ def _report(failed: list[str], error: BaseException | None) -> None:
 
 
 _leftovers: list[str] = []
+
+
+def undid() -> bool:
+    """Was there anything to undo?"""
+    return _State.undid
 
 
 def last_words(text: str) -> None:

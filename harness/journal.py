@@ -50,6 +50,8 @@ class Journal:
                         continue
                     journal.folder.mkdir(mode=0o700)
                     journal._lock = Lock.take(journal.folder / "lock")
+                    if journal._lock is not None:
+                        journal._lock.say(_worker())
                     write_durably(journal.folder / "owner.json", json.dumps({**_me(), "kind": kind}))
                     return journal
         except OSError as error:
@@ -66,7 +68,8 @@ class Journal:
             worker = _text(self.folder / "lock") or "somebody"
             raise NotAbleError(f"{self.id} is being worked on by {worker}", next_step="wait for it, or end it")
         try:
-            lock.say(f"{user()} (pid {os.getpid()})")
+            if not shared:
+                lock.say(_worker())
             yield
         finally:
             lock.release()
@@ -90,7 +93,8 @@ class Journal:
             text = (self.folder / "journal.jsonl").read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return []
-        return [entry for line in text.splitlines() if (entry := made.read(line)) is not None]
+        *whole, _ = text.split("\n")  # behind the last line's end stands what was torn
+        return [made.read(line) for line in whole]
 
     def owner(self) -> dict[str, Any]:
         return _read(self.folder / "owner.json") or {}
@@ -106,7 +110,7 @@ class Journal:
 
     def is_lab(self) -> bool:
         """Marked as one, and since the machine started: no network outlives that."""
-        return (self.folder / "net.json").exists() and self.owner().get("boot") == boot_id()
+        return (self.folder / "net.json").exists() and self.owner().get("boot") in (None, boot_id())
 
     def standing(self) -> dict[str, Any] | None:
         """The state of a standing lab; None if this is none, or if its state can't be read."""
@@ -137,6 +141,10 @@ class Journal:
     def close(self) -> None:
         """Nothing of it exists any more."""
         shutil.rmtree(self.folder, ignore_errors=True)
+        self.release()
+
+    def release(self) -> None:
+        """It stands on without us."""
         if self._lock is not None:
             self._lock.release()
 
@@ -185,6 +193,10 @@ def boot_id() -> str:
 def user() -> str:
     """Who is at the terminal, also behind sudo."""
     return os.environ.get("SUDO_USER") or str(os.getuid())
+
+
+def _worker() -> str:
+    return f"{user()} (pid {os.getpid()})"
 
 
 def _me() -> dict[str, Any]:

@@ -15,7 +15,7 @@ from harness.enter import hosts_file, stepper
 from harness.errors import LossbenchError, NotAbleError, RunError, UsageError
 from harness.evidence import Proof
 from harness.experiment import Experiment
-from harness.interrupt import held, undoing
+from harness.interrupt import held, last_words, undoing
 from harness.journal import Journal, Removed
 from harness.net import namespaces
 from harness.net.network import Network, classes_as_json
@@ -81,10 +81,15 @@ def up(spec: dict[str, Any], *, seed: int) -> Lab:
         network.put(rules_in_force(experiment, seed=seed))
         (book.folder / "hosts").write_text(hosts_file(experiment.topology), encoding="ascii")
         lab = Lab(id=book.id, experiment=experiment, backend=backend, seed=seed, state=network.state())
-        with held():
-            _save(lab)
-            network.close()
-            undo.forget()  # it stands
+        try:
+            with held():
+                _save(lab)
+                network.close()
+                undo.forget()  # it stands
+                book.release()
+        except KeyboardInterrupt:
+            last_words(f"lab {lab.id} stands; lossbench net down --net {lab.id} takes it down")
+            raise
     return lab
 
 
@@ -136,7 +141,7 @@ def change(lab: Lab, impair: list[dict[str, Any]]) -> int:
     experiment = check(Experiment, spec, origin="lossbench net set")
     backend, _ = choose_backend(experiment.model_copy(update={"backend": lab.backend}), machine.look())
     assert backend == lab.backend
-    with lab.journal().taken(), plain_errors():
+    with lab.journal().taken(), plain_errors(), held():  # an interruption waits: half a change is none
         lab = _read(lab.journal())  # as the change before this one left it
         _save(replace(lab, in_doubt=True))
         with closing(_made_anew(lab) if lab.in_doubt else lab._attached()) as network:
@@ -229,7 +234,7 @@ def down(lab_id: str | None, *, every: bool) -> list[Removed]:
             raise UsageError(f"lab {_only(None).id} was brought up by {maker}", next_step=step)
     out = []
     for book in books() if every else [_only(lab_id)]:
-        with book.taken():
+        with book.taken(), held():
             out.append(book.undo())
     return out
 

@@ -34,12 +34,17 @@ class Namespaces:
         return namespaces.exists(entry.name)
 
     def undo(self, entries: list[Entry]) -> tuple[list[int], list[str]]:
-        ended, failed = namespaces.kill_inside([entry.name for entry in entries]), []
-        for entry in entries:
+        names = [entry.name for entry in entries]
+        ended, left = namespaces.kill_inside(names), namespaces.pids_inside(names)
+        # Without its name a namespace, and who lives in it, could not be found again.
+        failed = [f"process {pid} in {name} can't be ended" for pid, name in left.items()]
+        for name in names:
+            if name in left.values():
+                continue
             try:
-                namespaces.remove(entry.name)
+                namespaces.remove(name)
             except OSError as error:
-                failed.append(f"namespace {entry.name}: {error}")
+                failed.append(f"namespace {name}: {error}")
         return ended, failed
 
 
@@ -57,7 +62,7 @@ def undo(entries: list[Entry]) -> tuple[list[int], list[str]]:
     failed: list[str] = []
     for kind, some in groupby(entries, key=lambda entry: entry.kind):
         if kind not in KINDS:
-            failed.append(f"this version does not know how to undo a {kind}")
+            failed.append(f"this version does not know how to undo {', '.join(f'{e.kind} {e.name}' for e in some)}")
             continue
         try:
             ended, wrong = KINDS[kind].undo(list(some))
@@ -68,10 +73,10 @@ def undo(entries: list[Entry]) -> tuple[list[int], list[str]]:
     return pids, failed
 
 
-def read(line: str) -> Entry | None:
-    """None for a line that was torn, and never acted on."""
+def read(line: str) -> Entry:
+    """A line that can't be read stands for something that only a person can look for."""
     try:
         found = json.loads(line)
         return Entry(kind=str(found["kind"]), name=str(found["name"]), before=found.get("before"))
     except (ValueError, KeyError, TypeError, RecursionError, AttributeError):
-        return None
+        return Entry(kind="a damaged line", name=repr(line[:60]))

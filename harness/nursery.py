@@ -8,6 +8,7 @@ codes.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import importlib
 import json
@@ -23,9 +24,9 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from harness.enter import die_with_parent, stepper
+from harness.enter import stepper
 from harness.errors import RunError
-from harness.processes import ended, module_command, module_environment, signal_group
+from harness.processes import die_with_parent, ended, module_command, module_environment, signal_group
 
 BORN_LIMIT_S = 60.0
 
@@ -143,7 +144,7 @@ def serve(control: socket.socket, modules: list[str]) -> None:
         os.set_blocking(end, False)
     signal.set_wakeup_fd(waker)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    buffer, children = b"", set[int]()
+    buffer, children, ended_for_good = b"", set[int](), set[int]()
     with selectors.DefaultSelector() as selector:
         selector.register(control, selectors.EVENT_READ)
         selector.register(wake, selectors.EVENT_READ)
@@ -155,26 +156,36 @@ def serve(control: socket.socket, modules: list[str]) -> None:
                         return
                     *requests, buffer = (buffer + data).split(b"\n")
                     for request in requests:
-                        _obey(json.loads(request), control, children)
+                        _obey(json.loads(request), control, children, ended_for_good)
                 else:
                     os.read(wake, 4096)
             _tell_ended(control, children)
+            _reap(ended_for_good)
 
 
 def _tell(control: socket.socket, what: dict[str, int]) -> None:
     control.sendall(json.dumps(what).encode() + b"\n")
 
 
-def _obey(request: dict[str, Any], control: socket.socket, children: set[int]) -> None:
+def _obey(request: dict[str, Any], control: socket.socket, children: set[int], ended_for_good: set[int]) -> None:
     if "signal" in request:
         signal_group(request["pid"], request["signal"])
     elif "reap" in request:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(request["reap"], 0)
+        children.discard(request["reap"])
+        ended_for_good.add(request["reap"])
     else:
         pid = _fork(request, control)
         children.add(pid)
         _tell(control, {"pid": pid})
+
+
+def _reap(pids: set[int]) -> None:
+    for pid in tuple(pids):
+        try:
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                pids.discard(pid)
+        except ChildProcessError:
+            pids.discard(pid)
 
 
 def _tell_ended(control: socket.socket, children: set[int]) -> None:
@@ -207,6 +218,7 @@ def _become(request: dict[str, Any], control: socket.socket, step_in: Any) -> No
         log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         os.dup2(log, 1)
         os.dup2(log, 2)
+        faulthandler.enable()  # as PYTHONFAULTHANDLER would have done at a start of its own
         step_in()
         os.environ.clear()
         os.environ.update(request["environment"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -10,6 +11,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
+REAP_S = 5.0
+PR_SET_PDEATHSIG = 1
 PACKAGE = Path(__file__).resolve().parent.parent  # the folder that holds `harness` and `workloads`
 
 
@@ -19,12 +22,24 @@ def module_command(module: str, *arguments: str) -> list[str]:
 
 
 def module_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """In which our modules are found where we were found. Of PYTHONPATH only absolute folders: an empty entry means the
-    current folder."""
-    paths = [part for part in environment.get("PYTHONPATH", "").split(os.pathsep) if part.startswith(os.sep)]
+    """In which our modules are found where we were found. Of PYTHONPATH only absolute folders (an empty entry means the
+    current folder), and none that holds packages with our names."""
+    asked = environment.get("PYTHONPATH", "").split(os.pathsep)
+    paths = [part for part in asked if part.startswith(os.sep) and not _has_our_names(part)]
     if str(PACKAGE) not in paths and PACKAGE.name not in ("site-packages", "dist-packages"):
         paths.append(str(PACKAGE))
     return {**environment, "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _has_our_names(folder: str) -> bool:
+    if Path(folder).resolve() == PACKAGE:
+        return False
+    return any(os.path.lexists(f"{folder}/{name}{end}") for name in ("harness", "workloads") for end in ("", ".py"))
+
+
+def die_with_parent() -> None:
+    """For preexec_fn: a killed parent takes this process with it."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Started:
@@ -46,8 +61,9 @@ class Started:
             signal_group(self.pid, number)
 
     def reap(self) -> None:
-        """Only after the last signal."""
-        self._process.wait()
+        """Only after the last signal. What the kernel keeps (a driver, a dead file server) is left to it."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=REAP_S)
 
 
 def ended(pid: int) -> int | None:
@@ -66,7 +82,7 @@ def signal_group(pid: int, number: int) -> None:
 
 def signal_one(descriptor: int, number: int) -> None:
     """By pidfd: to the process it was opened for, or to nobody."""
-    with suppress(ProcessLookupError):
+    with suppress(ProcessLookupError, PermissionError):
         signal.pidfd_send_signal(descriptor, number)
 
 

@@ -17,7 +17,7 @@ from harness.errors import UsageError
 from harness.lossmodel import Bits, Chain
 from harness.userfile import Frozen, check, read_toml, shown
 
-MAX_LISTED = 16  # ports of one kind: classic BPF jumps are short
+MAX_LISTED = 16  # ports of one kind
 Word: TypeAlias = Annotated[int, Field(ge=0, le=2**32)]
 Range: TypeAlias = tuple[Word, Word]  # first and one past the last
 Port: TypeAlias = Annotated[int, Field(ge=1, le=65535)]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from harness.errors import NotAbleError
+from harness.processes import die_with_parent
 
 CLONE_NEWUSER, CLONE_NEWNS, CLONE_NEWNET = 0x10000000, 0x00020000, 0x40000000
 MS_REC_PRIVATE = 0x4000 | 0x40000
@@ -61,14 +62,22 @@ def run_outside(command: list[str], *, text: str, environment: Mapping[str, str]
     """(exit status, standard output) of a program that may need the machine's own network."""
     if _Outside.line is None:
         done = subprocess.run(
-            command, input=text, stdout=subprocess.PIPE, text=True, check=False, env=dict(environment)
-        )
+            command, input=text, stdout=subprocess.PIPE, text=True, check=False, env=dict(environment),
+            preexec_fn=_as_usual,
+        )  # fmt: skip
         return done.returncode, done.stdout
     with _Outside.line.makefile("rw", encoding="utf-8") as line:
         line.write(json.dumps([command, text, dict(environment)]) + "\n")
         line.flush()
         status, output = json.loads(line.readline() or '[1, "the process that fetches data has ended"]')
     return int(status), str(output)
+
+
+def _as_usual() -> None:
+    """For preexec_fn: signals as a program expects them."""
+    die_with_parent()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _stay_behind() -> socket.socket:
@@ -81,8 +90,9 @@ def _stay_behind() -> socket.socket:
 
 
 def _serve(line: socket.socket) -> NoReturn:
-    """Until its parent has ended; signals of the terminal are the parent's."""
+    """As long as its parent lives, and what it starts as long as itself; signals of the terminal are the parent's."""
     try:
+        die_with_parent()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         with line.makefile("rw", encoding="utf-8") as both:

@@ -59,11 +59,13 @@ def _explained(model: type[BaseModel], errors: list[Any]) -> list[str]:
     other members of a union, the list around an element) is its shadow."""
     out: list[str] = []
     named: list[tuple[str, ...]] = []
+    unknown: set[tuple[str, ...]] = set()  # where keys were misspelt
     for error in errors:
         key = tuple(_walk(model, error["loc"])[0])
         shadow = any(key[: len(one)] == one[: len(key)] for one in named)
-        misspelt = error["type"] == "missing" and any(one[:-1] == key[:-1] for one in named)
-        if not shadow and not misspelt:
+        if error["type"] == "extra_forbidden":
+            unknown.add(key[:-1])
+        if not shadow and not (error["type"] == "missing" and key[:-1] in unknown):
             named.append(key)
             out.append(_explain(model, error))
     return out

@@ -151,7 +151,11 @@ class Watch:
 
     def _take(self, records: list[dict[str, Any]]) -> None:
         for one in records:
-            record = finite(one, lambda name: self.seen.not_numbers.setdefault(name, True))
+            try:
+                record = finite(one, lambda name: self.seen.not_numbers.setdefault(name, True))
+            except RecursionError:
+                self.ranks.damaged_lines += 1
+                continue
             kind = record.get("kind")
             units = record.pop("units", None)
             if isinstance(units, dict):

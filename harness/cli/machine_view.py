@@ -145,16 +145,20 @@ def clean(every: bool = typer.Option(False, "--all", help="Also take down standi
         return
     from harness import journal
     from harness.errors import RunError
+    from harness.interrupt import held
 
     removed = []
     for one in journal.networks():
+        if not one.folder.exists():
+            continue  # another clean was faster
         with journal.abandoned(one, wait_s=journal.WAIT_S if every and one.is_lab() else 0.0) as free:
             if not free:
                 typer.echo(f"{one.id}: in use by a running lossbench, left alone")
             elif one.is_lab() and not every:
                 typer.echo(f"{one.id}: a standing lab, left alone (lossbench net down --net {one.id}, or clean --all)")
             else:
-                removed.append(one.undo())
+                with held():
+                    removed.append(one.undo())
                 _say_removed(removed[-1])
     if not removed:
         typer.echo("nothing to clean")

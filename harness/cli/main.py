@@ -11,7 +11,7 @@ import sys
 from harness import interrupt
 from harness.errors import ExitCode, LossbenchError
 
-INTERRUPTED = "interrupted: networks that were made have been undone"
+UNDONE = "interrupted: networks that were made have been undone"
 HALF_UNDONE = "interrupted: {}; lossbench clean finishes it"
 
 
@@ -24,7 +24,7 @@ def main() -> None:
         code = ExitCode.INTERRUPTED
     left = interrupt.finish()
     if code == ExitCode.INTERRUPTED:
-        _say(HALF_UNDONE.format("; ".join(left)) if left else INTERRUPTED)
+        _say(HALF_UNDONE.format("; ".join(left)) if left else UNDONE if interrupt.undid() else "interrupted")
     else:
         for text in left:
             _say(f"{text}; lossbench clean finishes it")

@@ -15,10 +15,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
-from harness.enter import die_with_parent
 from harness.errors import NotAbleError, RunError
 from harness.files import Lock
 from harness.guest.recipe import Boot, Image, qemu_command
+from harness.processes import die_with_parent
 
 READY = "guest: ready"
 RUNS = "runs"  # folders of guests that are up, each locked by its lossbench
@@ -80,17 +80,22 @@ def _once(image: Image, boot: Boot, command: list[str], timeout_s: float | None)
 
 def sweep(cache: Path) -> list[Path]:
     """Remove what a killed lossbench left: folders whose lock nobody holds. Its qemu died with it."""
-    gone = []
-    for folder in (cache / RUNS).glob("*-*"):
+    return [folder for folder in (cache / RUNS).glob("*-*") if _swept(folder)]
+
+
+def _swept(folder: Path) -> bool:
+    try:
         # Killed before it could lock it; the pid is only a second opinion.
         old = time.time() - folder.stat().st_mtime > READY_S
-        nobody = old and not Path("/proc", folder.name.partition("-")[0]).exists()
-        lock = Lock.take(folder / "lock", make=nobody)
-        if lock is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-            lock.release()
-            gone.append(folder)
-    return gone
+    except FileNotFoundError:  # another one was faster
+        return False
+    nobody = old and not Path("/proc", folder.name.partition("-")[0]).exists()
+    lock = Lock.take(folder / "lock", make=nobody)
+    if lock is None:
+        return False
+    shutil.rmtree(folder, ignore_errors=True)
+    lock.release()
+    return True
 
 
 def script(command: list[str], *, instruction_clock: bool = False) -> str:

@@ -132,19 +132,20 @@ def _inside_which(pid: int, inodes: dict[tuple[int, int], str]) -> str | None:
 
 
 def kill_inside(names: list[str], *, patience_s: float = 2.0) -> list[int]:
-    """End every process inside: politely first, then for good. Returns the pids."""
-    ended = list(pids_inside(names))
+    """End every process inside: politely first, then for good, and whoever was forked meanwhile too. Returns the pids;
+    who is still there afterwards must be asked for."""
+    ended: dict[int, str] = {}
     for number in (signal.SIGTERM, signal.SIGKILL):
-        left = pids_inside(names)
-        for pid in left:
-            _signal_inside(pid, names, number)
         deadline = time.monotonic() + patience_s
-        while left and time.monotonic() < deadline:
-            time.sleep(0.02)
-            left = pids_inside(names)
-        if not left:
-            break
-    return ended
+        while left := pids_inside(names):
+            for pid in left:
+                if number == signal.SIGKILL or pid not in ended:
+                    _signal_inside(pid, names, number)
+            ended |= left
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.02 if number == signal.SIGTERM else 0.001)
+    return list(ended)
 
 
 def _signal_inside(pid: int, names: list[str], number: int) -> None:

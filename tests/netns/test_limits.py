@@ -150,6 +150,12 @@ def test_a_program_that_is_not_there_is_said_before_the_network_is_built(
     assert not (tmp_path / "o").exists()
 
 
+def test_a_missing_key_is_named_beside_a_wrong_one(tmp_path: Path) -> None:
+    (tmp_path / "p.toml").write_text("seed = 'x'\n")
+    done = lossbench("profile", "show", str(tmp_path / "p.toml"))
+    assert "seed" in done.stderr and "'why' is missing" in done.stderr
+
+
 def test_every_mistake_of_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text(
         'name = "bad"\nhostss = 3\n[topology]\nmtu = 3\nhosts = "many"\n[probe]\npackets = -1\n'
@@ -166,6 +172,8 @@ import ctypes, fcntl, json, os
 from pathlib import Path
 from harness import rootless
 from harness.store import RunFolder
+import encodings.ascii
+import selectors, subprocess
 os.setgid(65534); os.setuid(65534)
 ctypes.CDLL(None).prctl(4, 1)  # dumpable, as after exec: else /proc/self is root's
 """
@@ -181,6 +189,26 @@ def test_a_folder_without_permission_is_said_as_that() -> None:
     done = as_nobody("RunFolder(Path('/sys/kernel/lossbench'))")
     assert "can't be written (Permission denied); check its permissions" in done.stderr
     assert "free some space" not in done.stderr
+
+
+def test_the_hook_that_breaks_a_limit_is_found_among_others(tmp_path: Path) -> None:
+    trace = {"why": "t", "loss": {"model": "trace", "bits": "01"}}
+    impair = [{"profile": {**trace, "match": {"destination_ports": [9 + n]}}, "hosts": ["h0"]} for n in range(64)]
+    impair.append({"profile": iid(destinations=many(400)), "hosts": ["h1"]})
+    refused(lossbench("run", spec(tmp_path, backend="ebpf", impair=impair), "--out", str(tmp_path)), 4, "64 traces")
+    path = spec(tmp_path, backend="ebpf", impair=[{"profile": iid(destinations=many(8000))}])
+    refused(lossbench("run", path, "--out", str(tmp_path)), 4, "BPF instructions at one hook")
+
+
+def test_a_record_that_is_nested_too_deeply_is_a_damaged_line(tmp_path: Path) -> None:
+    line = '{"kind": "x", "a": ' + "[" * 900 + "]" * 900 + "}\\n"
+    deep = f"import os\nopen(os.environ['LOSSBENCH_RECORDS'], 'a').write('{line}')"
+    (tmp_path / "deep.py").write_text(deep)
+    done = lossbench(
+        "run", "proof", "--out", str(tmp_path / "o"), "--json", "--set", "workload.barrier=false", "--set",
+        f'workload.command=["python", "{tmp_path / "deep.py"}"]',
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr and json.loads(done.stdout)["summary"], done.stderr
 
 
 HANGS = """
@@ -229,6 +257,40 @@ def test_interrupted_it_says_how_to_go_on_and_that_works(tmp_path: Path) -> None
     words = " ".join(errors.split())
     (folder,) = tmp_path.iterdir()
     assert f"to go on: lossbench run {folder} --resume" in words
+
+
+ALONE = """
+import time
+def running():
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            found += [entry] if b"4321.25" in open(f"/proc/{entry}/cmdline", "rb").read().split(bytes(1)) else []
+        except OSError:
+            pass
+    return len(found)
+child = os.fork()
+if child == 0:
+    os.setsid()
+    rootless.enter()
+    rootless.run_outside(["sleep", "4321.25"], text="", environment=os.environ)
+limit = time.monotonic() + 20
+while not running() and time.monotonic() < limit:
+    time.sleep(0.05)
+print(running())
+os.kill(child, 9)
+os.waitpid(child, 0)
+while running() and time.monotonic() < limit:
+    time.sleep(0.05)
+print(running())
+"""
+
+
+def test_what_is_fetched_ends_with_whoever_asked_for_it() -> None:
+    done = as_nobody(ALONE)
+    if "can't be entered" in done.stderr:
+        pytest.skip(done.stderr.strip().splitlines()[-1])
+    assert done.stdout == "1\n0\n", done.stdout + done.stderr
 
 
 OUTSIDE = """

@@ -49,6 +49,13 @@ def test_files_of_the_current_folder_are_never_executed(hostile: Path, arguments
     assert json.loads(done.stdout)["summary"][0]["columns"]["outcome"] == "valid"
 
 
+def test_nor_from_a_folder_of_the_path_that_holds_packages_with_our_names(hostile: Path, tmp_path: Path) -> None:
+    from harness.processes import module_environment
+
+    made = module_environment({"PYTHONPATH": f"{hostile}:{tmp_path}:{ROOT}"})["PYTHONPATH"]
+    assert made == f"{tmp_path}:{ROOT}"
+
+
 @pytest.mark.parametrize("python_path", ["", ".", f":{ROOT}", f"{ROOT}:"])
 def test_nor_by_an_empty_or_relative_entry_of_the_path(hostile: Path, python_path: str) -> None:
     from harness.processes import module_environment

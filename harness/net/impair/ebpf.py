@@ -52,7 +52,10 @@ def too_many(rules: tuple[Rule, ...]) -> str | None:
         rules=rules, slots=slots, memory_fd=0, lock_fd=0, trace_fds=dict.fromkeys(slots.values(), 0), port_index=0,
         ingress=True, delays=Delays(),
     )  # fmt: skip
-    count = len(builder.build()) // INSTRUCTION_BYTES
+    try:
+        count = len(builder.build()) // INSTRUCTION_BYTES
+    except struct.error:  # a jump beyond 16 bits
+        return f"as many BPF instructions at one hook ({MAX_INSTRUCTIONS} is the most)"
     return (
         f"{count} BPF instructions at one hook ({MAX_INSTRUCTIONS} is the most)" if count > MAX_INSTRUCTIONS else None
     )

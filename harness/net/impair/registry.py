@@ -3,7 +3,7 @@ what it needs in machine.Kernel.able)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,8 +42,8 @@ ADVICE = {
 def choose(asked: str, *, profiles: list[Profile], rules: Rules, able: dict[str, str | None]) -> tuple[str, str]:
     """(backend, why). `able[name]` is None if this machine can, else the reason why not. Refuses before anything is
     built, saying who could do what was asked."""
-    most = max(rules.values(), key=_weight, default=())
-    refusals = {name: _first_refusal(kind, profiles) or kind.too_many(most) for name, kind in KINDS.items()}
+    hooks = {_shape(here): here for here in rules.values()}.values()  # hooks that look alike need one look
+    refusals = {name: _first_refusal(kind, profiles) or _too_many(kind, hooks) for name, kind in KINDS.items()}
     if asked != "auto":
         if able[asked] is not None:
             raise NotAbleError(f"backend {asked} does not work here: {able[asked]}", next_step=ADVICE[asked])
@@ -63,8 +63,13 @@ def choose(asked: str, *, profiles: list[Profile], rules: Rules, able: dict[str,
     )
 
 
-def _weight(rules: tuple[Rule, ...]) -> int:
-    return sum(4 + len(rule.match.destinations) + len(rule.match.sources) for rule in rules)
+def _shape(rules: tuple[Rule, ...]) -> tuple[Any, ...]:
+    """What decides how long a program gets."""
+    return tuple((rule.profile, len(rule.match.destinations), len(rule.match.sources)) for rule in rules)
+
+
+def _too_many(kind: Kind, hooks: Iterable[tuple[Rule, ...]]) -> str | None:
+    return next((why for here in hooks if (why := kind.too_many(here)) is not None), None)
 
 
 def _first_refusal(kind: Kind, profiles: list[Profile]) -> str | None:
