@@ -313,3 +313,15 @@ def test_an_environment_that_is_not_utf_8_reaches_the_guest_as_it_is(monkeypatch
 
     monkeypatch.setenv("LB_ODD", os.fsdecode(b"\xff\xfe"))
     assert b"\xff\xfe" in boot.script(["true"]).encode("utf-8", "surrogateescape")
+
+
+@pytest.mark.training
+def test_a_forked_rank_that_hangs_is_shown_with_its_stack_too(tmp_path: Path) -> None:
+    done = lossbench(
+        "run", "quickstart", "--out", str(tmp_path), "--set", "workload.options.steps=1000000", "--set",
+        "workload.time_limit_s=4", "--set", "topology.hosts=2", "--set", 'workload.options.strategy="rps"', "--set",
+        'impair.0.profile="loss_1"', "--json",
+    )  # fmt: skip
+    for one in json.loads(done.stdout)["summary"]:
+        (reason,) = [text for text in one["reasons"]["outcome"] if "ran past its limit" in text]
+        assert "  > " in reason and "workloads/" in reason, reason
