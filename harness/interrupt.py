@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -16,13 +17,15 @@ from typing import Any
 
 from harness.errors import RunError
 
+INSIST_S = 1.0
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 WAIT = b"lossbench: undoing what was made; a moment\n"
 
 
 class _State:
     asked = False  # a signal came
-    raised = False  # and interrupted; it never does so twice
+    raised = False  # and interrupted
+    raised_at = 0.0
     undid = False  # something was undone
     held = 0  # depth of sections that must not be interrupted
     undoing: list[Undo] = []  # noqa: RUF012 - of this process
@@ -40,13 +43,24 @@ def listen() -> dict[int, Any]:
 
 
 def _arrived(*_: Any) -> None:
-    again, _State.asked = _State.asked, True
-    if _State.held or _State.raised:
-        if not again or _State.raised:
-            _say_wait()
+    """Python may raise this where nobody can catch it (in a finaliser, a weakref's callback): it is lost there, and
+    `check` raises it again; so does a user who insists, a while later."""
+    _State.asked = True
+    if _State.held or (_State.raised and time.monotonic() - _State.raised_at < INSIST_S):
+        _say_wait()
         return
-    _State.raised = True
+    _raise()
+
+
+def _raise() -> None:
+    _State.raised, _State.raised_at = True, time.monotonic()
     raise KeyboardInterrupt
+
+
+def check() -> None:
+    """Where work goes on as if nothing had happened: then a signal that came did not get through."""
+    if _State.asked and not _State.held:
+        _raise()
 
 
 def _say_wait() -> None:
@@ -65,8 +79,7 @@ def held() -> Iterator[None]:
     finally:
         _State.held -= 1
     if _State.asked and not _State.raised and not _State.held:
-        _State.raised = True
-        raise KeyboardInterrupt
+        _raise()
 
 
 class Undo:
@@ -111,9 +124,8 @@ class Undo:
             self._restore()
             _State.held -= 1
         _report(failed, error)
-        if _State.asked and not _State.raised and not _State.held and error is None:
-            _State.raised = True
-            raise KeyboardInterrupt
+        if _State.asked and not _State.held and error is None:
+            _raise()
 
     def _restore(self) -> None:
         """Where nobody else listens (a library's user, a test) the next interruption is a first one again."""
@@ -160,7 +172,7 @@ def undoing() -> Undo:
 def finish() -> list[str]:
     """At the end of a command: what an interruption kept from being undone (it can come between a block and its end),
     and everything that failed, in words."""
-    _State.raised = True  # from here on nothing interrupts
+    _State.held += 1  # from here on nothing interrupts
     while _State.undoing:
         _leftovers.extend(f"not everything could be undone ({text})" for text in _State.undoing.pop().run())
     said, _leftovers[:] = list(_leftovers), []

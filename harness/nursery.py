@@ -213,6 +213,7 @@ def _become(request: dict[str, Any], control: socket.socket, step_in: Any) -> No
     try:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         control.close()
         os.setsid()
         log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
@@ -248,5 +249,6 @@ def _leave(code: int) -> NoReturn:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when its harness closes the line, or dies
     with socket.socket(fileno=int(sys.argv[1])) as line:
         serve(line, sys.argv[2:])

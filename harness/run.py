@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from pyroute2.netlink.exceptions import NetlinkError
 
-from harness import judge, machine, simulated, store
+from harness import interrupt, judge, machine, simulated, store
 from harness.conservation import Between, Met
 from harness.contract import SEEDS_VERSION
 from harness.counted import counters_as_json
@@ -58,33 +58,34 @@ class Result:
 
 def execute(experiment: Experiment, *, seed: int, chosen: dict[str, Any], folder: Path, kernel: Kernel,
             progress: Progress, nurseries: Nurseries | None = None) -> Result:  # fmt: skip
+    at = checked(progress)
     # 1  The spec was read and checked when the experiment was made; its program must exist too.
-    progress("1 spec")
+    at("1 spec")
     command_of(experiment.workload)
     # 2  The machine: which backend, and refuse what it can't do before anything is built.
-    progress("2 machine")
+    at("2 machine")
     backend, why = choose_backend(experiment, kernel)
     with undoing() as undo:
         with held():
             journal = Journal.claim(kind="run")
             undo.later("the journal", journal.undo_or_say)
         # 3  The manifest, before anything happens.
-        progress("3 manifest")
+        at("3 manifest")
         run_folder = RunFolder(folder)
         token = secrets.randbits(64)
         run_folder.write("manifest.json", manifest(experiment, seed, chosen, backend, why, journal.id, folder))
         with plain_errors():
             # 4  Hosts and links.
-            progress("4 hosts and links")
+            at("4 hosts and links")
             network = network_of(backend, journal.id, experiment)
             undo.later("the network's handles", network.close)
             network.build(before_making=journal.before_making)
             # 5  Offloads, so that loss acts on MTU-sized packets.
-            progress("5 offloads")
+            at("5 offloads")
             network.cut_to_mtu()
             run_folder.write("links.json", network.star.links_as_json())
             # 6  Profile, rate and priority in force, and read back.
-            progress("6 fault in force")
+            at("6 fault in force")
             network.shape()
             network.expect(rules_ever(experiment, seed=seed))
             network.put(rules_in_force(experiment, seed=seed))
@@ -92,31 +93,27 @@ def execute(experiment: Experiment, *, seed: int, chosen: dict[str, Any], folder
                 "read_back.json", {h.name: [asdict(e) for e in es] for h, es in network.read_back().items()}
             )
             # 7  The proof.
-            progress("7 proof")
+            at("7 proof")
             proof = prove(experiment, network, token, run_folder)
             network.restart()
             before, _ = network.settled()
             network.listen()
             # 8  The workload, watched and limited in time.
-            progress("8 workload")
+            at("8 workload")
             ranks = Ranks(folder=journal.folder, nurseries=nurseries)
             undo.later("the ranks", ranks.end)
             simulation = {"simulated": simulated.layers(experiment)} if backend == "simulated" else None
             ranks.prepare(experiment, extra=simulation)
             ranks.start(
-                experiment,
-                store=run_folder,
-                namespace_of=network.star.namespace,
-                run_id=journal.id,
-                token=token,
+                experiment, store=run_folder, namespace_of=network.star.namespace, run_id=journal.id, token=token,
                 seed=seed,
-            )
+            )  # fmt: skip
             watched = Watch(
                 experiment=experiment, network=network, ranks=ranks, store=run_folder, seed=seed, before=before,
                 progress=progress,
             ).run()  # fmt: skip
             # 9  Kernel counters joined with what the application saw; judged, stored; undone by the stack.
-            progress("9 verdict")
+            at("9 verdict")
             met = store_counters(watched, network, run_folder)
             verdict = judge.judge(experiment=experiment, backend=backend, proof=proof, watched=watched)
             run_folder.write("verdict.json", {**verdict.as_json(), "duration_s": watched.duration_s})
@@ -126,6 +123,16 @@ def execute(experiment: Experiment, *, seed: int, chosen: dict[str, Any], folder
                 not_numbers=tuple(f"{name}: not a finite number" for name in watched.not_numbers),
                 duration_s=watched.duration_s,
             )  # fmt: skip
+
+
+def checked(progress: Progress) -> Callable[[str], None]:
+    """Between two steps an interruption that was lost on its way is found."""
+
+    def at(step: str) -> None:
+        interrupt.check()
+        progress(step)
+
+    return at
 
 
 def network_of(backend: str, network_id: str, experiment: Experiment) -> Network:

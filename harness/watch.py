@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from harness import conservation
+from harness import conservation, interrupt
 from harness.conservation import Between
 from harness.counted import Reading, counters_as_json
 from harness.errors import RunError
@@ -74,6 +74,7 @@ class Watch:
             return
         deadline = time.monotonic() + min(READY_LIMIT_S, self.experiment.workload.time_limit_s)
         while not self.ranks.all_ready():
+            interrupt.check()
             self._take(self.ranks.read())
             self.ranks.check_alive()
             if len(self.ranks.running()) < len(self.ranks.members) and not self.ranks.all_ready():
@@ -91,6 +92,7 @@ class Watch:
     def _watch(self) -> None:
         limit, next_sample = self.experiment.workload.time_limit_s, 0.0
         while True:
+            interrupt.check()
             running = self.ranks.running()
             self._take(self.ranks.read())
             elapsed = self.seen.duration_s = time.monotonic() - self._start

@@ -11,6 +11,7 @@ import json
 import os
 import random
 import select
+import signal
 import sys
 import time
 from contextlib import suppress
@@ -150,4 +151,5 @@ def _write_due(waiting: Waiting) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when its orders end
     main()

@@ -97,7 +97,8 @@ def test_interrupted_it_undoes_everything_by_itself(tmp_path: Path, number: sign
     time.sleep(delay_s)
     process.send_signal(number)
     _, errors = process.communicate(timeout=30)
-    assert process.returncode in (130, -number), errors
+    # An interpreter through which a KeyboardInterrupt went inside C ends by SIGINT, whatever it was told to say.
+    assert process.returncode in (130, -number, -signal.SIGINT), errors
     assert "Traceback" not in errors
     assert process.returncode != 130 or "lossbench: interrupted" in errors
     assert left_behind() == []

@@ -115,9 +115,8 @@ def test_the_installed_wheel_works_in_a_project_with_folders_of_our_names(hostil
     )  # fmt: skip
     assert trapped(hostile) == ""
     assert done.returncode == 0, done.stderr
-    assert str(ROOT) not in subprocess.check_output(
-        [str(python), "-P", "-c", "import harness; print(harness.__file__)"], text=True
-    )
+    where = [str(python), "-P", "-c", "import harness; print(harness.__file__)"]
+    assert str(ROOT) not in subprocess.check_output(where, env=plain, text=True)
 
 
 # --- mounts ----------------------------------------------------------------------------------------------------------

@@ -259,8 +259,13 @@ def test_children_of_a_nursery_end_with_it_and_report_how_they_ended() -> None:
         "host": "h0",
         "hosts_path": "/dev/null",
     }
-    assert one.fork({**request, "module": "this"}).wait() == 0
-    assert one.fork({**request, "module": "no_such_module"}).wait() == 1
+    for module, code in (("this", 0), ("no_such_module", 1)):
+        child = one.fork({**request, "module": module})
+        while child.poll() is None:
+            time.sleep(0.01)
+        assert child.poll() == code
+        assert Path(f"/proc/{child.pid}").exists(), "it is not reaped before the last signal"
+        child.reap()
     sleeper = one.fork({**request, "module": "workloads.noop"})
     assert sleeper.poll() is None
     one.close()
