@@ -121,19 +121,19 @@ class Undo:
             failed = self.run()
         finally:
             _State.undoing.remove(self)
+            came = _State.asked
             self._restore()
             _State.held -= 1
         _report(failed, error)
-        if _State.asked and not _State.held and error is None:
-            _raise()
+        if came and not _State.held and error is None:
+            raise KeyboardInterrupt
 
     def _restore(self) -> None:
         """Where nobody else listens (a library's user, a test) the next interruption is a first one again."""
         if self._before:
             for number, handler in self._before.items():
                 signal.signal(number, handler)
-            came, _State.raised = _State.asked and not _State.raised, False
-            _State.asked = came
+            _State.asked = _State.raised = False
 
 
 def _report(failed: list[str], error: BaseException | None) -> None:

@@ -401,6 +401,7 @@ def test_a_signal_during_the_undo_waits_for_it_and_interrupts_afterwards() -> No
         undo.later("last", lambda: done.append("last"))
         undo.later("first", lambda: (os.kill(os.getpid(), signal.SIGTERM), time.sleep(0.01), done.append("first")))
     assert done == ["first", "last"]
+    interrupt.check()  # what came was heard, and is over
 
 
 def test_an_interruption_that_python_swallows_comes_at_the_next_check() -> None:
