@@ -404,6 +404,7 @@ def test_a_signal_during_the_undo_waits_for_it_and_interrupts_afterwards() -> No
     interrupt.check()  # what came was heard, and is over
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interruption_that_python_swallows_comes_at_the_next_check() -> None:
     """A signal whose exception is raised inside a finaliser is "ignored": the run went on to its end."""
 

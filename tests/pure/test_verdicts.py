@@ -402,3 +402,10 @@ def test_what_can_not_be_done_is_refused_and_says_who_could(asked: str, name: st
     with pytest.raises(NotAbleError) as caught:
         registry.choose(asked, profiles=[profile.load(name)], rules={}, able=able)
     assert words in str(caught.value) and caught.value.exit_code == 4
+
+
+def test_one_reason_for_several_backends_is_said_once() -> None:
+    able = {**dict.fromkeys(ALL, "not permitted, needs root"), "netem": "this kernel has no sch_netem"}
+    with pytest.raises(NotAbleError) as caught:
+        registry.choose("auto", profiles=[profile.load("loss_5")], rules={}, able=able)
+    assert str(caught.value).count("needs root") == 1 and "ebpf, cbpf, edt, relay: not permitted" in str(caught.value)
