@@ -97,7 +97,8 @@ class Link:
 
     def dropped(self) -> int:
         """Packets that reached this socket and did not fit, or were damaged."""
-        return min(self._memory()[MEMINFO_DROPS], self._errors() - self._errors_before)
+        all_of_them = self._memory()[MEMINFO_DROPS]
+        return min(all_of_them, self._errors() - self._errors_before) if all_of_them else 0
 
     def turned_away(self) -> int:
         """Strangers' packets that the filter kept out."""
