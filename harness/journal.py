@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import secrets
 import shutil
 import time
@@ -192,7 +193,11 @@ def boot_id() -> str:
 
 def user() -> str:
     """Who is at the terminal, also behind sudo."""
-    return os.environ.get("SUDO_USER") or str(os.getuid())
+    try:
+        name = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        name = f"user {os.getuid()}"
+    return os.environ.get("SUDO_USER") or name
 
 
 def _worker() -> str:
