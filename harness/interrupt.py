@@ -36,6 +36,7 @@ def listen() -> dict[int, Any]:
     """Ctrl-C, SIGTERM and a hang-up interrupt. Who was started by nohup wants to outlive its terminal; a shell's
     background job has Ctrl-C ignored from the start, and is to be ended all the same. Returns what was before."""
     before: dict[int, Any] = {}
+    sys.unraisablehook = _unraisable
     for number in ENDING:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             before[number] = signal.signal(number, _arrived)
@@ -50,6 +51,12 @@ def _arrived(*_: Any) -> None:
         _say_wait()
         return
     _raise()
+
+
+def _unraisable(lost: sys.UnraisableHookArgs) -> None:
+    """An interruption that got lost is not lost to us, and no reason for a traceback."""
+    if not isinstance(lost.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
 
 
 def _raise() -> None:

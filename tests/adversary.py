@@ -241,7 +241,9 @@ def wrong(deed: Deed, summary: dict[str, Any]) -> str:
     columns = summary["columns"]
     if deed.voids and columns[deed.voids] == "valid":
         return f"{deed.name}: false valid {deed.voids}: {summary['reasons'][deed.voids]}"
-    if deed.voids != "fault" and columns["fault"] != "valid":
+    # A wire in user space is late on a machine that is too busy for it, and says so: that is true, whoever did it.
+    honest = all("ms late; " in reason for reason in summary["reasons"]["fault"])
+    if deed.voids != "fault" and columns["fault"] != "valid" and not honest:
         return f"{deed.name}: false {columns['fault']} fault: {summary['reasons']['fault']}"
     if deed.voids == "" and columns["outcome"] != "valid":
         return f"{deed.name}: outcome {columns['outcome']}: {summary['reasons']['outcome']}"
