@@ -105,7 +105,7 @@ class Link:
         return self._memory()[MEMINFO_DROPS] - self.dropped()
 
     def _errors(self) -> int:
-        """No room, no memory, wrong checksums, of all UDP sockets here: a socket's own count has the filter's drops too."""
+        """No room, no memory, wrong checksums, of all UDP sockets here; a socket counts what the filter drops, too."""
         texts = [os.pread(table, 65536, 0).decode("ascii", "replace") for table in self._tables]
         return sum(_counted(text, name) for text in texts for name in ("RcvbufErrors", "InCsumErrors", "MemErrors"))
 
