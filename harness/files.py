@@ -77,8 +77,8 @@ def finite(value: Any, refused: Callable[[str], object] = lambda _: None, name: 
 class Lock:
     """flock on a file: the kernel lets go of it with the last descriptor, however a process ends, and knows no pids."""
 
-    def __init__(self, path: Path, descriptor: int) -> None:
-        self._path, self._descriptor = path, descriptor
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
 
     @classmethod
     def take(cls, path: Path, *, shared: bool = False, wait_s: float = 0.0, make: bool = True) -> Lock | None:
@@ -97,7 +97,7 @@ class Lock:
                 os.close(descriptor)
             else:
                 if _same(descriptor, path):
-                    return cls(path, descriptor)
+                    return cls(descriptor)
                 os.close(descriptor)  # the one before us has removed it
                 continue
             if time.monotonic() >= limit:
@@ -125,8 +125,8 @@ def _same(descriptor: int, path: Path) -> bool:
 
 
 @contextmanager
-def locked(path: Path, *, wait_s: float, busy: str, shared: bool = False) -> Iterator[None]:
-    lock = Lock.take(path, shared=shared, wait_s=wait_s)
+def locked(path: Path, *, wait_s: float, busy: str) -> Iterator[None]:
+    lock = Lock.take(path, wait_s=wait_s)
     if lock is None:
         raise NotAbleError(busy, next_step="wait for it, or end it")
     try:

@@ -30,13 +30,15 @@ class _State:
     held = 0  # depth of sections that must not be interrupted
     undoing: list[Undo] = []  # noqa: RUF012 - of this process
     last_words: list[str] = []  # noqa: RUF012
+    unraisable: Callable[[sys.UnraisableHookArgs], object] = sys.__unraisablehook__  # who was told before us
 
 
 def listen() -> dict[int, Any]:
     """Ctrl-C, SIGTERM and a hang-up interrupt. Who was started by nohup wants to outlive its terminal; a shell's
     background job has Ctrl-C ignored from the start, and is to be ended all the same. Returns what was before."""
     before: dict[int, Any] = {}
-    sys.unraisablehook = _unraisable
+    if sys.unraisablehook is not _unraisable:
+        _State.unraisable, sys.unraisablehook = sys.unraisablehook, _unraisable
     for number in ENDING:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             before[number] = signal.signal(number, _arrived)
@@ -56,7 +58,7 @@ def _arrived(*_: Any) -> None:
 def _unraisable(lost: sys.UnraisableHookArgs) -> None:
     """An interruption that got lost is not lost to us, and no reason for a traceback."""
     if not isinstance(lost.exc_value, KeyboardInterrupt):
-        sys.__unraisablehook__(lost)
+        _State.unraisable(lost)
 
 
 def _raise() -> None:
@@ -140,6 +142,7 @@ class Undo:
         if self._before:
             for number, handler in self._before.items():
                 signal.signal(number, handler)
+            sys.unraisablehook = _State.unraisable
             _State.asked = _State.raised = False
 
 

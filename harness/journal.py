@@ -128,7 +128,7 @@ class Journal:
         there = [entry for entry in entries if made.exists(entry)]
         pids, failed = made.undo(there)
         left = [entry for entry in entries if made.exists(entry)]
-        failed += [f"{entry.kind} {entry.name} is still there" for entry in left]
+        failed += [f"{entry.kind} {entry.name} is still there (its journal: {self.folder})" for entry in left]
         if not left:
             self.close()
         gone = tuple(entry.name for entry in there if entry not in left)

@@ -227,13 +227,12 @@ def become(lab: Lab, host_name: str, command: list[str]) -> None:
 
 def down(lab_id: str | None, *, every: bool) -> list[Removed]:
     """Needs nothing but the journal: a lab can always be taken down. Somebody else's only by its name."""
-    if not every and lab_id is None:
-        maker = _only(None).owner().get("user")
-        if maker != journal.user():
-            step = f"if it is yours to take down: lossbench net down --net {_only(None).id}"
-            raise UsageError(f"lab {_only(None).id} was brought up by {maker}", next_step=step)
+    chosen = books() if every else [_only(lab_id)]
+    if not every and lab_id is None and (maker := chosen[0].owner().get("user")) != journal.user():
+        step = f"if it is yours to take down: lossbench net down --net {chosen[0].id}"
+        raise UsageError(f"lab {chosen[0].id} was brought up by {maker}", next_step=step)
     out = []
-    for book in books() if every else [_only(lab_id)]:
+    for book in chosen:
         with book.taken(), held():
             out.append(book.undo())
     return out

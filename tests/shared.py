@@ -1,14 +1,23 @@
-"""What several tests compute: a frame off the wire as our header, a count as deviations from what a chain makes."""
+"""What several tests need: a frame off the wire as our header, a count as deviations from what a chain makes, things
+that belong to somebody else, the moment at which a run's ranks have begun."""
 
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from scapy.layers.inet import UDP
 from scapy.layers.l2 import Ether
 
 from harness import contract, lossmodel
 from harness.lossmodel import Chain
+from harness.net import namespaces
+from harness.net.kinds import install
 from harness.net.probe import datagram
 
 
@@ -25,3 +34,31 @@ def z_score(dropped: int, seen: int, chain: Chain) -> float:
     """For bounds of tests; verdicts use exact tails."""
     deviation = math.sqrt(seen * lossmodel.loss_variance_per_packet(chain))
     return (dropped - seen * lossmodel.mean_loss(chain)) / deviation if deviation else 0.0
+
+
+@contextmanager
+def foreign_network() -> Iterator[tuple[str, Callable[[], bool]]]:
+    """A namespace with a qdisc of somebody else, named to look a little like ours; and a function: does it stand?"""
+    install()
+    name = f"lb-foreign-{os.getpid()}"
+    namespaces.create(name)
+    with namespaces.open_inside(name) as inside:
+        inside.link("add", ifname="f0", kind="veth", peer={"ifname": "f1"})
+        index = inside.link_lookup(ifname="f0")[0]
+        inside.tc("add", "bfifo", index, 0x10000, parent=0xFFFFFFFF, limit=77_000)
+
+    def stands() -> bool:
+        with namespaces.open_inside(name) as inside:
+            found = [q for q in inside.get_qdiscs(index) if q.get_attr("TCA_KIND") == "bfifo"]
+        return [q.get_attr("TCA_OPTIONS")["limit"] for q in found] == [77_000]
+
+    try:
+        yield name, stands
+    finally:
+        namespaces.remove(name)
+
+
+def wait_until_begun(process: subprocess.Popen[str], folder: Path) -> None:
+    """Until the ranks of a run below this folder have begun, or it has ended."""
+    while not list(folder.rglob("timeline.jsonl")) and process.poll() is None:
+        time.sleep(0.02)

@@ -30,7 +30,7 @@ sys.path.insert(0, str(ROOT))
 
 from harness import experiment, journal, machine, run  # noqa: E402
 from harness.net import namespaces  # noqa: E402
-from harness.net.kinds import install  # noqa: E402
+from tests.shared import foreign_network  # noqa: E402
 
 LOSSBENCH = [sys.executable, "-m", "harness.cli.main"]
 MARK = "LOSSBENCH_SOAK"
@@ -69,33 +69,24 @@ MORE = {
 @contextmanager
 def foreign(folder: Path) -> Iterator[Callable[[], list[str]]]:
     """Yields a function that says what of it does not stand any more."""
-    install()
-    name = f"lb-foreign-{os.getpid()}"
-    namespaces.create(name)
-    with namespaces.open_inside(name) as inside:
-        inside.link("add", ifname="f0", kind="veth", peer={"ifname": "f1"})
-        index = inside.link_lookup(ifname="f0")[0]
-        inside.tc("add", "bfifo", index, 0x10000, parent=0xFFFFFFFF, limit=77_000)
     mounted = folder / "mounted"
     mounted.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(mounted)], check=True)
-    with namespaces.inside(name):
-        bystander = subprocess.Popen(["sleep", "100000"])
+    with foreign_network() as (name, stands):
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(mounted)], check=True)
+        with namespaces.inside(name):
+            bystander = subprocess.Popen(["sleep", "100000"])
 
-    def missing() -> list[str]:
-        out = [] if bystander.poll() is None else ["a process"]
-        out += [] if os.path.ismount(mounted) else ["a mount"]
-        with namespaces.open_inside(name) as inside:
-            kinds = [q.get_attr("TCA_KIND") for q in inside.get_qdiscs(index)]
-        return out + ([] if "bfifo" in kinds else ["a qdisc"])
+        def missing() -> list[str]:
+            out = [] if bystander.poll() is None else ["a process"]
+            out += [] if os.path.ismount(mounted) else ["a mount"]
+            return out + ([] if stands() else ["a qdisc"])
 
-    try:
-        yield missing
-    finally:
-        bystander.kill()
-        bystander.wait()
-        subprocess.run(["umount", str(mounted)], check=True)
-        namespaces.remove(name)
+        try:
+            yield missing
+        finally:
+            bystander.kill()
+            bystander.wait()
+            subprocess.run(["umount", str(mounted)], check=True)
 
 
 # --- what is ours ----------------------------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ import pytest
 
 from harness import journal
 from harness.net import namespaces
-from harness.net.kinds import install
 from tests.conftest import left_behind, namespaces_of
+from tests.shared import foreign_network, wait_until_begun
 
 from .test_command import LOSSBENCH, lossbench
 
@@ -45,19 +45,9 @@ run.execute(e, seed=0, chosen={}, folder=folder, kernel=machine.look(), progress
 
 @pytest.fixture
 def foreign() -> Iterator[str]:
-    """A namespace and a qdisc of somebody else, named to look a little like ours."""
-    install()
-    name = f"lb-foreign-{os.getpid()}"
-    namespaces.create(name)
-    with namespaces.open_inside(name) as inside:
-        inside.link("add", ifname="f0", kind="veth", peer={"ifname": "f1"})
-        index = inside.link_lookup(ifname="f0")[0]
-        inside.tc("add", "bfifo", index, 0x10000, parent=0xFFFFFFFF, limit=77_000)
-    yield name
-    with namespaces.open_inside(name) as inside:
-        (qdisc,) = [q for q in inside.get_qdiscs(index) if q.get_attr("TCA_KIND") == "bfifo"]
-        assert qdisc.get_attr("TCA_OPTIONS")["limit"] == 77_000
-    namespaces.remove(name)
+    with foreign_network() as (name, stands):
+        yield name
+        assert stands()
 
 
 POINTS = [("step", n) for n in range(1, 10)] + [("making", n) for n in (1, 3, 5)]
@@ -165,9 +155,7 @@ def test_a_link_that_goes_away_during_a_run_is_named(tmp_path: Path) -> None:
         [*LOSSBENCH, "run", "proof", "--out", str(tmp_path), "--set", "workload.options.seconds=20"],
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    deadline = time.monotonic() + 20
-    while not list(tmp_path.rglob("timeline.jsonl")) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_until_begun(process, tmp_path)
     (switch,) = [n for n in namespaces_of(process.pid) if n.endswith("-sw")]
     with namespaces.open_inside(switch) as inside:
         inside.link("del", index=inside.link_lookup(ifname="p1")[0])

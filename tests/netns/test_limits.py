@@ -7,13 +7,13 @@ import os
 import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import left_behind
+from tests.shared import wait_until_begun
 
 from .conftest import Build, prove
 from .test_command import LOSSBENCH, lossbench
@@ -249,8 +249,7 @@ def test_interrupted_it_says_how_to_go_on_and_that_works(tmp_path: Path) -> None
         [*LOSSBENCH, "run", "proof", "--out", str(tmp_path), "--set", "workload.options.seconds=20"],
         stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
-    while not list(tmp_path.rglob("timeline.jsonl")) and process.poll() is None:
-        time.sleep(0.05)
+    wait_until_begun(process, tmp_path)
     process.send_signal(2)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130

@@ -21,6 +21,7 @@ from harness.made import Entry
 from harness.net import namespaces
 from harness.processes import Started
 from tests.conftest import left_behind, namespaces_of
+from tests.shared import wait_until_begun
 
 from .test_command import LOSSBENCH, lossbench
 
@@ -495,8 +496,7 @@ def test_a_nursery_that_is_killed_ends_the_run_with_a_word_and_leaves_nothing(tm
         [*LOSSBENCH, "run", "quickstart", "--out", str(tmp_path), "--set", "workload.options.steps=2000"],
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    while not list(tmp_path.rglob("timeline.jsonl")) and process.poll() is None:
-        time.sleep(0.05)
+    wait_until_begun(process, tmp_path)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     (nursery,) = [pid for pid in children if b"harness.nursery" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     os.kill(int(nursery), signal.SIGKILL)
