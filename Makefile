@@ -29,6 +29,7 @@ setup: $(VENV)/.dev
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/pure/test_architecture.py
 

@@ -4,7 +4,7 @@ Standard library only, because every workload imports it, on laptops and in labs
 process in a host and hands it the torchrun names (RANK, WORLD_SIZE, ...) plus LOSSBENCH_*; the workload appends JSON
 lines to its records file. A script that knows nothing of this file still runs: only the barrier and records are lost.
 
-    from harness.contract import Door
+    from lossbench import Door
     door = Door.from_environment()
     door.ready()                      # tells the harness, then waits until every rank is ready
     door.record("step", step=0, loss=2.3)
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import importlib
 import json
 import os
 import struct
@@ -70,9 +71,19 @@ class Header:
 
     def pack(self) -> bytes:
         return HEADER.pack(
-            MAGIC, VERSION, self.kind, self.token, self.source, self.destination,
-            self.step, self.half, self.dtype, self.sequence, self.block, self.chunk,
-        )  # fmt: skip
+            MAGIC,
+            VERSION,
+            self.kind,
+            self.token,
+            self.source,
+            self.destination,
+            self.step,
+            self.half,
+            self.dtype,
+            self.sequence,
+            self.block,
+            self.chunk,
+        )
 
     @classmethod
     def unpack(cls, payload: bytes) -> Header | None:
@@ -85,9 +96,17 @@ class Header:
         if magic != MAGIC or version != VERSION:
             return None
         return cls(
-            kind=kind, token=token, source=source, destination=destination, step=step,
-            half=half, dtype=dtype, sequence=sequence, block=block, chunk=chunk,
-        )  # fmt: skip
+            kind=kind,
+            token=token,
+            source=source,
+            destination=destination,
+            step=step,
+            half=half,
+            dtype=dtype,
+            sequence=sequence,
+            block=block,
+            chunk=chunk,
+        )
 
 
 # --- seeds ---------------------------------------------------------------------------------------------------------
@@ -101,6 +120,26 @@ def derive_seed(seed: int, *path: int | str) -> int:
     Parts are told apart by type and place: 1 is not "1", (1, 23) is not (12, 3)."""
     digest = hashlib.blake2b(json.dumps([seed, *path]).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
+
+
+# --- what users add ------------------------------------------------------------------------------------------------
+
+
+def by_path(path: str) -> Any:
+    """`module:name`, for a strategy, a backend, a table of one's own. Modules are found as Python finds them, and last
+    of all in the current folder, so that no file there can stand in for another module. ValueError: what is wrong."""
+    module, _, name = path.partition(":")
+    here = str(Path.cwd())
+    sys.path.append(here)
+    try:
+        found = importlib.import_module(module)
+    except ImportError as error:
+        raise ValueError(f"{path}: {error}") from None
+    finally:
+        sys.path.remove(here)
+    if not hasattr(found, name):
+        raise ValueError(f"{path}: {module} has no '{name}'")
+    return getattr(found, name)
 
 
 # --- environment variables in --------------------------------------------------------------------------------------

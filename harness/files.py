@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from harness.errors import NotAbleError
+from lossbench.errors import NotAbleError
 
 TRY_AGAIN_S = 0.02
 LARGEST = 10**300
@@ -57,6 +57,15 @@ def why(error: OSError, *, full: str = "free some space") -> str:
     return full
 
 
+@contextmanager
+def disk_errors(place: Path, *, full: str = "free some space or give --out") -> Iterator[None]:
+    """A full or read-only disk ends the run with one clear line."""
+    try:
+        yield
+    except OSError as error:
+        raise NotAbleError(f"{place} can't be written ({error.strerror})", next_step=why(error, full=full)) from None
+
+
 def as_json(value: Any, *, indent: int | None = None) -> str:
     """JSON that everybody reads: it has no word for infinity, or for what is not a number."""
     return json.dumps(finite(value), indent=indent, default=str, allow_nan=False)
@@ -65,7 +74,9 @@ def as_json(value: Any, *, indent: int | None = None) -> str:
 def finite(value: Any, refused: Callable[[str], object] = lambda _: None, name: str = "") -> Any:
     """The same with None for every number that is none, or beyond what arithmetic can take; `refused` hears of it."""
     if isinstance(value, dict):
-        return {str(key): finite(one, refused, str(key)) for key, one in value.items()}
+        return {finite(str(key)): finite(one, refused, str(key)) for key, one in value.items()}
+    if isinstance(value, str):  # half a character, as JSON allows it, is none
+        return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, list | tuple):
         return [finite(one, refused, name) for one in value]
     if isinstance(value, float) and not math.isfinite(value) or isinstance(value, int) and abs(value) > LARGEST:

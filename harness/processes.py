@@ -10,10 +10,11 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 REAP_S = 5.0
 PR_SET_PDEATHSIG = 1
-PACKAGE = Path(__file__).resolve().parent.parent  # the folder that holds `harness` and `workloads`
+PACKAGE = Path(os.path.abspath(__file__)).parent.parent  # the folder that holds `lossbench`, which may be a link
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
@@ -23,23 +24,39 @@ def module_command(module: str, *arguments: str) -> list[str]:
 
 def module_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """In which our modules are found where we were found. Of PYTHONPATH only absolute folders (an empty entry means the
-    current folder), and none that holds packages with our names."""
+    current folder), and none that holds a package with our name."""
     asked = environment.get("PYTHONPATH", "").split(os.pathsep)
-    paths = [part for part in asked if part.startswith(os.sep) and not _has_our_names(part)]
+    paths = [part for part in asked if part.startswith(os.sep) and not _has_our_name(part)]
     if str(PACKAGE) not in paths and PACKAGE.name not in ("site-packages", "dist-packages"):
         paths.append(str(PACKAGE))
     return {**environment, "PYTHONPATH": os.pathsep.join(paths)}
 
 
-def _has_our_names(folder: str) -> bool:
-    if Path(folder).resolve() == PACKAGE:
+def _has_our_name(folder: str) -> bool:
+    if Path(folder).resolve() == PACKAGE.resolve():
         return False
-    return any(os.path.lexists(f"{folder}/{name}{end}") for name in ("harness", "workloads") for end in ("", ".py"))
+    return any(os.path.lexists(f"{folder}/lossbench{end}") for end in ("", ".py"))
 
 
 def die_with_parent() -> None:
     """For preexec_fn: a killed parent takes this process with it."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class Running(Protocol):
+    """A process that was started and is not reaped yet."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None:
+        """How it ended; None while it runs."""
+
+    def signal(self, number: int) -> None:
+        """To its whole group."""
+
+    def reap(self) -> None:
+        """Only after the last signal."""
 
 
 class Started:

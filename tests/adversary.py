@@ -23,23 +23,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / ".package"), str(ROOT)]
 
-from harness.net import kinds, namespaces, offloads  # noqa: E402
-from harness.net.bpf import syscalls  # noqa: E402
-from harness.net.bpf.assembler import Assembler  # noqa: E402
-from harness.net.impair.clsact import PARENT  # noqa: E402
+from lossbench.net.bpf import syscalls  # noqa: E402
+from lossbench.net.bpf.assembler import Assembler  # noqa: E402
+from lossbench.net.host import namespaces  # noqa: E402
+from lossbench.net.tc import kinds, offloads  # noqa: E402
+from lossbench.net.tc.hook import PARENT  # noqa: E402
 from tests.conftest import namespaces_of  # noqa: E402
 from tests.shared import wait_until_begun  # noqa: E402
 
-LOSSBENCH = [sys.executable, "-m", "harness.cli.main"]
+LOSSBENCH = [sys.executable, "-m", "lossbench.cli.main"]
 PASS_ALL = struct.pack("<HBBI", 0x06, 0, 0, 0)  # classic BPF: return TC_ACT_OK, whatever comes after
 SECONDS = 1.6  # that chatter talks
 DELAY = {"why": "t", "loss": {"model": "iid", "percent": 5}, "delay": {"mean_ms": 10}}
 LOSS = {"why": "t", "loss": {"model": "iid", "percent": 5}}
 LATE_WIRE = """
 import sys, time
-if "harness.net.relay_process" in sys.orig_argv: time.sleep(0.6)
+if "lossbench.net.impair.relay.process" in sys.orig_argv: time.sleep(0.6)
 """
 
 
@@ -94,11 +96,11 @@ def fault_away_for_a_moment(run: Running) -> None:
     """The filter is taken out; what comes back is not ours."""
     with namespaces.open_inside(run.place("sw")) as switch:
         port = switch.link_lookup(ifname="p1")[0]
-        prio = max(f["info"] >> 16 for f in switch.get_filters(index=port, parent=PARENT["uplink"]))
-        switch.tc("del-filter", "bpf", port, parent=PARENT["uplink"], prio=prio, handle=1)
+        prio = max(f["info"] >> 16 for f in switch.get_filters(index=port, parent=PARENT["ingress"]))
+        switch.tc("del-filter", "bpf", port, parent=PARENT["ingress"], prio=prio, handle=1)
         run.pause(0.05, 0.2)
         switch.tc(
-            "add-filter", "bpf", port, parent=PARENT["uplink"], prio=prio, handle=1, ops=PASS_ALL, direct_action=True
+            "add-filter", "bpf", port, parent=PARENT["ingress"], prio=prio, handle=1, ops=PASS_ALL, direct_action=True
         )
 
 
@@ -125,7 +127,7 @@ def kill_the_wire(run: Running) -> None:
             words, status = (entry / "cmdline").read_bytes(), (entry / "status").read_text()
         except (OSError, ValueError):
             continue
-        if b"relay_process" in words and f"PPid:\t{run.process.pid}\n" in status:
+        if b"relay.process" in words and f"PPid:\t{run.process.pid}\n" in status:
             os.kill(int(entry.name), signal.SIGKILL)
 
 
@@ -178,24 +180,34 @@ ROOTED = ("ebpf", "relay", "netem", "edt")  # where bpf(2) is known to work
 DEEDS = {
     deed.name: deed
     for deed in (
-        Deed(filter_ahead), Deed(tcx_ahead, backends=("ebpf", "cbpf", "relay")), Deed(remove_clsact),
-        Deed(fault_away_for_a_moment), Deed(remove_rate, rate=True), Deed(change_rate, rate=True),
-        Deed(kill_the_wire, backends=("relay",)), Deed(flood_a_port), Deed(another_mtu), Deed(offloads_on),
-        Deed(steal_cpu, voids="timing"), Deed(nothing, voids="", backends=("relay",), late_wire=True),
+        Deed(filter_ahead),
+        Deed(tcx_ahead, backends=("ebpf", "cbpf", "relay")),
+        Deed(remove_clsact),
+        Deed(fault_away_for_a_moment),
+        Deed(remove_rate, rate=True),
+        Deed(change_rate, rate=True),
+        Deed(kill_the_wire, backends=("relay",)),
+        Deed(flood_a_port),
+        Deed(another_mtu),
+        Deed(offloads_on),
+        Deed(steal_cpu, voids="timing"),
+        Deed(nothing, voids="", backends=("relay",), late_wire=True),
     )
-}  # fmt: skip
+}
 UNTOUCHED = Deed(nothing, voids="")
 
 
 def experiment(backend: str, *, rate: bool, seed: int) -> dict[str, Any]:
     rated = rate or backend == "relay"
     return {
-        "name": "adversary", "backend": backend, "first_seed": seed,
+        "name": "adversary",
+        "backend": backend,
+        "first_seed": seed,
         "topology": {"hosts": 3, **({"rate_mbit": 50} if rated else {})},
         "probe": {"packets": 3000},
         "impair": [{"profile": DELAY if backend in ("relay", "edt") else LOSS}],
         "workload": {"name": "chatter", "options": {"steps": round(SECONDS / 0.04), "blocks": 2, "spacing_ms": 40}},
-    }  # fmt: skip
+    }
 
 
 def toml(value: Any) -> str:
@@ -216,9 +228,13 @@ def run_with(deed: Deed, backend: str, *, seed: int, folder: Path) -> dict[str, 
         (folder / "late" / "sitecustomize.py").write_text(LATE_WIRE)
         environment["PYTHONPATH"] = os.pathsep.join((str(folder / "late"), environment.get("PYTHONPATH", "")))
     process = subprocess.Popen(
-        [*LOSSBENCH, "run", str(spec), "--out", str(folder / "out"), "--json"], stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, env=environment, cwd=Path(__file__).resolve().parents[1],
-    )  # fmt: skip
+        [*LOSSBENCH, "run", str(spec), "--out", str(folder / "out"), "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        cwd=Path(__file__).resolve().parents[1],
+    )
     run = Running(process, random.Random(seed))
     try:
         wait_until_begun(process, folder)
@@ -272,8 +288,10 @@ def main() -> None:
         mistakes += [said] if said else []
         reason = summary["reasons"][deed.voids][0] if deed.voids else ""
         print(f"{number + 1}/{len(plan)} {deed.name}: {said or 'right'}  {reason[:110]}", flush=True)
-    print(f"{asked.backend}: {asked.touched} touched, {asked.untouched} untouched, {len(mistakes)} wrong verdicts; "
-          f"timing unknown in {busy} untouched runs")  # fmt: skip
+    print(
+        f"{asked.backend}: {asked.touched} touched, {asked.untouched} untouched, {len(mistakes)} wrong verdicts; "
+        f"timing unknown in {busy} untouched runs"
+    )
     sys.exit(bool(mistakes))
 
 

@@ -18,26 +18,28 @@ from typing import Any
 import numpy as np
 from scipy.stats import chisquare
 
-from harness import experiment, lossmodel, machine, run
-from harness import statistics as own
-from harness.experiment import Experiment
-from harness.journal import Journal
-from harness.net.network import Network
-from harness.net.probe.exchange import Exchange
-from harness.net.probe.flows import plan
-from harness.placement import rules_in_force
-from harness.profile import load
-from harness.userfile import check
+from lossbench.net.journal import Journal
+from lossbench.net.kernel import Kernel
+from lossbench.net.star.network import StarNetwork
+from lossbench.proof import statistics as own
+from lossbench.proof.probe.exchange import Exchange
+from lossbench.proof.probe.flows import plan
+from lossbench.runs import run
+from lossbench.spec import lossmodel, points
+from lossbench.spec.experiment import Experiment
+from lossbench.spec.placement import rules_in_force
+from lossbench.spec.profile import load
+from lossbench.spec.userfile import check
 from tests.shared import z_score
 
 MILLION = 1_000_000
 
 
 @contextmanager
-def network(*, backend: str, seed: int = 1, **keys: Any) -> Iterator[tuple[Network, float]]:
+def network(*, backend: str, seed: int = 1, **keys: Any) -> Iterator[tuple[StarNetwork, float]]:
     e = check(Experiment, {"name": "bars", **keys}, origin="bars")
     journal = Journal.claim(kind="run")
-    net = Network(network_id=journal.id, experiment=e, backend=backend)
+    net = StarNetwork(network_id=journal.id, experiment=e, backend=backend)
     start = time.monotonic()
     try:
         net.build(before_making=journal.before_making)
@@ -85,20 +87,20 @@ def up() -> None:
         print(f"{hosts:3d} hosts: up {stats.median(ups):.2f} (max {max(ups):.2f})  down {stats.median(downs):.2f}")
 
 
-def blast(net: Network, packets: int) -> tuple[Any, Any, Any]:
+def blast(net: StarNetwork, packets: int) -> tuple[Any, Any, Any]:
     """One flow, `packets` probes: (missing, counters before, counters after) of the first hook's rule."""
     flows, _ = plan(net.rules, net.experiment.topology)
     flow = flows[0]
     hook = flow.hooks()[0]
     label = net.rules[hook][0].label
     before = net.counters()[hook][label]
-    with Exchange([flow], namespace_of=net.star.namespace, payload_bytes=64, token=secrets.randbits(62)) as exchange:
+    with Exchange([flow], place_of=net.place, payload_bytes=64, token=secrets.randbits(62)) as exchange:
         (heard,) = exchange.loss(packets=packets, rate_mbit=None, settled=lambda _: False, wait_s=0.2)
         assert exchange.overflow == 0
     return heard.missing(), before, net.counters()[hook][label]
 
 
-def blast_missing(net: Network, packets: int) -> Any:
+def blast_missing(net: StarNetwork, packets: int) -> Any:
     """Which packets of the first hook's flow were lost."""
     return blast(net, packets)[0]
 
@@ -154,10 +156,10 @@ def _chi_square(runs: Any, chain: Any) -> float:
 
 def honest() -> None:
     print("\n== 100 honest networks in a row: how many are not proven?")
-    kernel = machine.look()
+    kernel = Kernel.tried()
     for backend in ("ebpf", "cbpf"):
-        ((_, e),) = experiment.points(
-            experiment.find("proof"), settings=[f"backend={backend}", "workload.options.seconds=0.01"]
+        ((_, e),) = points.points(
+            points.find("proof"), settings=[f"backend={backend}", "workload.options.seconds=0.01"]
         )
         wrong, start = [], time.monotonic()
         for seed in range(100):
@@ -183,9 +185,9 @@ def relay() -> None:
             print(f"{rate:6d} asked, {sent / took:6.0f} sent per second: {1 - got / sent:.4%} lost")
 
 
-def _paced(net: Network, *, packets_per_s: int, seconds: float) -> tuple[int, int, float]:
+def _paced(net: StarNetwork, *, packets_per_s: int, seconds: float) -> tuple[int, int, float]:
     flows, _ = plan(net.rules, net.experiment.topology)
-    with Exchange(flows, namespace_of=net.star.namespace, payload_bytes=1000, token=secrets.randbits(62)) as exchange:
+    with Exchange(flows, place_of=net.place, payload_bytes=1000, token=secrets.randbits(62)) as exchange:
         total = int(packets_per_s * seconds / len(flows))
         # `loss` sends at half of the rate it is told, in rounds of at most 2 ms.
         rate_mbit = packets_per_s / len(flows) * (1000 + 66) * 8 / 1e6 / 0.5

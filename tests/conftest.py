@@ -9,14 +9,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from harness import journal, machine, rootless
+from lossbench.net import journal
+from lossbench.net.host import rootless
+from lossbench.net.impair import registry
+from lossbench.net.kernel import Kernel
+from lossbench.results import machine
 
 
 def _why_not(marker: str) -> str | None:
     if marker == "netns":
         if rootless.needed():
             return "needs root (network namespaces)"
-        return machine.look().namespaces
+        return Kernel.tried().namespaces
     if marker == "training":
         try:
             import torch  # noqa: F401
@@ -24,7 +28,7 @@ def _why_not(marker: str) -> str | None:
             return "needs torch"
         return None
     if marker == "guest":
-        return machine.look().able()["netem"]
+        return registry.able(Kernel.tried())["netem"]
     if marker == "clock" and os.environ.get("LOSSBENCH_CLOCK") != "instructions":
         return "needs a clock that counts instructions (lossbench vm run --instruction-clock)"
     if marker == "gpu":

@@ -10,9 +10,11 @@ import sys
 import numpy as np
 from scipy.stats import chi2, chi2_contingency
 
-from harness import lossmodel, machine, statistics
-from harness.net.impair import registry
-from harness.profile import load
+from lossbench.net.impair import registry
+from lossbench.net.kernel import Kernel
+from lossbench.proof import statistics
+from lossbench.spec import lossmodel
+from lossbench.spec.profile import load
 from tests.bars import blast_missing, network
 
 PROFILES = ("loss_1", "loss_5", "loss_10", "bursty_1", "bursty_5", "dc_tail", "wifi_like")
@@ -41,7 +43,7 @@ def _cell(lost: np.ndarray | None) -> str:
 
 
 def main(packets: int) -> None:
-    able = machine.look().able()
+    able = registry.able(Kernel.tried())
     print("| profile | asked loss, burst | " + " | ".join(BACKENDS) + " | same rate? (p) | same bursts? (p) |")
     print("|---" * (4 + len(BACKENDS)) + "|")
     for name in PROFILES:

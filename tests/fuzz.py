@@ -26,21 +26,23 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT / ".package"), str(ROOT)]
 
 import numpy as np  # noqa: E402
 
-from harness import experiment, journal, profile, results, samples  # noqa: E402
-from harness.contract import HEADER_BYTES, KINDS, Header  # noqa: E402
-from harness.errors import LossbenchError  # noqa: E402
-from harness.net import rtnl_messages  # noqa: E402
-from harness.ranks import Ranks, _Rank  # noqa: E402
-from workloads.transport import wire  # noqa: E402
-from workloads.transport.counters import Counters  # noqa: E402
-from workloads.transport.flow import Incoming  # noqa: E402
-from workloads.transport.half import Half  # noqa: E402
-from workloads.transport.mailbox import Mailbox  # noqa: E402
-from workloads.transport.policy import Policy  # noqa: E402
+from lossbench.contract import HEADER_BYTES, KINDS, Header  # noqa: E402
+from lossbench.errors import LossbenchError  # noqa: E402
+from lossbench.net import journal  # noqa: E402
+from lossbench.net.tc import rtnl_messages  # noqa: E402
+from lossbench.results import models, samples  # noqa: E402
+from lossbench.runs.launch.ranks import Ranks, _Member  # noqa: E402
+from lossbench.spec import points, profile  # noqa: E402
+from lossbench.workloads.transport.counters import Counters  # noqa: E402
+from lossbench.workloads.transport.flow import Incoming  # noqa: E402
+from lossbench.workloads.transport.half import Half  # noqa: E402
+from lossbench.workloads.transport.mailbox import Mailbox  # noqa: E402
+from lossbench.workloads.transport.packet import wire  # noqa: E402
+from lossbench.workloads.transport.policy import Membership, Policy  # noqa: E402
 
 Budget = Callable[[int], bool]  # of so many done: go on?
 
@@ -53,8 +55,14 @@ def datagrams_c(go_on: Budget, seed: int) -> int:
     done = 0
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "fuzz_pump"
-        flags = ["-g", "-O1", "-std=gnu11", "-fno-strict-aliasing", "-fsanitize=address,undefined",
-                 "-fno-sanitize-recover=all"]  # fmt: skip
+        flags = [
+            "-g",
+            "-O1",
+            "-std=gnu11",
+            "-fno-strict-aliasing",
+            "-fsanitize=address,undefined",
+            "-fno-sanitize-recover=all",
+        ]
         subprocess.run([compiler, *flags, "-o", str(program), str(ROOT / "tests" / "fuzz_pump.c")], check=True)
         while go_on(done):
             said = subprocess.run([str(program), "250000", str(seed + done)], capture_output=True, text=True)
@@ -93,11 +101,10 @@ TOKEN, WORLD, SEGMENT, TOTAL = 0x1122334455667788, 4, HEADER_BYTES + 64, 500
 def opened(sequence: int) -> tuple[Mailbox, Half, dict[int, Heap], list[bytes]]:
     """Rank 0 of four, listening to one half."""
     answers: list[bytes] = []
-    mail = Mailbox(
-        rank=0, token=TOKEN, peers={peer: (f"10.0.0.{peer}", 9) for peer in range(1, WORLD)},
-        counters=Counters(list(range(WORLD))), policy=Policy(), send=lambda _, packet: answers.append(packet),
-        window_bytes=1 << 16,
-    )  # fmt: skip
+    peers = {peer: (f"10.0.0.{peer}", 9) for peer in range(1, WORLD)}
+    member = Membership(rank=0, peers=peers, token=TOKEN, policy=Policy(), datagram_bytes=1 << 16, window_bytes=1 << 16)
+    counters = Counters(list(range(WORLD)))
+    mail = Mailbox(member, counters=counters, send=lambda _, packet: answers.append(packet))
     mail.pump = NoPump()  # type: ignore[assignment]
     half = Half(sequence=sequence, step=3, half=0, reliable=False)
     heaps = {peer: Heap() for peer in range(1, WORLD)}
@@ -164,9 +171,33 @@ def broken_rows(dice: np.random.Generator, sequence: int) -> tuple[int, wire.Byt
 
 LAB = b'{"experiment": {"name": "x"}, "backend": "ebpf", "seed": 1, "state": {}}'
 NASTY = [
-    None, True, -1, 0, 1e308, -1e-320, 10**400, "", "\0", "x" * 5000, "../../etc/passwd", "h0", [], {}, [[[]]],
-    {"": {}}, "nan", 2**63, 2**64, -(2**63), "1e999", [None] * 50, {"a": 1}, "\ud800", float("nan"), float("inf"),
-]  # fmt: skip
+    None,
+    True,
+    -1,
+    0,
+    1e308,
+    -1e-320,
+    10**400,
+    "",
+    "\0",
+    "x" * 5000,
+    "../../etc/passwd",
+    "h0",
+    [],
+    {},
+    [[[]]],
+    {"": {}},
+    "nan",
+    2**63,
+    2**64,
+    -(2**63),
+    "1e999",
+    [None] * 50,
+    {"a": 1},
+    "\ud800",
+    float("nan"),
+    float("inf"),
+]
 
 
 def mutated(value: Any, dice: random.Random) -> Any:
@@ -213,44 +244,65 @@ def seeds_of(folder: Path) -> list[tuple[Path, bytes, Callable[[Path], object]]]
     entry = json.dumps({"kind": "namespace", "name": "lb-f0f0-sw", "before": None}) + "\n"
     records = "\n".join(
         json.dumps(line)
-        for line in ({"kind": "ready"}, {"kind": "step", "step": 3, "loss": 1.5}, {"kind": "summary", "units": {}},
-                     {"kind": "row", "shown": ["a"], "a": 2}, {"kind": "traffic", "sent": [0, 1], "received": [1, 0]})
-    )  # fmt: skip
-    profiles = [(folder / "p.toml", path.read_bytes(), lambda p: profile.load(str(p))) for path in
-                sorted((ROOT / "netem_profiles").glob("*.toml"))[:12]]  # fmt: skip
-    suites = [(folder / "e.toml", path.read_bytes(), lambda p: experiment.points(p, settings=[])) for path in
-              sorted((ROOT / "workloads" / "suites").glob("*.toml"))]  # fmt: skip
+        for line in (
+            {"kind": "ready"},
+            {"kind": "step", "step": 3, "loss": 1.5},
+            {"kind": "summary", "units": {}},
+            {"kind": "row", "shown": ["a"], "a": 2},
+            {"kind": "traffic", "sent": [0, 1], "received": [1, 0]},
+        )
+    )
+    profiles = [
+        (folder / "p.toml", path.read_bytes(), lambda p: profile.load(str(p)))
+        for path in sorted((ROOT / "netem_profiles").glob("*.toml"))[:12]
+    ]
+    suites = [
+        (folder / "e.toml", path.read_bytes(), lambda p: points.points(p, settings=[]))
+        for path in sorted((ROOT / "workloads" / "suites").glob("*.toml"))
+    ]
     return [
         *profiles,
         *suites,
-        (folder / "suite" / "suite.json", json.dumps(plan).encode(), lambda p: results.read(p, results.SuitePlan)),
-        (run / "summary.json", json.dumps(one).encode(), lambda p: results.read(p, results.RunSummary)),
+        (folder / "suite" / "suite.json", json.dumps(plan).encode(), lambda p: models.read(p, models.SuitePlan)),
+        (run / "summary.json", json.dumps(one).encode(), lambda p: models.read(p, models.RunSummary)),
         (run / "records" / "rank-0.jsonl", records.encode() + b"\n", read_records),
         (book / "journal.jsonl", entry.encode() * 3, lambda _: journal.Journal("f0f0").made()),
         (book / "owner.json", json.dumps({"pid": 1, "boot": journal.boot_id()}).encode(), lambda _: read_book()),
         (book / "net.json", LAB, lambda _: read_book()),
-    ]  # fmt: skip
+    ]
 
 
 def stored() -> tuple[dict[str, Any], dict[str, Any]]:
     plan = {
-        "format": results.FORMAT, "run_id": "ab12", "suite": "x", "sessions": [{"started": "2026-01-01T00:00:00+0000"}],
+        "format": models.FORMAT,
+        "run_id": "ab12",
+        "suite": "x",
+        "sessions": [{"started": "2026-01-01T00:00:00+0000"}],
         "plan": [{"number": 0, "point": {"a": 1}, "seed": 0, "experiment": {"name": "x"}}],
-    }  # fmt: skip
+    }
     one = {
-        "point": {"a": 1}, "seed": 0, "dir": "x", "backend": "ebpf", "hosts": 4, "profiles": ["loss_5"],
-        "verdict": "valid", "columns": {"fault": "valid", "timing": "valid", "outcome": "valid"},
+        "point": {"a": 1},
+        "seed": 0,
+        "dir": "x",
+        "backend": "ebpf",
+        "hosts": 4,
+        "profiles": ["loss_5"],
+        "verdict": "valid",
+        "columns": {"fault": "valid", "timing": "valid", "outcome": "valid"},
         "reasons": {"fault": ["exact"]},
-        "workload": {"loss": 1.5}, "rows": [{"shown": ["a"], "a": 1.5}], "duration_s": 3.0, "units": {"a": "ms"},
-    }  # fmt: skip
+        "workload": {"loss": 1.5},
+        "rows": [{"shown": ["a"], "a": 1.5}],
+        "duration_s": 3.0,
+        "units": {"a": "ms"},
+    }
     return plan, one
 
 
 def read_records(path: Path) -> None:
-    from harness.files import as_json, finite
+    from lossbench.files import as_json, finite
 
-    ranks = Ranks(folder=path.parent)
-    ranks.members = [_Rank(number=0, process=None, records=path, log=path)]  # type: ignore[arg-type]
+    ranks = Ranks(folder=path.parent, experiment=None, store=None, place_of=None, identity=None)  # type: ignore
+    ranks.members = [_Member(number=0, process=None, records=path, log=path)]  # type: ignore[arg-type]
     for record in ranks.read():
         json.loads(as_json(finite(record)), parse_constant=_no_such_number)
 
@@ -260,17 +312,17 @@ def _no_such_number(text: str) -> None:
 
 
 def read_book() -> None:
-    from harness import labs
+    from lossbench.runs import standing
 
     book = journal.Journal("f0f0")
     book.owner(), book.is_lab(), book.standing()
     with suppress(LossbenchError):
-        labs._read(book)
-    labs.listed()
+        standing._read(book)
+    standing.listed()
 
 
 def files(go_on: Budget, seed: int) -> int:
-    from harness.report import index
+    from lossbench.results import index
 
     dice, done, accepted = random.Random(seed), 0, 0
     with tempfile.TemporaryDirectory() as name, own_state(Path(name) / "state"):
@@ -324,8 +376,10 @@ def answers() -> Iterator[bytes]:
     """What this kernel says of its own loopback; asked, changed nowhere."""
     import socket
 
-    asks = [(rtnl_messages.RTM_GETLINK, rtnl_messages.LINKMSG.pack(0, 0, 0, 0, 0, 0)),
-            (rtnl_messages.RTM_GETQDISC, rtnl_messages.tcmsg(0))]  # fmt: skip
+    asks = [
+        (rtnl_messages.RTM_GETLINK, rtnl_messages.LINKMSG.pack(0, 0, 0, 0, 0, 0)),
+        (rtnl_messages.RTM_GETQDISC, rtnl_messages.tcmsg(0)),
+    ]
     for kind, body in asks:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as one:
             one.bind((0, 0))

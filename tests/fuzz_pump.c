@@ -1,6 +1,6 @@
 /* pump.c under sanitizers: datagrams by the million, valid ones and broken ones, against a model that decides by itself
  * what may count. Built and run by tests/fuzz.py: fuzz_pump COUNT SEED */
-#include "../workloads/transport/pump.c"
+#include "../workloads/transport/native/pump.c"
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -5,9 +5,9 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 packages=${PACKAGES:-/tmp/lossbench-packages}
-export LOSSBENCH_CACHE=${LOSSBENCH_CACHE:-/tmp/lossbench-cache} PYTHONPATH=$PWD:$packages
+export LOSSBENCH_CACHE=${LOSSBENCH_CACHE:-/tmp/lossbench-cache} PYTHONPATH=$PWD/.package:$PWD:$packages
 setup() { [ -d "$packages" ] || python3 -m pip install -q --no-index --no-deps --target "$packages" .wheels/*.whl; }
-lossbench() { python3 -m harness.cli.main "$@"; }
+lossbench() { python3 -m lossbench.cli.main "$@"; }
 collectives() {  # further options of `lossbench run`
   local profile
   for profile in $PROFILES; do

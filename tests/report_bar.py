@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from harness import samples
+from lossbench.results import samples
 from tests.report import made
 
 
@@ -41,7 +41,7 @@ def main() -> None:
             samples.pack(path)
         for extra in ([], ["--html", f"{folder}/report.html"]):
             began = time.monotonic()
-            command = [sys.executable, "-m", "harness.cli.main", "report", "made", "--in", folder, *extra]
+            command = [sys.executable, "-m", "lossbench.cli.main", "report", "made", "--in", folder, *extra]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             took = time.monotonic() - began
             peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024

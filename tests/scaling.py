@@ -11,27 +11,34 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from harness import machine, run
-from harness.experiment import Experiment
-from harness.userfile import check
+from lossbench.net.kernel import Kernel
+from lossbench.runs import run
+from lossbench.spec.experiment import Experiment
+from lossbench.spec.userfile import check
 
 
 def measure(*, hosts: int, mb: float, calls: int, profile: str = "clean") -> dict[str, Any]:
     experiment = check(
         Experiment,
         {
-            "name": "scaling", "topology": {"hosts": hosts}, "impair": [{"profile": profile}],
+            "name": "scaling",
+            "topology": {"hosts": hosts},
+            "impair": [{"profile": profile}],
             "workload": {"name": "collectives.loop", "options": {"mb": mb, "calls": calls}, "time_limit_s": 600},
         },
         origin="scaling",
-    )  # fmt: skip
+    )
     with tempfile.TemporaryDirectory() as folder:
         result = run.execute(
-            experiment, seed=1, chosen={}, folder=Path(folder) / "run", kernel=machine.look(), progress=lambda _: None
+            experiment, seed=1, chosen={}, folder=Path(folder) / "run", kernel=Kernel.tried(), progress=lambda _: None
         )
-    if not result.summaries or result.verdict.columns["fault"].status:
+    if not result.watched.summaries or result.verdict.columns["fault"].status:
         raise SystemExit(json.dumps(result.verdict.as_json(), indent=1))
-    return {k: max(s[k] for s in result.summaries) for k in result.summaries[0] if k not in ("kind", "rank", "time_s")}
+    return {
+        k: max(s[k] for s in result.watched.summaries)
+        for k in result.watched.summaries[0]
+        if k not in ("kind", "rank", "time_s")
+    }
 
 
 def size() -> None:

@@ -14,11 +14,12 @@ from pathlib import Path
 from scapy.layers.inet import UDP
 from scapy.layers.l2 import Ether
 
-from harness import contract, lossmodel
-from harness.lossmodel import Chain
-from harness.net import namespaces
-from harness.net.kinds import install
-from harness.net.probe import datagram
+from lossbench import contract
+from lossbench.net.host import namespaces
+from lossbench.net.tc.kinds import install
+from lossbench.proof.probe import datagram
+from lossbench.spec import lossmodel
+from lossbench.spec.lossmodel import Chain
 
 
 def dissect_frame(frame: bytes) -> dict[str, int] | None:

@@ -26,19 +26,41 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT / ".package"), str(ROOT)]
 
-from harness import experiment, journal, machine, run  # noqa: E402
-from harness.net import namespaces  # noqa: E402
+from lossbench.net import journal  # noqa: E402
+from lossbench.net.host import namespaces  # noqa: E402
+from lossbench.net.kernel import Kernel  # noqa: E402
+from lossbench.runs import run  # noqa: E402
+from lossbench.spec import points  # noqa: E402
 from tests.shared import foreign_network  # noqa: E402
 
-LOSSBENCH = [sys.executable, "-m", "harness.cli.main"]
+LOSSBENCH = [sys.executable, "-m", "lossbench.cli.main"]
 MARK = "LOSSBENCH_SOAK"
-WIRE = ["--backend", "relay", "--set", "topology.hosts=2", "--set", "topology.rate_mbit=20", "--set",
-        'impair=[{profile={why="t",delay={mean_ms=2}}}]', "--set", "probe.packets=400"]  # fmt: skip
+WIRE = [
+    "--backend",
+    "relay",
+    "--set",
+    "topology.hosts=2",
+    "--set",
+    "topology.rate_mbit=20",
+    "--set",
+    'impair=[{profile={why="t",delay={mean_ms=2}}}]',
+    "--set",
+    "probe.packets=400",
+]
 SHORT = ["--set", "workload.options.seconds=0.4"]
-TRAINED = ["quickstart", "--set", "workload.options.steps=3", "--set", "topology.hosts=2", "--set",
-           "probe.packets=4000", "--set", 'workload.options.strategy="bounded_drift"']  # fmt: skip
+TRAINED = [
+    "quickstart",
+    "--set",
+    "workload.options.steps=3",
+    "--set",
+    "topology.hosts=2",
+    "--set",
+    "probe.packets=4000",
+    "--set",
+    'workload.options.strategy="bounded_drift"',
+]
 
 
 @dataclass(frozen=True)
@@ -51,8 +73,8 @@ class Kind:
 
 RUNS = {
     "harness": Kind(["run", "proof", *SHORT]),
-    "relay": Kind(["run", "proof", *WIRE], "harness.net.relay_process"),
-    "nursery": Kind(["run", *TRAINED], "harness.nursery"),
+    "relay": Kind(["run", "proof", *WIRE], "lossbench.net.impair.relay.process"),
+    "nursery": Kind(["run", *TRAINED], "lossbench.runs.launch.nursery"),
     "net set": Kind(["net", "set", "--profile", "bursty_5", "--direction", "both"]),
 }
 MORE = {
@@ -104,7 +126,7 @@ class Place:
             **os.environ,
             MARK: self.mark,
             "TMPDIR": str(self.temporary),
-            "PYTHONPATH": ":".join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(":"),
+            "PYTHONPATH": ":".join([str(ROOT / ".package"), os.environ.get("PYTHONPATH", "")]).rstrip(":"),
         }
         self.mounts, self.networks = mounts(), {one.id for one in journal.networks()}
         self.names = set(os.listdir(namespaces.FOLDER))
@@ -112,9 +134,14 @@ class Place:
     def start(self, arguments: list[str]) -> subprocess.Popen[str]:
         out = ["--out", str(self.results)] if arguments[0] == "run" else []
         return subprocess.Popen(
-            [*LOSSBENCH, *arguments, *out], env=self.environment, cwd=ROOT, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, text=True, start_new_session=True,
-        )  # fmt: skip
+            [*LOSSBENCH, *arguments, *out],
+            env=self.environment,
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
 
     def left(self) -> list[str]:
         """What is there that was not there before."""
@@ -129,9 +156,12 @@ class Place:
     def cleaned(self, *, every: bool = False) -> list[str]:
         """After `lossbench clean`; processes that were told to end get a moment."""
         said = subprocess.run(
-            [*LOSSBENCH, "clean", *(["--all"] if every else [])], env=self.environment, cwd=ROOT, capture_output=True,
+            [*LOSSBENCH, "clean", *(["--all"] if every else [])],
+            env=self.environment,
+            cwd=ROOT,
+            capture_output=True,
             text=True,
-        )  # fmt: skip
+        )
         deadline = time.monotonic() + 10
         while marked(self.mark) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -251,11 +281,11 @@ def at_random(place: Place, minutes: float, seed: int) -> int:
 
 def grown(rounds: int = 6) -> tuple[int, int]:
     """(peak resident kB, file descriptors) of this process after some more runs in it."""
-    ((_, asked),) = experiment.points(experiment.find("proof"), settings=["probe.packets=2000"])
+    ((_, asked),) = points.points(points.find("proof"), settings=["probe.packets=2000"])
     for number in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
             run.execute(
-                asked, seed=number, chosen={}, folder=Path(folder) / "r", kernel=machine.look(), progress=lambda _: None
+                asked, seed=number, chosen={}, folder=Path(folder) / "r", kernel=Kernel.tried(), progress=lambda _: None
             )
     gc.collect()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, len(os.listdir("/proc/self/fd"))

@@ -22,22 +22,23 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / ".package"), str(ROOT)]
 
 import numpy as np  # noqa: E402
 
-from harness.contract import DATA_PORT, HEADER_BYTES, HEADER_FIELDS  # noqa: E402
-from harness.experiment import Experiment  # noqa: E402
-from harness.journal import Journal  # noqa: E402
-from harness.net import namespaces  # noqa: E402
-from harness.net.network import Network  # noqa: E402
-from harness.topology import Host  # noqa: E402
-from harness.userfile import check  # noqa: E402
+from lossbench.contract import DATA_PORT, HEADER_BYTES, HEADER_FIELDS  # noqa: E402
+from lossbench.net.host import namespaces  # noqa: E402
+from lossbench.net.journal import Journal  # noqa: E402
+from lossbench.net.star.network import StarNetwork  # noqa: E402
+from lossbench.spec.experiment import Experiment  # noqa: E402
+from lossbench.spec.topology import Topology  # noqa: E402
+from lossbench.spec.userfile import check  # noqa: E402
+from lossbench.workloads.collective import exchange  # noqa: E402
+from lossbench.workloads.collective.reduce import Group, all_reduce  # noqa: E402
+from lossbench.workloads.transport.packet.codec import CODECS  # noqa: E402
+from lossbench.workloads.transport.policy import Policy  # noqa: E402
 from tests.transport.conftest import Ranks, make_ranks  # noqa: E402
-from workloads.collective import exchange  # noqa: E402
-from workloads.collective.reduce import Group, all_reduce  # noqa: E402
-from workloads.transport.codec import CODECS  # noqa: E402
-from workloads.transport.policy import Policy  # noqa: E402
 
 UDP_SEGMENT, SEGMENTS = 103, 64
 ELEMENTS = 60_000
@@ -128,17 +129,19 @@ def listen_in(place: str, count: int, work_on: Any) -> list[bytes]:
 class Strangers:
     """Two processes: in a host of their own, and in a member's with another port."""
 
-    def __init__(self, network: Network, seen: list[bytes], datagrams: int, seed: int) -> None:
+    def __init__(self, network: StarNetwork, seen: list[bytes], datagrams: int, seed: int) -> None:
         self._file = tempfile.NamedTemporaryFile("w", suffix=".json")  # noqa: SIM115
         json.dump([packet.hex() for packet in seen], self._file)
         self._file.flush()
-        both = [Host(rank=rank).ipv4 for rank in (0, 1)]
+        both = [h.ipv4 for h in Topology(hosts=2).all_hosts()]
         self.running = [
             self._start(network, "h2", both, datagrams * 3 // 4, seed, [DATA_PORT, 31000, 31001]),
             self._start(network, "h0", both[1:], datagrams // 4, seed + 1, [31000, 31001]),
         ]
 
-    def _start(self, network: Network, host: str, targets: list[str], count: int, seed: int, ports: list[int]) -> Any:
+    def _start(
+        self, network: StarNetwork, host: str, targets: list[str], count: int, seed: int, ports: list[int]
+    ) -> Any:
         asked = [network.star.namespace(host), ",".join(targets), self._file.name, str(count), str(seed)]
         return subprocess.Popen(
             [sys.executable, __file__, "--flood", *asked, ",".join(map(str, ports))], stdout=subprocess.PIPE, text=True
@@ -161,9 +164,13 @@ def main() -> None:
         place, targets, file, count, seed, ports = asked.flood
         seen = [bytes.fromhex(text) for text in json.loads(Path(file).read_text())]
         flood(
-            place, targets.split(","), seen, datagrams=int(count), seed=int(seed),
+            place,
+            targets.split(","),
+            seen,
+            datagrams=int(count),
+            seed=int(seed),
             ports=[int(port) for port in ports.split(",")],
-        )  # fmt: skip
+        )
         return
     sys.exit(0 if besieged(asked.datagrams, asked.seed) else 1)
 
@@ -171,14 +178,16 @@ def main() -> None:
 def besieged(datagrams: int, seed: int) -> bool:
     experiment = check(Experiment, {"name": "stranger", "topology": {"hosts": 3}}, origin="stranger")
     book = Journal.claim(kind="run")
-    network = Network(network_id=book.id, experiment=experiment, backend="ebpf")
+    network = StarNetwork(network_id=book.id, experiment=experiment, backend="ebpf")
     try:
         network.build(before_making=book.before_making)
         network.cut_to_mtu()
         ranks = make_ranks(
-            2, policy=Policy(send_thread="off"), addresses=[Host(rank=rank).ipv4 for rank in (0, 1)],
+            2,
+            policy=Policy(send_thread="off"),
+            addresses=[h.ipv4 for h in Topology(hosts=2).all_hosts()],
             inside=lambda rank: namespaces.inside(network.star.namespace(f"h{rank}")),
-        )  # fmt: skip
+        )
         try:
             return _compare(network, ranks, datagrams, seed)
         finally:
@@ -188,7 +197,7 @@ def besieged(datagrams: int, seed: int) -> bool:
         book.undo_or_say()
 
 
-def _compare(network: Network, ranks: Ranks, datagrams: int, seed: int) -> bool:
+def _compare(network: StarNetwork, ranks: Ranks, datagrams: int, seed: int) -> bool:
     numbers = iter(range(1_000_000))
     seen = listen_in(network.star.namespace("h0"), KNOWN, lambda: ranks.all(lambda g: work(g, 0)))
     strangers = Strangers(network, seen, datagrams, seed)

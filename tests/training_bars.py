@@ -33,7 +33,7 @@ PAIRS = [("rps", "sgd"), ("bounded_drift", "sgd"), ("bounded_drift", "adamw"), (
 
 def rows(seeds: int, percent: float, options: list[str], suite: str = "packet-loss-llm") -> list[dict[str, Any]]:
     """One row for each seed."""
-    command = [sys.executable, "-m", "harness.cli.main", "run", suite, "--json", "--seeds", str(seeds)]
+    command = [sys.executable, "-m", "lossbench.cli.main", "run", suite, "--json", "--seeds", str(seeds)]
     for option in options:
         command += ["--set", f"workload.options.{option}"]
     command += ["--set", f"impair.0.profile.loss.percent={percent}", "--out", tempfile.mkdtemp()]

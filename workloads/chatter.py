@@ -12,8 +12,8 @@ import select
 import socket
 import time
 
-from harness.contract import HALVES, HEADER_BYTES, KINDS, Door, Header
-from workloads.transport.admission import admit_only
+from lossbench.contract import HALVES, HEADER_BYTES, KINDS, Door, Header
+from lossbench.workloads.transport.udp.admission import admit_only
 
 PAYLOAD = bytes(64)
 SO_RCVBUFFORCE = 33
@@ -65,9 +65,15 @@ class Chatter:
             for block in range(blocks):
                 for chunk in range(chunks):
                     header = Header(
-                        kind=KINDS["data"], token=self.door.token, source=self.door.rank, destination=peer,
-                        step=step, half=half, block=block, chunk=chunk,
-                    )  # fmt: skip
+                        kind=KINDS["data"],
+                        token=self.door.token,
+                        source=self.door.rank,
+                        destination=peer,
+                        step=step,
+                        half=half,
+                        block=block,
+                        chunk=chunk,
+                    )
                     self.socket.sendto(header.pack() + PAYLOAD, (self.door.addresses[peer], self.door.port))
                     self.sent[peer] += 1
             self._hear(0)

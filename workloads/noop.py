@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 
-from harness.contract import Door
+from lossbench.contract import Door
 
 
 def main() -> None:

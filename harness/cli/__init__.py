@@ -1,2 +1,4 @@
-"""The command line: the only place that knows typer. Commands import what they need when they run: `--help` is quick,
-and an ordinary user's namespace is entered before numpy starts its threads."""
+"""`lossbench` at a terminal. The only typer; a verb is a file that asks and prints; what it prints comes from
+elsewhere.
+
+May import: api, runs, simulate, proof, net, report, results, spec, files, processes, contract, errors."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from harness import __version__
-from harness.cli import comparing, guest_view, lab, machine_view, reporting, running
+from lossbench import __version__
+from lossbench.cli import clean, compare, doctor, net, profile, replay, report, run, schema, vm
 
 app = typer.Typer(
     name="lossbench",
@@ -16,16 +16,16 @@ app = typer.Typer(
     "First steps: [bold]lossbench doctor[/], then [bold]lossbench run quickstart[/].",
     epilog="Exit codes: 0 valid, 1 an expectation failed, 2 usage, 3 unknown, 4 this machine is not able.",
 )
-app.command("run")(running.run)
-app.command("report")(reporting.report)
-app.command("compare")(comparing.compare)
-app.command("replay")(comparing.replay)
-app.command("doctor")(machine_view.doctor)
-app.command("clean")(machine_view.clean)
-app.add_typer(machine_view.profile_app, name="profile")
-app.command("schema")(machine_view.schema)
-app.add_typer(lab.app, name="net")
-app.add_typer(guest_view.app, name="vm")
+app.command("run")(run.run)
+app.command("report")(report.report)
+app.command("compare")(compare.compare)
+app.command("replay")(replay.replay)
+app.command("doctor")(doctor.doctor)
+app.command("clean")(clean.clean)
+app.add_typer(profile.app, name="profile")
+app.command("schema")(schema.schema)
+app.add_typer(net.app, name="net")
+app.add_typer(vm.app, name="vm")
 
 
 def _show_version(wanted: bool) -> None:

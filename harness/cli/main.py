@@ -8,8 +8,8 @@ from __future__ import annotations
 import errno
 import sys
 
-from harness import interrupt
-from harness.errors import ExitCode, LossbenchError
+from lossbench.errors import ExitCode, LossbenchError
+from lossbench.runs import interrupt
 
 UNDONE = "interrupted: networks that were made have been undone"
 HALF_UNDONE = "interrupted: {}; lossbench clean finishes it"
@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def _run() -> int:
-    from harness.cli.app import app
+    from lossbench.cli.app import app
 
     try:
         code = app(prog_name="lossbench", standalone_mode=False)  # typer passes Ctrl-C on as an exit code

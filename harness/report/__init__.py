@@ -1,2 +1,6 @@
-"""What is made of results: statistics, tables, plots, a page. The only room that may load scipy, polars, matplotlib and
-jinja2 (extra `report`); nothing of it is needed to run."""
+"""WHAT IS SAID OF IT: results as tables, plots, a page, JUnit. The only scipy, matplotlib, jinja2; no kernel.
+
+groups brings seeds together, inference is the statistics, content gathers all that is said of a suite; compare and
+agreement are about two.
+
+May import: results, spec, files, contract, errors."""

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.measures import of, short
-from harness.naming import key_of, point_name
-from harness.report import inference
-from harness.report.differences import difference_cell
-from harness.report.groups import Group, groups_of, shown_of
-from harness.report.index import Suite
-from harness.report.inference import ALPHA, Difference
-from harness.report.tables import Cell, Table
+from lossbench.report import inference
+from lossbench.report.groups import Group, groups_of, shown_of
+from lossbench.report.inference import ALPHA, Difference
+from lossbench.report.tables.differences import difference_cell
+from lossbench.report.tables.table import Cell, Table
+from lossbench.results.index import Suite
+from lossbench.results.measures import of, short
+from lossbench.results.naming import key_of, point_name
 
 PAIR_FROM = 2
 VALUE_WIDTH = 18  # of a changed value; longer ones take several lines
@@ -84,9 +84,13 @@ def machine(a: Suite, b: Suite) -> Table:
         git = {**session.git, "commit": str(session.git.get("commit", ""))[:10]}
         programs = {" ".join(map(str, one.get("command", []))): one for one in session.programs}
         return {
-            **session.machine, "git": git, "gpus": ", ".join(session.gpus), "backend": ", ".join(backends),
-            "seeds version": session.seeds_version, "program": programs,
-        }  # fmt: skip
+            **session.machine,
+            "git": git,
+            "gpus": ", ".join(session.gpus),
+            "backend": ", ".join(backends),
+            "seeds version": session.seeds_version,
+            "program": programs,
+        }
 
     return _table("machine and code", [(*change, "") for change in _changes(of_suite(a), of_suite(b))])
 
@@ -146,11 +150,16 @@ def results(lines: list[Line]) -> Table:
     for line in lines:
         change = line.change
         shown = difference_cell(change)
-        rows.append([
-            Cell(line.point), Cell(line.measure), _estimate(line.a), _estimate(line.b),
-            Cell(shown.text, _direction(line) if change.significant else shown.style, shown.detail),
-            Cell("-" if change.p_all is None else f"{change.p_all:.2g}"),
-        ])  # fmt: skip
+        rows.append(
+            [
+                Cell(line.point),
+                Cell(line.measure),
+                _estimate(line.a),
+                _estimate(line.b),
+                Cell(shown.text, _direction(line) if change.significant else shown.style, shown.detail),
+                Cell("-" if change.p_all is None else f"{change.p_all:.2g}"),
+            ]
+        )
     methods = ", ".join(sorted({line.change.method for line in lines}))
     notes = [f"* = p < {ALPHA:g}, corrected for all {len(lines)} comparisons (Holm); {methods}."] if lines else []
     if len({(line.a.n, line.b.n) for line in lines}) > 1 or any(line.a.n != line.b.n for line in lines):

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.report.differences import differences
-from harness.report.groups import Group, groups_of
-from harness.report.index import Suite
-from harness.report.outcomes import results
-from harness.report.proven import proven, reasons
-from harness.report.tables import Table
-from harness.report.tails import SampleSet, sample_sets, tails
+from lossbench.contract import by_path
+from lossbench.errors import UsageError
+from lossbench.report.gathered import Gathered
+from lossbench.report.groups import Group, groups_of
+from lossbench.report.samples import SampleSet, sample_sets
+from lossbench.report.tables.differences import differences
+from lossbench.report.tables.outcomes import results
+from lossbench.report.tables.probes import probes
+from lossbench.report.tables.proven import proven, reasons
+from lossbench.report.tables.table import Table
+from lossbench.report.tables.tails import tails
+from lossbench.results.index import Suite
+
+# In the order of a report; None where there is nothing to say. A user's own is named by its import path.
+TABLES: tuple[Callable[[Gathered], Table | None], ...] = (probes, proven, results, differences, tails)
 
 
 @dataclass
@@ -26,17 +35,36 @@ class Content:
     pictures: list[Any] | None = None  # once they are drawn
 
 
-def gather(suite: Suite, *, baseline: str = "", bootstrap: bool = False, with_simulated: bool = False) -> Content:
-    groups = groups_of(suite, with_simulated=with_simulated)
+def gather(
+    suite: Suite,
+    *,
+    baseline: str = "",
+    bootstrap: bool = False,
+    with_simulated: bool = False,
+    apart: bool = False,
+    more: Sequence[str] = (),
+) -> Content:
+    """`apart`: every seed has a line of its own. `more`: tables of the user, as `module:function`."""
+    groups = groups_of(suite, with_simulated=with_simulated, apart=apart)
     sets, problems = sample_sets(groups, with_simulated=with_simulated)
-    made = []
-    if groups:
-        made = [
-            proven(suite), results(suite, groups, bootstrap=bootstrap),
-            differences(suite, groups, baseline=baseline), tails(suite, sets),
-        ]  # fmt: skip
+    found = Gathered(suite=suite, groups=groups, sets=sets, baseline=baseline, bootstrap=bootstrap)
+    makers = (*TABLES, *map(_own, more)) if groups else ()
     return Content(
-        suite=suite, groups=groups, sets=sets, reasons=reasons(suite), problems=[*suite.problems, *problems],
-        tables=[table for table in made if table is not None],
+        suite=suite,
+        groups=groups,
+        sets=sets,
+        reasons=reasons(suite),
+        problems=[*suite.problems, *problems],
+        tables=[table for make in makers if (table := make(found)) is not None],
         warnings=list(dict.fromkeys([*suite.shared_patterns(), *(t for r in suite.runs for t in r.summary.warnings)])),
-    )  # fmt: skip
+    )
+
+
+def _own(path: str) -> Callable[[Gathered], Table | None]:
+    try:
+        found = by_path(path)
+    except ValueError as error:
+        raise UsageError(f"--table {error}") from None
+    if not callable(found):
+        raise UsageError(f"--table {path} is no function")
+    return found  # type: ignore[no-any-return]

@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness import measures
-from harness.naming import key_of
-from harness.report.index import Run, Suite
+from lossbench.results import measures
+from lossbench.results.index import Run, Suite
+from lossbench.results.naming import key_of
+from lossbench.spec.about import Measure
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class Group:
     def unit(self, measure: str) -> str | None:
         return next((run.summary.units[measure] for run in self.runs if measure in run.summary.units), None)
 
+    def measure(self, name: str) -> Measure:
+        """What this number means, as its workload says."""
+        declared = self.runs[0].summary.measures if self.runs else None
+        return measures.of(name, self.unit(name), declared)
+
     def sound(self, measure: str) -> dict[int, float]:
         """By seed: what may be averaged and compared."""
         return {v.run.summary.seed: v.number for v in self.values.get(measure, []) if not v.void}
@@ -50,10 +56,11 @@ class Group:
         return len(self.sound(measure)) == self.planned
 
 
-def groups_of(suite: Suite, *, with_simulated: bool = False) -> list[Group]:
-    """In the order of the plan."""
-    out: dict[tuple[str, str, int], Group] = {}
+def groups_of(suite: Suite, *, with_simulated: bool = False, apart: bool = False) -> list[Group]:
+    """In the order of the plan. `apart`: seeds are not brought together."""
+    out: dict[tuple[str, str, int, int], Group] = {}
     planned = Counter(key_of(one.point) for one in suite.plan.plan)
+    apart = apart and max(planned.values(), default=1) > 1
     any_rows = any(run.summary.rows for run in suite.runs)
     several = {key_of(run.summary.point) for run in suite.runs if len(run.summary.rows) > 1}
     for run in suite.runs:
@@ -65,9 +72,10 @@ def groups_of(suite: Suite, *, with_simulated: bool = False) -> list[Group]:
             what = str(row.get(shown[0], "")) if shown and point in several else ""
             again[what] += 1
             name = (f"{run.name}: {what}" if what else run.name) + (" (simulated)" if run.simulated else "")
+            seed, seeds = (run.summary.seed, 1) if apart else (0, planned[point])
+            name += f" #{seed}" if apart else ""
             group = out.setdefault(
-                (point, what, again[what]),
-                Group(name=name, point=run.summary.point, row=what, planned=planned[point]),
+                (point, what, again[what], seed), Group(name=name, point=run.summary.point, row=what, planned=seeds)
             )
             _add(group, run, row, shown, with_simulated=with_simulated)
     _tell_apart(list(out.values()))

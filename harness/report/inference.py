@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
-from harness.measures import needed
+from lossbench.results.measures import needed
 
 LEVEL = 0.95
 ALPHA = 0.05  # of all comparisons of a table together
@@ -49,6 +48,8 @@ def estimate(values: Sequence[float], *, bootstrap: bool = False) -> Estimate | 
     if sd <= ROUNDING * float(np.abs(array).max()):
         mean = float(array[0])
         return Estimate(n=n, mean=mean, sd=0.0, low=mean, high=mean, method="t")
+    from scipy import stats  # only where there is something to infer: one seed needs none
+
     if bootstrap and n >= BOOTSTRAP_FROM:
         found = stats.bootstrap((array,), np.mean, confidence_level=LEVEL, n_resamples=RESAMPLES, rng=0)
         low, high = (float(end) for end in found.confidence_interval)
@@ -100,6 +101,8 @@ def paired(a: Mapping[Any, float], b: Mapping[Any, float]) -> Difference | None:
         return out
     if found.sd == 0:  # the same difference every time, as counts and shares can have: only its sign can be tested
         return replace(out, p=1.0 if found.mean == 0 else 2.0 ** (1 - found.n), method="sign")
+    from scipy import stats
+
     return replace(out, p=float(stats.ttest_1samp(changes, 0.0).pvalue))
 
 
@@ -115,6 +118,8 @@ def unpaired(a: Sequence[float], b: Sequence[float]) -> Difference | None:
         return out
     if all(np.ptp(some) <= ROUNDING * np.abs(some).max() for some in (a, b)):
         return replace(out, low=mean, high=mean, p=1.0 if mean == 0 else None)
+    from scipy import stats
+
     found = stats.ttest_ind(b, a, equal_var=False)
     interval = found.confidence_interval(LEVEL)
     return replace(out, low=float(interval.low), high=float(interval.high), p=float(found.pvalue))

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness import machine, run
+from lossbench.net.kernel import Kernel
+from lossbench.runs import run
 from tests.training import test_backend, test_trainer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.training]
@@ -24,13 +25,13 @@ def test_every_collective_with_cuda_tensors() -> None:
 def test_unchanged_training_on_a_gpu_lives_with_ten_percent_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrapper: str
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(test_backend.HERE.parent.parent))
+    monkeypatch.setenv("PYTHONPATH", str(test_backend.HERE.parent.parent / ".package"))
     experiment = test_backend.experiment("toy.py", "loss_10", wrapper=wrapper, device="cuda")
     result = run.execute(
-        experiment, seed=1, chosen={}, folder=tmp_path / "run", kernel=machine.look(), progress=lambda _: None
+        experiment, seed=1, chosen={}, folder=tmp_path / "run", kernel=Kernel.tried(), progress=lambda _: None
     )
     assert result.verdict.columns["outcome"].status == 0, result.verdict.columns["outcome"].reasons()
-    for summary in result.summaries:
+    for summary in result.watched.summaries:
         print(wrapper, {k: summary[k] for k in ("first_lossy", "lossy", "gloo", "payload_bytes", "lost")})
         assert 0.08 < summary["lost"] / summary["data_expected"] < 0.12
         assert summary["payload_bytes"] > 0 and summary["lossy"] < 0.6 * summary["first_lossy"]

@@ -10,13 +10,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from harness import lossmodel, profile, statistics
-from harness.net import kinds, shaping
-from harness.net.impair.netem_options import decoded, options_of
-from harness.net.network import Network
-from harness.net.probe.exchange import Exchange, Heard
-from harness.net.probe.flows import plan
-from harness.verdict import Status
+from lossbench.net.impair.netem.options import decoded, options_of
+from lossbench.net.star.network import StarNetwork
+from lossbench.net.tc import kinds, shaping
+from lossbench.proof import statistics
+from lossbench.proof.probe.exchange import Exchange
+from lossbench.proof.probe.flows import plan
+from lossbench.proof.probe.heard import Heard
+from lossbench.proof.verdict import Status
+from lossbench.spec import lossmodel, profile
 from tests.netns.conftest import Build, open_socket, prove
 from tests.shared import z_score
 
@@ -48,9 +50,9 @@ def test_loss_models_are_met_in_rate_and_bursts(build: Build, name: str) -> None
     assert p_value is None or p_value > 1e-4
 
 
-def blast(network: Network, packets: int) -> list[Heard]:
+def blast(network: StarNetwork, packets: int) -> list[Heard]:
     flows, _ = plan(network.rules, network.experiment.topology)
-    with Exchange(flows, namespace_of=network.star.namespace, payload_bytes=64, token=1 << 40) as exchange:
+    with Exchange(flows, place_of=network.place, payload_bytes=64, token=1 << 40) as exchange:
         return exchange.loss(packets=packets, rate_mbit=None, settled=lambda _: False, wait_s=0.5)
 
 
@@ -124,12 +126,13 @@ def test_ecn_marks_are_read_back_and_correlated_loss_is_warned_about(
 @pytest.mark.tier
 def test_duplicates_come_twice_and_damaged_packets_not_at_all(build: Build, profile_file: Callable[[str], str]) -> None:
     network = build(
-        backend="netem", topology=TWO,
+        backend="netem",
+        topology=TWO,
         impair=[
             {"profile": profile_file("duplicate_percent = 5"), "hosts": ["h0"]},
             {"profile": profile_file("corrupt_percent = 5"), "hosts": ["h1"]},
         ],
-    )  # fmt: skip
+    )
     twice, damaged = blast(network, 8000)
     assert statistics.binomial_two_sided(twice.duplicates(), 8000, 0.05) > 1e-4
     # One flipped bit anywhere: nearly all break a checksum or an address; none may arrive changed.
@@ -140,7 +143,7 @@ def test_duplicates_come_twice_and_damaged_packets_not_at_all(build: Build, prof
 @pytest.mark.tier
 def test_from_delay_back_to_none_in_place(build: Build, profile_file: Callable[[str], str]) -> None:
     """A delay table can't be taken back by a change: the qdisc is made anew, and nothing waits any more."""
-    from harness.placement import rules_in_force
+    from lossbench.spec.placement import rules_in_force
 
     network = build(backend="netem", topology=TWO, impair=[{"profile": "wan_40ms"}])
     entry = network.experiment.impair[0].model_copy(update={"profile": profile.load("clean")})
@@ -152,7 +155,7 @@ def test_from_delay_back_to_none_in_place(build: Build, profile_file: Callable[[
 @pytest.mark.tier
 def test_damage_and_rate_of_an_earlier_profile_do_not_stay(build: Build, profile_file: Callable[[str], str]) -> None:
     """netem keeps every attribute that a change does not send."""
-    from harness.placement import rules_in_force
+    from lossbench.spec.placement import rules_in_force
 
     path = profile_file("corrupt_percent = 50\nrate_mbit = 0.5\n[slot]\nmin_ms = 1\nmax_ms = 2")
     network = build(backend="netem", topology=TWO, impair=[{"profile": path}])
@@ -165,7 +168,7 @@ def test_damage_and_rate_of_an_earlier_profile_do_not_stay(build: Build, profile
 
 @pytest.mark.tier
 def test_a_rule_that_ends_keeps_its_count(build: Build) -> None:
-    from harness.placement import rules_in_force
+    from lossbench.spec.placement import rules_in_force
 
     network = build(backend="netem", topology=TWO, impair=[{"profile": "loss_10", "pairs": [["h0", "h1"]]}])
     blast(network, 4000)
@@ -178,18 +181,17 @@ def test_a_rule_that_ends_keeps_its_count(build: Build) -> None:
 @pytest.mark.tier
 @pytest.mark.parametrize("scheduler", ["prio", "ets"])
 def test_strict_schedulers_read_back_under_their_rate(build: Build, scheduler: str) -> None:
-    from harness import machine
+    from lossbench.net.kernel import Kernel
 
-    if not machine.look().qdiscs[scheduler]:
+    if not Kernel.tried().qdiscs[scheduler]:
         pytest.skip(f"this kernel has no sch_{scheduler}")
-    classes = [
-        {"name": "training", "ports": [29400], "priority": 7},
-        {"name": "web", "dscp": 10, "priority": 0},
-    ]
+    classes = [{"name": "training", "ports": [29400], "priority": 7}, {"name": "web", "dscp": 10, "priority": 0}]
     network = build(
-        backend="netem", topology={"hosts": 2, "downlink_rate_mbit": 50}, impair=[],
+        backend="netem",
+        topology={"hosts": 2, "downlink_rate_mbit": 50},
+        impair=[],
         shaping={"scheduler": scheduler, "classes": classes},
-    )  # fmt: skip
+    )
     found = {q.get_attr("TCA_KIND") for q in network.star.switch.get_qdiscs(network.star.ports[0])}
     assert {"htb", scheduler, "bfifo"} <= found
     assert [c.name for c in network.classes()["h0 downlink"]] == ["training", "web", "rest"]
@@ -199,9 +201,9 @@ def test_strict_schedulers_read_back_under_their_rate(build: Build, scheduler: s
 # --- timing: in a boot whose clock counts instructions ---------------------------------------------------------------
 
 
-def delays(network: Network) -> np.ndarray:
+def delays(network: StarNetwork) -> np.ndarray:
     flows, _ = plan(network.rules, network.experiment.topology)
-    with Exchange(flows[:1], namespace_of=network.star.namespace, payload_bytes=64, token=1 << 40) as exchange:
+    with Exchange(flows[:1], place_of=network.place, payload_bytes=64, token=1 << 40) as exchange:
         exchange.delay(wait_s=0.2)  # the first packets of a path are slow
         (heard,) = exchange.delay(wait_s=0.2)
     return np.array(heard.delays_ms)
@@ -267,7 +269,7 @@ def test_delay_correlation_is_taken_by_the_kernel_and_correlates_nothing(
     assert "delay correlation" in profile.load(path).warnings()[0]
 
 
-def arrivals_ms(network: Network, *, packets: int, spacing_s: float = 0.0, size: int = 100) -> np.ndarray:
+def arrivals_ms(network: StarNetwork, *, packets: int, spacing_s: float = 0.0, size: int = 100) -> np.ndarray:
     """Rows (number, arrival, delay) in order of arrival, of packets from h0 to h1."""
     with open_socket(network, "h1") as receiver, open_socket(network, "h0") as sender:
         receiver.setsockopt(socket.SOL_SOCKET, 33, 8 << 20)

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from harness.experiment import Experiment
-from harness.journal import Journal
-from harness.net import namespaces
-from harness.net.network import Network
-from harness.placement import rules_in_force
-from harness.userfile import check
+from lossbench.net.host import namespaces
+from lossbench.net.journal import Journal
+from lossbench.net.star.network import StarNetwork
+from lossbench.proof.probe.probing import prove_network
+from lossbench.spec.experiment import Experiment
+from lossbench.spec.placement import rules_in_force
+from lossbench.spec.userfile import check
 
-Build = Callable[..., Network]
+Build = Callable[..., StarNetwork]
 
 
 @pytest.fixture
@@ -26,11 +27,11 @@ def build() -> Iterator[Build]:
     """build(backend="ebpf", seed=1, topology={...}, impair=[...]) -> a network with its rules in force."""
     with ExitStack() as undo:
 
-        def make(*, backend: str = "ebpf", seed: int = 1, **keys: Any) -> Network:
+        def make(*, backend: str = "ebpf", seed: int = 1, **keys: Any) -> StarNetwork:
             experiment = check(Experiment, {"name": "test", **keys}, origin="test")
             journal = Journal.claim(kind="run")
             undo.callback(journal.undo_or_say)
-            network = Network(network_id=journal.id, experiment=experiment, backend=backend)
+            network = StarNetwork(network_id=journal.id, experiment=experiment, backend=backend)
             undo.callback(network.close)
             network.build(before_making=journal.before_making)
             network.cut_to_mtu()
@@ -53,12 +54,12 @@ def profile_file(tmp_path: Path) -> Callable[[str], str]:
     return write
 
 
-def prove(network: Network, packets: int = 40_000) -> Any:
-    return network.prove(packets=packets, payload_bytes=64, token=secrets.randbits(63))
+def prove(network: StarNetwork, packets: int = 40_000) -> Any:
+    return prove_network(network, packets=packets, payload_bytes=64, token=secrets.randbits(63))
 
 
 def open_socket(
-    network: Network, host: str, family: int = socket.AF_INET, kind: int = socket.SOCK_DGRAM
+    network: StarNetwork, host: str, family: int = socket.AF_INET, kind: int = socket.SOCK_DGRAM
 ) -> socket.socket:
     with namespaces.inside(network.star.namespace(host)):
         return socket.socket(family, kind)

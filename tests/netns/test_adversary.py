@@ -6,25 +6,34 @@ from pathlib import Path
 
 import pytest
 
-from harness import machine
+from lossbench.net.impair import registry
+from lossbench.net.kernel import Kernel
 from tests import adversary
 
 pytestmark = pytest.mark.netns
 CASES = [
-    ("ebpf", "filter_ahead"), ("ebpf", "tcx_ahead"), ("ebpf", "change_rate"), ("ebpf", "remove_rate"),
-    ("ebpf", "flood_a_port"), ("ebpf", "another_mtu"), ("cbpf", "filter_ahead"), ("cbpf", "remove_clsact"),
-    ("cbpf", "fault_away_for_a_moment"), ("relay", "kill_the_wire"), ("relay", "late_wire"),
+    ("ebpf", "filter_ahead"),
+    ("ebpf", "tcx_ahead"),
+    ("ebpf", "change_rate"),
+    ("ebpf", "remove_rate"),
+    ("ebpf", "flood_a_port"),
+    ("ebpf", "another_mtu"),
+    ("cbpf", "filter_ahead"),
+    ("cbpf", "remove_clsact"),
+    ("cbpf", "fault_away_for_a_moment"),
+    ("relay", "kill_the_wire"),
+    ("relay", "late_wire"),
     pytest.param("ebpf", "steal_cpu", marks=pytest.mark.wallclock),
     pytest.param("netem", "filter_ahead", marks=[pytest.mark.guest, pytest.mark.tier]),
     pytest.param("netem", "fault_away_for_a_moment", marks=[pytest.mark.guest, pytest.mark.tier]),
     pytest.param("netem", "flood_a_port", marks=[pytest.mark.guest, pytest.mark.tier]),
     pytest.param("edt", "filter_ahead", marks=[pytest.mark.guest, pytest.mark.tier]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("backend", "deed"), CASES)
 def test_a_run_that_was_touched_is_never_valid_in_the_column_concerned(tmp_path: Path, backend: str, deed: str) -> None:
-    reason = machine.look().able()[backend]
+    reason = registry.able(Kernel.tried())[backend]
     if reason is not None:
         pytest.skip(f"{backend}: {reason}")
     done = adversary.DEEDS[deed]

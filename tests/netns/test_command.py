@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 pytestmark = pytest.mark.netns
-LOSSBENCH = [sys.executable, "-m", "harness.cli.main"]
+LOSSBENCH = [sys.executable, "-m", "lossbench.cli.main"]
 
 
 def lossbench(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -144,7 +144,8 @@ def test_many_changes_under_traffic_lose_no_packet_count(tmp_path: Path) -> None
 def test_a_fault_that_is_removed_during_the_run_is_not_valid(tmp_path: Path) -> None:
     program = (
         "import os, sys; sys.path.insert(0, os.getcwd())\n"
-        "from harness.net import kinds, namespaces\n"
+        "from lossbench.net.host import namespaces\n"
+        "from lossbench.net.tc import kinds\n"
         "kinds.install()\n"
         'sw = "lb-%s-sw" % os.environ["LOSSBENCH_RUN"]\n'
         'if os.environ["RANK"] == "0":\n'
@@ -209,8 +210,11 @@ def test_seeds_and_sweeps_make_points(tmp_path: Path) -> None:
     code, result = run_json(tmp_path, write(tmp_path, sweep), "--seeds", "2", "--set", "topology.hosts=2")
     assert code == 0
     assert [(row["point"]["impair.0.profile"], row["seed"]) for row in result["summary"]] == [
-        ("clean", 0), ("clean", 1), ("loss_10", 0), ("loss_10", 1),
-    ]  # fmt: skip
+        ("clean", 0),
+        ("clean", 1),
+        ("loss_10", 0),
+        ("loss_10", 1),
+    ]
 
 
 def test_two_at_the_same_time_both_work(tmp_path: Path) -> None:
@@ -231,18 +235,20 @@ BAD = {
     "no such suite": (["run", "prof"], 2, "no suite 'prof'; known: bursty, chatter, collectives"),
     "no such file": (["run", "missing.toml"], 2, "missing.toml: no such file"),
     "unknown key": (["run", "proof", "--set", "topology.host=3"], 2, "unknown key 'topology.host'; allowed:"),
-    "unknown backend": (["run", "proof", "--backend", "xdp"], 2, "'netem', 'ebpf', 'cbpf'"),
+    "unknown backend": (["run", "proof", "--backend", "xdp"], 2, "known: auto, netem, ebpf, cbpf"),
     "a backend this kernel lacks": (["run", "proof", "--backend", "netem"], 4, "this kernel has no sch_netem"),
     "delay without netem": (["run", "proof", "--set", "impair.0.profile=wan_40ms"], 4, "lossbench vm run"),
-    "no such workload": (["run", "proof", "--set", "workload.name=nop"], 2, "no workload 'nop'; known: chatter,"),
+    "no such workload": (["run", "proof", "--set", "workload.name=nop"], 2, "known: allreduce, chatter,"),
     "no such program": (
-        ["run", "proof", "--set", 'workload.command=["nosuchprogram"]'], 2, "no such program: nosuchprogram",
+        ["run", "proof", "--set", 'workload.command=["nosuchprogram"]'],
+        2,
+        "no such program: nosuchprogram",
     ),
     "no such host": (["run", "proof", "--set", 'impair.0.hosts=["h9"]'], 2, "no such host 'h9'"),
     "no such option": (["run", "proof", "--sed", "3"], 2, "see lossbench run --help"),
     "no lab": (["net", "show"], 2, "no lab is up; lossbench net up"),
     "too many hosts": (["net", "up", "--hosts", "1000"], 2, "topology.hosts"),
-}  # fmt: skip
+}
 
 
 WITHOUT_NETEM = {"netem", "impair.0.profile=wan_40ms"}
@@ -252,9 +258,10 @@ WITHOUT_NETEM = {"netem", "impair.0.profile=wan_40ms"}
 def test_a_mistake_is_one_clear_line_with_the_right_exit_code(
     tmp_path: Path, arguments: list[str], code: int, words: str
 ) -> None:
-    from harness import machine
+    from lossbench.net.impair import registry
+    from lossbench.net.kernel import Kernel
 
-    if WITHOUT_NETEM & set(arguments) and machine.look().able()["netem"] is None:
+    if WITHOUT_NETEM & set(arguments) and registry.able(Kernel.tried())["netem"] is None:
         pytest.skip("this kernel has netem")
     done = lossbench(*arguments, cwd=tmp_path)
     assert done.returncode == code, done.stderr

@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from harness import machine, profile
-from harness.net.impair import registry
-from harness.net.network import Network
-from harness.placement import rules_in_force
-from harness.verdict import Status
+from lossbench.net.impair import registry
+from lossbench.net.kernel import Kernel
+from lossbench.net.star.network import StarNetwork
+from lossbench.proof.verdict import Status
+from lossbench.spec import profile
+from lossbench.spec.placement import rules_in_force
 
 from .conftest import Build, open_socket, prove, receive_all
 
@@ -26,7 +27,7 @@ pytestmark = [pytest.mark.netns, pytest.mark.parametrize("backend", BACKENDS)]
 
 
 def able(backend: str, name: str) -> None:
-    reason = machine.look().able()[backend]
+    reason = registry.able(Kernel.tried())[backend]
     if reason is not None:
         pytest.skip(f"{backend}: {reason}")
     refusal = registry.KINDS[backend].refusal(profile.load(name))
@@ -111,7 +112,7 @@ def test_a_match_takes_its_packets_and_no_others(
         assert _plain_datagrams_arrive(network, family)
 
 
-def _plain_datagrams_arrive(network: Network, family: str) -> bool:
+def _plain_datagrams_arrive(network: StarNetwork, family: str) -> bool:
     """Unmarked UDP to odd ports of h3, whom no rule here names."""
     kind = socket.AF_INET if family == "ipv4" else socket.AF_INET6
     address = network.experiment.topology.host("h3").address(family)

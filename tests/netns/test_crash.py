@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import journal
-from harness.net import namespaces
+from lossbench.net import journal
+from lossbench.net.host import namespaces
 from tests.conftest import left_behind, namespaces_of
 from tests.shared import foreign_network, wait_until_begun
 
@@ -24,7 +24,10 @@ pytestmark = pytest.mark.netns
 DRIVER = """
 import os, sys
 from pathlib import Path
-from harness import experiment, machine, run, journal
+from lossbench.net import journal
+from lossbench.net.kernel import Kernel
+from lossbench.runs import run
+from lossbench.spec import points
 where, number, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 count = 0
 def die(*_):
@@ -38,8 +41,8 @@ def making(self, kind, name):
     count += 1
     if where == "making" and count == number: die()
 journal.Journal.before_making = making
-((chosen, e),) = experiment.points(experiment.find("proof"), settings=["workload.options.seconds=0.2"])
-run.execute(e, seed=0, chosen={}, folder=folder, kernel=machine.look(), progress=progress)
+((chosen, e),) = points.points(points.find("proof"), settings=["workload.options.seconds=0.2"])
+run.execute(e, seed=0, chosen={}, folder=folder, kernel=Kernel.tried(), progress=progress)
 """
 
 
@@ -82,8 +85,10 @@ def _no_signal_ignored() -> None:
 def test_interrupted_it_undoes_everything_by_itself(tmp_path: Path, number: signal.Signals, delay_s: float) -> None:
     process = subprocess.Popen(
         [*LOSSBENCH, "run", "proof", "--out", str(tmp_path), "--set", "workload.options.seconds=20"],
-        stderr=subprocess.PIPE, text=True, preexec_fn=_no_signal_ignored,
-    )  # fmt: skip
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_no_signal_ignored,
+    )
     time.sleep(delay_s)
     process.send_signal(number)
     _, errors = process.communicate(timeout=30)
@@ -98,10 +103,19 @@ def test_interrupted_it_undoes_everything_by_itself(tmp_path: Path, number: sign
 def test_ranks_die_with_the_harness(tmp_path: Path) -> None:
     marker = f"600.{os.getpid()}"
     process = subprocess.Popen(
-        [*LOSSBENCH, "run", "proof", "--out", str(tmp_path), "--set", f'workload.command=["sleep","{marker}"]',
-         "--set", "workload.barrier=false"],
+        [
+            *LOSSBENCH,
+            "run",
+            "proof",
+            "--out",
+            str(tmp_path),
+            "--set",
+            f'workload.command=["sleep","{marker}"]',
+            "--set",
+            "workload.barrier=false",
+        ],
         stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
     deadline = time.monotonic() + 20
     while _sleepers(marker) < 4 and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -127,8 +141,9 @@ def _sleepers(marker: str) -> int:
 def test_clean_leaves_a_running_experiment_alone(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*LOSSBENCH, "run", "proof", "--out", str(tmp_path), "--set", "workload.options.seconds=3", "--json"],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
     while not namespaces_of(process.pid):
         time.sleep(0.02)
     assert "in use by a running lossbench" in lossbench("clean").stdout
@@ -153,8 +168,9 @@ def test_a_full_disk_is_one_line_and_nothing_stays(tmp_path: Path) -> None:
 def test_a_link_that_goes_away_during_a_run_is_named(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*LOSSBENCH, "run", "proof", "--out", str(tmp_path), "--set", "workload.options.seconds=20"],
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     wait_until_begun(process, tmp_path)
     (switch,) = [n for n in namespaces_of(process.pid) if n.endswith("-sw")]
     with namespaces.open_inside(switch) as inside:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from harness import lossmodel
-from harness.contract import HALVES, KINDS, Header
-from harness.net.network import Network
-from harness.verdict import Status
+from lossbench.contract import HALVES, KINDS, Header
+from lossbench.net.star.network import StarNetwork
+from lossbench.proof.verdict import Status
+from lossbench.spec import lossmodel
 
 from .conftest import Build, open_socket, prove, receive_all
 
@@ -63,7 +63,7 @@ def test_duplicates_and_damage_are_counted_and_damage_never_reaches_a_socket(
         assert row.duplicates <= rule.duplicated  # a duplicate of a damaged packet is damaged too
 
 
-def send_headers(network: Network, headers: list[Header]) -> list[Header]:
+def send_headers(network: StarNetwork, headers: list[Header]) -> list[Header]:
     """From h0 to h1; returns what arrived."""
     with open_socket(network, "h1") as receiver, open_socket(network, "h0") as sender:
         receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
@@ -76,8 +76,11 @@ def send_headers(network: Network, headers: list[Header]) -> list[Header]:
 def grid(kind: str = "data") -> list[Header]:
     return [
         Header(kind=KINDS[kind], token=1, source=0, destination=1, step=step, half=half, block=block, chunk=chunk)
-        for step in range(6) for half in HALVES.values() for block in range(8) for chunk in range(4)
-    ]  # fmt: skip
+        for step in range(6)
+        for half in HALVES.values()
+        for block in range(8)
+        for chunk in range(4)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -53,9 +53,10 @@ def refused(done: subprocess.CompletedProcess[str], code: int, words: str) -> No
 @pytest.mark.parametrize("backend", ["cbpf", "ebpf"])
 def test_hundreds_of_destinations_are_in_force(build: Build, backend: str) -> None:
     network = build(
-        backend=backend, topology={"hosts": 2, "family": "ipv4"},
+        backend=backend,
+        topology={"hosts": 2, "family": "ipv4"},
         impair=[{"profile": iid(destinations=[*many(300), "h0", "h1"])}],
-    )  # fmt: skip
+    )
     proof = prove(network, packets=6000)
     assert proof.judgement.status.word == "valid", proof.judgement.reasons()
 
@@ -93,9 +94,11 @@ def test_too_few_file_handles_are_said_with_how_many_it_takes(tmp_path: Path) ->
     pairs = [[f"h{a}", f"h{b}"] for a in range(34) for b in range(34) if a != b]
     path = spec(tmp_path, topology={"hosts": 34}, impair=[{"profile": iid(), "pairs": pairs}])
     done = subprocess.run(
-        [*LOSSBENCH, "run", path, "--out", str(tmp_path)], capture_output=True, text=True,
+        [*LOSSBENCH, "run", path, "--out", str(tmp_path)],
+        capture_output=True,
+        text=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024)),
-    )  # fmt: skip
+    )
     refused(done, 4, "file handles, 1024 are allowed here; ulimit -n")
 
 
@@ -121,9 +124,16 @@ with open(os.environ["LOSSBENCH_RECORDS"], "a") as file:
 def test_numbers_that_are_none_are_said_and_every_file_stays_json(tmp_path: Path) -> None:
     (tmp_path / "odd.py").write_text(ODD)
     done = lossbench(
-        "run", "proof", "--out", str(tmp_path / "o"), "--json", "--set", "workload.barrier=false", "--set",
+        "run",
+        "proof",
+        "--out",
+        str(tmp_path / "o"),
+        "--json",
+        "--set",
+        "workload.barrier=false",
+        "--set",
         f'workload.command=["python", "{tmp_path / "odd.py"}"]',
-    )  # fmt: skip
+    )
 
     def strict(name: str) -> Any:
         raise AssertionError(name)
@@ -170,8 +180,8 @@ def test_every_mistake_of_a_file_is_named(tmp_path: Path) -> None:
 AS_NOBODY = """
 import ctypes, fcntl, json, os
 from pathlib import Path
-from harness import rootless
-from harness.store import RunFolder
+from lossbench.net.host import rootless
+from lossbench.results.folders import RunFolder
 import encodings.ascii
 import selectors, subprocess
 os.setgid(65534); os.setuid(65534)
@@ -205,9 +215,16 @@ def test_a_record_that_is_nested_too_deeply_is_a_damaged_line(tmp_path: Path) ->
     deep = f"import os\nopen(os.environ['LOSSBENCH_RECORDS'], 'a').write('{line}')"
     (tmp_path / "deep.py").write_text(deep)
     done = lossbench(
-        "run", "proof", "--out", str(tmp_path / "o"), "--json", "--set", "workload.barrier=false", "--set",
+        "run",
+        "proof",
+        "--out",
+        str(tmp_path / "o"),
+        "--json",
+        "--set",
+        "workload.barrier=false",
+        "--set",
         f'workload.command=["python", "{tmp_path / "deep.py"}"]',
-    )  # fmt: skip
+    )
     assert "Traceback" not in done.stderr and json.loads(done.stdout)["summary"], done.stderr
 
 
@@ -223,9 +240,18 @@ waits_for_nothing()
 def test_a_rank_that_hangs_is_shown_with_its_last_lines_and_its_stack(tmp_path: Path) -> None:
     (tmp_path / "hangs.py").write_text(HANGS)
     done = lossbench(
-        "run", "proof", "--out", str(tmp_path / "o"), "--set", "workload.barrier=false", "--set",
-        f'workload.command=["python", "{tmp_path / "hangs.py"}"]', "--set", "workload.time_limit_s=2", "--json",
-    )  # fmt: skip
+        "run",
+        "proof",
+        "--out",
+        str(tmp_path / "o"),
+        "--set",
+        "workload.barrier=false",
+        "--set",
+        f'workload.command=["python", "{tmp_path / "hangs.py"}"]',
+        "--set",
+        "workload.time_limit_s=2",
+        "--json",
+    )
     (one,) = json.loads(done.stdout)["summary"]
     (reason,) = [text for text in one["reasons"]["outcome"] if "ran past its limit" in text]
     assert "I was here" in reason and "waits_for_nothing" in reason and "hangs.py" in reason, reason
@@ -247,8 +273,10 @@ def test_a_run_that_fails_says_where_its_folder_is_and_how_to_go_on(tmp_path: Pa
 def test_interrupted_it_says_how_to_go_on_and_that_works(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*LOSSBENCH, "run", "proof", "--out", str(tmp_path), "--set", "workload.options.seconds=20"],
-        stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     wait_until_begun(process, tmp_path)
     process.send_signal(2)
     _, errors = process.communicate(timeout=60)
@@ -308,7 +336,7 @@ def test_without_root_data_is_fetched_through_the_machines_own_network() -> None
 
 
 def test_an_environment_that_is_not_utf_8_reaches_the_guest_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    from harness.guest import boot
+    from lossbench.net.guest import boot
 
     monkeypatch.setenv("LB_ODD", os.fsdecode(b"\xff\xfe"))
     assert b"\xff\xfe" in boot.script(["true"]).encode("utf-8", "surrogateescape")
@@ -317,10 +345,22 @@ def test_an_environment_that_is_not_utf_8_reaches_the_guest_as_it_is(monkeypatch
 @pytest.mark.training
 def test_a_forked_rank_that_hangs_is_shown_with_its_stack_too(tmp_path: Path) -> None:
     done = lossbench(
-        "run", "quickstart", "--out", str(tmp_path), "--set", "workload.options.steps=1000000", "--set",
-        "workload.time_limit_s=4", "--set", "topology.hosts=2", "--set", 'workload.options.strategy="rps"', "--set",
-        'impair.0.profile="loss_1"', "--json",
-    )  # fmt: skip
+        "run",
+        "quickstart",
+        "--out",
+        str(tmp_path),
+        "--set",
+        "workload.options.steps=1000000",
+        "--set",
+        "workload.time_limit_s=4",
+        "--set",
+        "topology.hosts=2",
+        "--set",
+        'workload.options.strategy="rps"',
+        "--set",
+        'impair.0.profile="loss_1"',
+        "--json",
+    )
     for one in json.loads(done.stdout)["summary"]:
         (reason,) = [text for text in one["reasons"]["outcome"] if "ran past its limit" in text]
         assert "  > " in reason and "workloads/" in reason, reason

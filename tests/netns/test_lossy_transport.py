@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.lossmodel import iid
-from harness.net import namespaces
-from harness.net.network import Network
-from harness.topology import Host
+from lossbench.net.host import namespaces
+from lossbench.net.star.network import StarNetwork
+from lossbench.spec.lossmodel import iid
+from lossbench.spec.topology import Topology
+from lossbench.workloads.collective import exchange
+from lossbench.workloads.collective.reduce import Group, all_gather, all_reduce, reduce_scatter
+from lossbench.workloads.transport.packet.codec import CODECS
+from lossbench.workloads.transport.policy import Policy
 from tests.shared import z_score
 from tests.transport.conftest import Ranks, make_ranks
-from workloads.collective import exchange
-from workloads.collective.reduce import Group, all_gather, all_reduce, reduce_scatter
-from workloads.transport.codec import CODECS
-from workloads.transport.policy import Policy
 
 from .conftest import Build
 
@@ -34,14 +34,16 @@ def meet() -> Iterator[Meet]:
     """Ranks of a network, their sockets in its hosts."""
     made: list[Ranks] = []
 
-    def make(network: Network, **policy: Any) -> Ranks:
+    def make(network: StarNetwork, **policy: Any) -> Ranks:
         hosts = network.experiment.topology.hosts
         made.append(
             make_ranks(
-                hosts, policy=Policy(send_thread="off", **policy), addresses=[Host(rank=r).ipv4 for r in range(hosts)],
+                hosts,
+                policy=Policy(send_thread="off", **policy),
+                addresses=[h.ipv4 for h in Topology(hosts=hosts).all_hosts()],
                 inside=lambda rank: namespaces.inside(network.star.namespace(f"h{rank}")),
             )
-        )  # fmt: skip
+        )
         return made[-1]
 
     yield make
@@ -263,7 +265,7 @@ def test_a_link_that_goes_down_and_comes_up_again(build: Build, meet: Meet) -> N
 
 def test_after_an_outage_reliable_calls_are_right_and_peers_find_each_other_again(build: Build, meet: Meet) -> None:
     """0 and 1 lose sight of each other long enough to stop waiting; then the link heals."""
-    from harness.placement import rules_in_force
+    from lossbench.spec.placement import rules_in_force
 
     all_lost = {"why": "test", "loss": {"model": "iid", "percent": 100}}
     network = build(topology={"hosts": 3}, impair=[{"profile": all_lost, "pairs": [["h0", "h1"], ["h1", "h0"]]}])
@@ -291,9 +293,10 @@ def test_after_an_outage_reliable_calls_are_right_and_peers_find_each_other_agai
 
 def test_loss_asked_by_step_falls_on_that_step_alone(build: Build, meet: Meet) -> None:
     profile = {
-        "why": "test", "loss": {"model": "iid", "percent": 50},
+        "why": "test",
+        "loss": {"model": "iid", "percent": 50},
         "match": {"datagram": {"kinds": ["data"], "steps": [3, 4], "halves": ["all_gather"]}},
-    }  # fmt: skip
+    }
     ranks = meet(build(topology={"hosts": 2}, impair=[{"profile": profile}]))
     for step in range(1, 6):
 

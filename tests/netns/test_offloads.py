@@ -9,12 +9,14 @@ import threading
 import numpy as np
 import pytest
 
-from harness import statistics
-from harness.net import namespaces, offloads
-from harness.net.network import Network
-from harness.net.probe.exchange import SO_RCVBUFFORCE
-from harness.topology import DATA_INTERFACE, SWITCH
-from harness.verdict import Status
+from lossbench.net.host import namespaces
+from lossbench.net.star.network import StarNetwork
+from lossbench.net.tc import offloads
+from lossbench.proof import statistics
+from lossbench.proof.probe.exchange import SO_RCVBUFFORCE
+from lossbench.proof.probe.probing import prove_network
+from lossbench.proof.verdict import Status
+from lossbench.spec.topology import DATA_INTERFACE, SWITCH
 
 from .conftest import Build, open_socket, prove
 
@@ -25,7 +27,7 @@ LOSS = 0.05
 class Tap:
     """Every TCP data packet that passes a switch port, in order: (IP id, sequence number)."""
 
-    def __init__(self, network: Network, port: str) -> None:
+    def __init__(self, network: StarNetwork, port: str) -> None:
         with namespaces.inside(network.star.namespace(SWITCH)):
             self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
             self.socket.bind((port, 3))
@@ -59,7 +61,7 @@ class Tap:
         return self.keys
 
 
-def send_tcp(network: Network, total: int) -> None:
+def send_tcp(network: StarNetwork, total: int) -> None:
     """With the socket's and interface's own defaults."""
     with (
         open_socket(network, "h1", kind=socket.SOCK_STREAM) as listener,
@@ -100,7 +102,7 @@ def test_a_tcp_sender_loses_single_mtu_packets(build: Build, backend: str) -> No
 def test_a_udp_segment_sender_loses_single_mtu_packets(build: Build, backend: str) -> None:
     """The probe sends 64 packets to a system call with UDP_SEGMENT: its own bursts are the measurement."""
     network = build(backend=backend, topology={"hosts": 2}, impair=[{"profile": "loss_5"}])
-    proof = network.prove(packets=40_000, payload_bytes=1000, token=1 << 40)
+    proof = prove_network(network, packets=40_000, payload_bytes=1000, token=1 << 40)
     assert proof.judgement.status == Status.VALID
     for row in proof.rows:
         assert row.burst_seen == pytest.approx(1 / (1 - LOSS), rel=0.03)
@@ -111,7 +113,7 @@ def test_offloads_switched_back_on_make_the_fault_unknown_never_silently_bursty(
     network = build(backend=backend, topology={"hosts": 2}, impair=[{"profile": "loss_5"}])
     with namespaces.inside(network.star.namespace("h0")):
         offloads.switch(DATA_INTERFACE, dict.fromkeys(offloads.SEGMENTATION, True))
-    proof = network.prove(packets=20_000, payload_bytes=1000, token=1 << 40)
+    proof = prove_network(network, packets=20_000, payload_bytes=1000, token=1 << 40)
     assert proof.judgement.status != Status.VALID
     said = " ".join(f.text for f in proof.judgement.findings)
     assert "super-packets passed the loss point" in said and "offloads are not as they must be" in said

@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness import profile
-from harness.net.network import Network
-from harness.net.probe.exchange import Exchange, Heard
-from harness.net.probe.flows import plan
-from harness.placement import rules_in_force
-from harness.verdict import Status
+from lossbench.net.star.network import StarNetwork
+from lossbench.proof.probe.exchange import Exchange
+from lossbench.proof.probe.flows import plan
+from lossbench.proof.probe.heard import Heard
+from lossbench.proof.verdict import Status
+from lossbench.spec import profile
+from lossbench.spec.placement import rules_in_force
 
 from .conftest import Build, prove
 from .test_command import lossbench
@@ -22,10 +23,10 @@ pytestmark = pytest.mark.netns
 SLOW = {"hosts": 2, "rate_mbit": 50}
 
 
-def probes(network: Network) -> list[Heard]:
+def probes(network: StarNetwork) -> list[Heard]:
     """Of every flow: from h0 first, where the delay is."""
     flows, _ = plan(network.rules, network.experiment.topology)
-    with Exchange(flows, namespace_of=network.star.namespace, payload_bytes=64, token=1 << 40) as exchange:
+    with Exchange(flows, place_of=network.place, payload_bytes=64, token=1 << 40) as exchange:
         return exchange.delay(wait_s=0.3)
 
 
@@ -69,8 +70,18 @@ def test_a_delay_can_be_taken_back_in_place(build: Build, profile_file: Callable
 def test_a_run_with_delay_ends_with_no_wire_left(tmp_path: Path) -> None:
     path = tmp_path / "slow.toml"
     path.write_text('why = "x"\n[delay]\nmean_ms = 20')
-    done = lossbench("run", "proof", "--backend", "relay", "--set", f"impair.0.profile={path}", "--set",
-                     "topology.rate_mbit=50", "--out", str(tmp_path))  # fmt: skip
+    done = lossbench(
+        "run",
+        "proof",
+        "--backend",
+        "relay",
+        "--set",
+        f"impair.0.profile={path}",
+        "--set",
+        "topology.rate_mbit=50",
+        "--out",
+        str(tmp_path),
+    )
     assert done.returncode in (0, 1, 3), done.stderr  # on a busy machine the delay itself may not be met
     assert "Traceback" not in done.stderr and "exact" in done.stderr
     assert not _relays()
@@ -81,7 +92,7 @@ def _relays() -> list[str]:
     found = []
     for entry in Path("/proc").iterdir():
         try:
-            is_wire = entry.name.isdigit() and b"relay_process" in (entry / "cmdline").read_bytes()
+            is_wire = entry.name.isdigit() and b"relay.process" in (entry / "cmdline").read_bytes()
             if is_wire and "PPid:\t1\n" in (entry / "status").read_text():
                 found.append(entry.name)
         except OSError:

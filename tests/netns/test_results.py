@@ -188,13 +188,13 @@ def test_the_run_path_loads_no_report_library(tmp_path: Path) -> None:
         "    def find_spec(self, name, *_):\n"
         "        if name.split('.')[0] in heavy: raise ImportError(name)\n"
         "sys.meta_path.insert(0, Refuse())\n"
-        "from harness.cli.main import main\n"
+        "from lossbench.cli.main import main\n"
         f"sys.argv = ['lossbench', 'run', 'proof', '--seeds', '2', '--out', {str(tmp_path)!r}]\n"
         "main()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert "run #1" in done.stderr
+    assert "asked and proven" in done.stderr and "verdict: valid" in done.stderr
 
 
 @pytest.mark.parametrize("damage", ['{"verdict": "valid"}', "null", "OTHER POINT"])
@@ -229,7 +229,7 @@ def test_a_damaged_plan_is_one_line(damage: dict[str, object], tmp_path: Path) -
 @pytest.mark.wallclock
 def test_odd_records_do_not_end_a_run_on_a_terminal(tmp_path: Path) -> None:
     code = (
-        "from harness.contract import Door; import time; d = Door.from_environment(); d.ready()\n"
+        "from lossbench.contract import Door; import time; d = Door.from_environment(); d.ready()\n"
         "for n in range(8): d.record('step', step=n, loss=None, steps='10', arrived_1='x'); time.sleep(0.2)\n"
     )
     (tmp_path / "odd.py").write_text(code)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import machine
+from lossbench.net.impair import registry
+from lossbench.net.kernel import Kernel, user_namespaces
 from tests.conftest import left_behind
 
 pytestmark = pytest.mark.netns
@@ -35,9 +36,13 @@ def as_nobody(script: str, *, readable: list[Path]) -> subprocess.CompletedProce
         if closed is not None:
             inside = path.relative_to(closed)
             prepare += [
-                'aside=$(mktemp -d)', f'mount --bind "{path}" "$aside"', f'mount -t tmpfs -o mode=755 tmpfs "{closed}"',
-                f'mkdir -p "{closed / inside}"', f'mount --move "$aside" "{path}"', 'rmdir "$aside"',
-            ]  # fmt: skip
+                "aside=$(mktemp -d)",
+                f'mount --bind "{path}" "$aside"',
+                f'mount -t tmpfs -o mode=755 tmpfs "{closed}"',
+                f'mkdir -p "{closed / inside}"',
+                f'mount --move "$aside" "{path}"',
+                'rmdir "$aside"',
+            ]
     drop = f"exec setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups sh -c '{script}'"
     command = ["unshare", "--mount", "sh", "-ec", "\n".join([*prepare, drop])]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
@@ -58,7 +63,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def user_namespaces_work() -> None:
-    reason = machine.user_namespaces()
+    reason = user_namespaces()
     if reason is not None:
         pytest.skip(f"user namespaces: {reason}")
     if any(
@@ -70,8 +75,8 @@ def user_namespaces_work() -> None:
 def lossbench(home: Path, arguments: str) -> subprocess.CompletedProcess[str]:
     readable = list(dict.fromkeys([Path(sys.base_prefix), Path(sys.prefix), ROOT]))
     closed = [p for p in readable if first_closed_folder(p)]
-    variables = f"HOME={home} PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={ROOT}"
-    script = f"cd {home} && {variables} {sys.executable} -m harness.cli.main {arguments}"
+    variables = f"HOME={home} PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={ROOT}/.package"
+    script = f"cd {home} && {variables} {sys.executable} -m lossbench.cli.main {arguments}"
     return as_nobody(script, readable=closed)
 
 
@@ -85,7 +90,7 @@ def test_an_ordinary_user_runs_a_suite_with_cbpf_and_leaves_nothing(home: Path) 
 
 
 def test_what_needs_root_says_so_in_one_line(home: Path) -> None:
-    if machine.look().able()["netem"] is not None:
+    if registry.able(Kernel.tried())["netem"] is not None:
         bursty = lossbench(home, "run proof --set impair.0.profile=bursty_5")
         assert bursty.returncode == 4 and "run as root" in bursty.stderr and "Traceback" not in bursty.stderr
     lab = lossbench(home, "net up")

@@ -15,10 +15,21 @@ from tests.conftest import left_behind
 
 pytestmark = pytest.mark.netns
 ROOT = Path(__file__).resolve().parents[2]
-SAFE = [sys.executable, "-P", "-m", "harness.cli.main"]
-HERE = {**os.environ, "PYTHONPATH": str(ROOT)}
-WIRE = ["--backend", "relay", "--set", "topology.hosts=2", "--set", "topology.rate_mbit=20", "--set",
-        'impair=[{profile={why="t",delay={mean_ms=2}}}]', "--set", "probe.packets=400"]  # fmt: skip
+PACKAGE = ROOT / ".package"  # the folder that holds `lossbench`
+SAFE = [sys.executable, "-P", "-m", "lossbench.cli.main"]
+HERE = {**os.environ, "PYTHONPATH": str(ROOT / ".package")}
+WIRE = [
+    "--backend",
+    "relay",
+    "--set",
+    "topology.hosts=2",
+    "--set",
+    "topology.rate_mbit=20",
+    "--set",
+    'impair=[{profile={why="t",delay={mean_ms=2}}}]',
+    "--set",
+    "probe.packets=400",
+]
 
 
 @pytest.fixture
@@ -29,7 +40,7 @@ def hostile(tmp_path: Path) -> Path:
     trap = f"open({str(tmp_path / 'ran')!r}, 'a').write(__file__ + chr(10))\n"
     for name in ("select", "json", "socket", "torch", "numpy", "random", "heapq"):
         (folder / f"{name}.py").write_text(trap)
-    for name in ("harness", "workloads", "netem_profiles"):
+    for name in ("lossbench", "harness", "workloads", "netem_profiles"):
         (folder / name).mkdir()
         for file in ("__init__", "chatter", "nursery", "contract"):
             (folder / name / f"{file}.py").write_text(trap)
@@ -50,26 +61,30 @@ def test_files_of_the_current_folder_are_never_executed(hostile: Path, arguments
 
 
 def test_nor_from_a_folder_of_the_path_that_holds_packages_with_our_names(hostile: Path, tmp_path: Path) -> None:
-    from harness.processes import module_environment
+    from lossbench.processes import module_environment
 
-    made = module_environment({"PYTHONPATH": f"{hostile}:{tmp_path}:{ROOT}"})["PYTHONPATH"]
-    assert made == f"{tmp_path}:{ROOT}"
+    made = module_environment({"PYTHONPATH": f"{hostile}:{tmp_path}:{PACKAGE}"})["PYTHONPATH"]
+    assert made == f"{tmp_path}:{PACKAGE}"
 
 
-@pytest.mark.parametrize("python_path", ["", ".", f":{ROOT}", f"{ROOT}:"])
+@pytest.mark.parametrize("python_path", ["", ".", f":{PACKAGE}", f"{PACKAGE}:"])
 def test_nor_by_an_empty_or_relative_entry_of_the_path(hostile: Path, python_path: str) -> None:
-    from harness.processes import module_environment
+    from lossbench.processes import module_environment
 
     made = module_environment({"PYTHONPATH": python_path})["PYTHONPATH"]
-    assert made == str(ROOT)
+    assert made == str(PACKAGE)
 
 
 @pytest.mark.training
 def test_the_process_that_forks_ranks_starts_from_the_package_too(hostile: Path) -> None:
     done = subprocess.run(
         [*SAFE, "run", "quickstart", "--set", "workload.options.steps=2", "--set", "topology.hosts=2", "--json"],
-        cwd=hostile, env=HERE, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        cwd=hostile,
+        env=HERE,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert trapped(hostile) == ""
     assert all(one["columns"]["outcome"] == "valid" for one in json.loads(done.stdout)["summary"]), done.stderr
 
@@ -82,9 +97,21 @@ def test_a_users_own_program_finds_its_own_folder_and_only_that(tmp_path: Path) 
         "assert os.getcwd() not in sys.path and '' not in sys.path, sys.path\n"
     )
     done = subprocess.run(
-        [*SAFE, "run", "proof", "--set", 'workload.command=["python","app/main.py"]', "--set", "workload.barrier=false",
-         "--json"], cwd=tmp_path, env=HERE, capture_output=True, text=True,
-    )  # fmt: skip
+        [
+            *SAFE,
+            "run",
+            "proof",
+            "--set",
+            'workload.command=["python","app/main.py"]',
+            "--set",
+            "workload.barrier=false",
+            "--json",
+        ],
+        cwd=tmp_path,
+        env=HERE,
+        capture_output=True,
+        text=True,
+    )
     (one,) = json.loads(done.stdout)["summary"]
     assert one["columns"]["outcome"] == "valid", one["reasons"]
 
@@ -110,12 +137,15 @@ def test_the_installed_wheel_works_in_a_project_with_folders_of_our_names(hostil
     (site / "dependencies.pth").write_text("\n".join(p for p in sys.path if p.endswith("-packages")))
     plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [str(python.parent / "lossbench"), "run", "proof", "--json"], cwd=hostile, env=plain, capture_output=True,
+        [str(python.parent / "lossbench"), "run", "proof", "--json"],
+        cwd=hostile,
+        env=plain,
+        capture_output=True,
         text=True,
-    )  # fmt: skip
+    )
     assert trapped(hostile) == ""
     assert done.returncode == 0, done.stderr
-    where = [str(python), "-P", "-c", "import harness; print(harness.__file__)"]
+    where = [str(python), "-P", "-c", "import lossbench; print(lossbench.__file__)"]
     assert str(ROOT) not in subprocess.check_output(where, env=plain, text=True)
 
 
@@ -145,8 +175,9 @@ def test_in_a_chroot_under_shared_propagation_nothing_of_the_machine_is_covered(
     done = subprocess.run(
         ["unshare", "--mount", "--propagation", "private", "sh", "-c", IN_A_CHROOT, "sh", *command],
         env={**HERE, "ROOT": str(tmp_path / "root"), "OUT": str(tmp_path), "HOME_OF_IT": str(ROOT)},
-        capture_output=True, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0 and (tmp_path / "code").read_text().strip() == "0", done.stderr
     assert json.loads(done.stdout)["verdict"] == "valid"
     before, after = ((tmp_path / name).read_text().splitlines() for name in ("before", "after"))

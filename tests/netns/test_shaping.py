@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.net.network import Network
+from lossbench.net.star.network import StarNetwork
 
 from .conftest import Build, open_socket, prove, receive_all
 
@@ -23,13 +23,13 @@ CLASSES = [
 SCHEDULERS = ["htb", *(pytest.param(name, marks=pytest.mark.guest) for name in ("prio", "ets"))]
 
 
-def shaped(build: Build, scheduler: str, *, mbit: float = LINK_MBIT, **more: Any) -> Network:
+def shaped(build: Build, scheduler: str, *, mbit: float = LINK_MBIT, **more: Any) -> StarNetwork:
     topology = {"hosts": 3, "downlink_rate_mbit": mbit}
     return build(topology=topology, shaping={"scheduler": scheduler, "classes": CLASSES}, impair=[], **more)
 
 
 def blast(
-    network: Network, *, web_mbit: float, training_mbit: float, seconds: float
+    network: StarNetwork, *, web_mbit: float, training_mbit: float, seconds: float
 ) -> tuple[dict[str, tuple[int, int]], float]:
     """h0 sends web, h1 sends training, both to h2; returns (sent, received) packets of each, and how long it really
     took: a slow machine overruns the asked time inside the last round."""
@@ -60,7 +60,7 @@ def blast(
     return out, took
 
 
-def classes(network: Network) -> dict[str, Any]:
+def classes(network: StarNetwork) -> dict[str, Any]:
     return {c.name: c for c in network.classes()["h2 downlink"]}
 
 

@@ -7,16 +7,16 @@ import time
 
 import pytest
 
-from harness.net import namespaces
-from harness.net.network import Network
-from harness.topology import CONTROL_INTERFACE, DATA_INTERFACE
+from lossbench.net.host import namespaces
+from lossbench.net.star.network import StarNetwork
+from lossbench.spec.topology import CONTROL_INTERFACE, DATA_INTERFACE
 
 from .conftest import Build, open_socket, prove, receive_all
 
 pytestmark = pytest.mark.netns
 
 
-def packets_on_the_wire(network: Network) -> int:
+def packets_on_the_wire(network: StarNetwork) -> int:
     total = 0
     for port in network.star.ports.values():
         stats = network.star.switch.get_links(port)[0].get_attr("IFLA_STATS64")

@@ -15,12 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import machine, nursery, run
-from harness.errors import NotAbleError
-from harness.experiment import Experiment
-from harness.nursery import Nurseries
-from harness.ranks import PRELOADED
-from harness.userfile import check
+from lossbench.errors import NotAbleError
+from lossbench.net.kernel import Kernel
+from lossbench.runs import run
+from lossbench.runs.choose import choose_backend
+from lossbench.runs.launch import nursery
+from lossbench.runs.launch.nursery import Nurseries
+from lossbench.spec.about import about
+from lossbench.spec.experiment import Experiment
+from lossbench.spec.userfile import check
 
 pytestmark = [pytest.mark.netns, pytest.mark.training]
 OPTIONS = {"steps": 30, "batch": 8, "drift_every": 10, "evaluate_items": 64, "optimizer": "sgd", "lr": 0.1}
@@ -37,20 +40,41 @@ class Runs:
     def __init__(self, folder: Path, nurseries: Nurseries | None) -> None:
         self.folder, self.nurseries = folder, nurseries
 
-    def __call__(self, *, loss: Any = None, hosts: int = 3, per: int = 1, backend: str = "auto", impair: Any = None,
-                 seed: int = 0, **options: Any) -> run.Result:  # fmt: skip
+    def __call__(
+        self,
+        *,
+        loss: Any = None,
+        hosts: int = 3,
+        per: int = 1,
+        backend: str = "auto",
+        impair: Any = None,
+        seed: int = 0,
+        **options: Any,
+    ) -> run.Result:
         loss = {"model": "iid", "percent": 10} if loss is None else loss
         written = {
-            "name": "t", "topology": {"hosts": hosts}, "backend": backend, "probe": {"packets": 6000},
+            "name": "t",
+            "topology": {"hosts": hosts},
+            "backend": backend,
+            "probe": {"packets": 6000},
             "impair": [{"profile": {"why": "a test", "loss": loss}}] if impair is None else impair,
-            "workload": {"name": "training", "options": {**OPTIONS, **options}, "ranks_per_process": per,
-                         "time_limit_s": 100},
-        }  # fmt: skip
+            "workload": {
+                "name": "training",
+                "options": {**OPTIONS, **options},
+                "ranks_per_process": per,
+                "time_limit_s": 100,
+            },
+        }
         experiment = check(Experiment, written, origin="test")
         return run.execute(
-            experiment, seed=seed, chosen={}, folder=self.folder, kernel=machine.look(), progress=lambda _: None,
-            nurseries=self.nurseries,
-        )  # fmt: skip
+            experiment,
+            seed=seed,
+            chosen={},
+            folder=self.folder,
+            kernel=Kernel.tried(),
+            progress=lambda _: None,
+            launcher=self.nurseries,
+        )
 
     def steps(self, rank: int) -> list[dict[str, Any]]:
         lines = (self.folder / "records" / f"rank-{rank}.jsonl").read_text().splitlines()
@@ -65,7 +89,7 @@ def runs(tmp_path: Path, nurseries: Nurseries) -> Runs:
 def all_valid(result: run.Result) -> dict[str, Any]:
     words = {name: (c.status.word, c.reasons()) for name, c in result.verdict.columns.items() if name != "timing"}
     assert all(word == "valid" for word, _ in words.values()), words
-    (row,) = result.rows
+    (row,) = result.watched.rows
     return row
 
 
@@ -85,7 +109,7 @@ def test_training_without_a_single_packet_is_not_a_valid_experiment(runs: Runs) 
     said."""
     result = runs(strategy="none")
     assert result.verdict.columns["outcome"].status.word == "valid"
-    assert result.rows[0]["arrived"] is None
+    assert result.watched.rows[0]["arrived"] is None
 
 
 @pytest.mark.parametrize("per", [0, 2])
@@ -163,10 +187,12 @@ def test_steps_in_ddps_packets_are_those_of_the_training(runs: Runs) -> None:
 
 @pytest.mark.parametrize(
     ("loss", "bursts"),
-    [({"model": "iid", "percent": 15}, False),
-     ({"model": "gilbert_elliott", "mean_percent": 15, "burst_packets_mean": 6}, True)],
+    [
+        ({"model": "iid", "percent": 15}, False),
+        ({"model": "gilbert_elliott", "mean_percent": 15, "burst_packets_mean": 6}, True),
+    ],
     ids=["iid", "bursty"],
-)  # fmt: skip
+)
 def test_simulated_and_genuine_loss_have_the_same_statistics(
     loss: Any, bursts: bool, runs: Runs, tmp_path: Path
 ) -> None:
@@ -183,7 +209,7 @@ def test_simulated_and_genuine_loss_have_the_same_statistics(
     simulated = Runs(tmp_path / "simulated", runs.nurseries)
     result = simulated(**keys, per=0, backend="simulated")
     assert result.verdict.columns["fault"].status.word == result.verdict.status.word == "unknown"
-    assert "simulated" in result.rows[0]["strategy"]
+    assert "simulated" in result.watched.rows[0]["strategy"]
     found = {}
     for name, one in (("genuine", runs), ("simulated", simulated)):
         shares = np.array([step[f"arrived_{half}"] for rank in (0, 1) for step in one.steps(rank) for half in (1, 2)])
@@ -235,7 +261,7 @@ def test_what_the_simulation_cannot_do_is_refused_before_anything_runs(runs: Run
     workload = {"name": "training", "ranks_per_process": 0}
     jumbo = {"name": "t", "backend": "simulated", "topology": {"mtu": 9000}, "workload": workload}
     with pytest.raises(NotAbleError, match="an MTU of 1500"):
-        run.choose_backend(check(Experiment, jumbo, origin="test"), machine.look())
+        choose_backend(check(Experiment, jumbo, origin="test"), Kernel.tried())
     with pytest.raises(NotAbleError, match="all ranks in one process"):
         runs(backend="simulated", per=1)
 
@@ -251,14 +277,7 @@ def test_a_nursery_that_died_is_replaced() -> None:
 
 def test_children_of_a_nursery_end_with_it_and_report_how_they_ended() -> None:
     one = nursery.Nursery(())
-    request = {
-        "environment": {},
-        "log": "/dev/null",
-        "cwd": "/",
-        "namespace": "",
-        "host": "h0",
-        "hosts_path": "/dev/null",
-    }
+    request = {"environment": {}, "log": "/dev/null", "cwd": "/", "where": "", "host": "h0", "hosts_path": "/dev/null"}
     for module, code in (("this", 0), ("no_such_module", 1)):
         child = one.fork({**request, "module": module})
         while child.poll() is None:
@@ -266,11 +285,11 @@ def test_children_of_a_nursery_end_with_it_and_report_how_they_ended() -> None:
         assert child.poll() == code
         assert Path(f"/proc/{child.pid}").exists(), "it is not reaped before the last signal"
         child.reap()
-    sleeper = one.fork({**request, "module": "workloads.noop"})
+    sleeper = one.fork({**request, "module": "lossbench.workloads.noop"})
     assert sleeper.poll() is None
     one.close()
     until = time.monotonic() + 10
     while Path(f"/proc/{sleeper.pid}").exists() and time.monotonic() < until:
         time.sleep(0.02)
     assert not Path(f"/proc/{sleeper.pid}").exists()
-    assert PRELOADED["training"]
+    assert about("training").preload

@@ -13,15 +13,17 @@ from typing import Any
 
 import pytest
 
-from harness import conservation, machine
-from harness.conservation import Between
-from harness.contract import HALVES, KINDS, Header
-from harness.experiment import Experiment
-from harness.net import namespaces
-from harness.net.network import Network
-from harness.placement import rules_ever, rules_in_force
-from harness.userfile import check
-from harness.verdict import Status
+from lossbench.contract import HALVES, KINDS, Header
+from lossbench.net import conservation
+from lossbench.net.conservation import Between
+from lossbench.net.host import namespaces
+from lossbench.net.impair import registry
+from lossbench.net.kernel import Kernel
+from lossbench.net.star.network import StarNetwork
+from lossbench.proof.verdict import Status
+from lossbench.spec.experiment import Experiment
+from lossbench.spec.placement import rules_ever, rules_in_force
+from lossbench.spec.userfile import check
 
 from .conftest import Build, open_socket, prove, receive_all
 from .test_command import CHATTER, lossbench, run_json, write
@@ -78,7 +80,7 @@ def test_a_window_that_opens_after_the_last_packet_is_unknown(tmp_path: Path) ->
 # --- T3, T4: it was gone round -------------------------------------------------------------------------------
 
 
-def bypass(network: Network, direction: str) -> None:
+def bypass(network: StarNetwork, direction: str) -> None:
     """A pass-all filter ahead of ours at every port."""
     from tests.adversary import PARENT, PASS_ALL
 
@@ -99,7 +101,7 @@ def test_a_proof_that_went_round_the_rules_is_not_valid(build: Build, backend: s
     assert any("not ours" in text or "saw 0 of" in text for f in found.findings for text in [f.text])
 
 
-def send(network: Network, count: int, *, quiet_s: float = 0.3) -> int:
+def send(network: StarNetwork, count: int, *, quiet_s: float = 0.3) -> int:
     """From h0 to h1; how many arrived."""
     with open_socket(network, "h1") as receiver, open_socket(network, "h0") as sender:
         receiver.setsockopt(socket.SOL_SOCKET, 33, 8 << 20)
@@ -134,7 +136,7 @@ def test_packets_past_the_rules_are_found_by_counting_alone(build: Build, direct
 @pytest.mark.parametrize("direction", ["uplink", "downlink", "both"])
 def test_every_packet_of_an_honest_network_is_accounted_for(build: Build, backend: str, direction: str) -> None:
     """TCP and UDP, both IP versions, loss on the way, a queue too short for what is sent."""
-    reason = machine.look().able()[backend]
+    reason = registry.able(Kernel.tried())[backend]
     if reason is not None:
         pytest.skip(reason)
     loss: dict[str, Any] = {"why": "t", "loss": {"model": "iid", "percent": 5}}
@@ -274,7 +276,7 @@ def scheduled(**window: Any) -> Experiment:
     return check(Experiment, {"name": "t", "topology": {"hosts": 2}, "impair": impair}, origin="test")
 
 
-def burst_of(network: Network, first: int, count: int) -> list[int]:
+def burst_of(network: StarNetwork, first: int, count: int) -> list[int]:
     """Numbers of those of our datagrams that were lost between h0 and h1."""
     with open_socket(network, "h1") as receiver, open_socket(network, "h0") as sender:
         receiver.setsockopt(socket.SOL_SOCKET, 33, 8 << 20)
@@ -290,7 +292,7 @@ def burst_of(network: Network, first: int, count: int) -> list[int]:
 
 def test_a_change_of_the_schedule_does_not_wind_a_rule_back(build: Build) -> None:
     """Three segments each began by losing packets 30, 31, 32, 33, 40, 42."""
-    from harness.lossmodel import predict
+    from lossbench.spec.lossmodel import predict
 
     network = build(topology={"hosts": 2}, impair=[])
     experiment = scheduled(from_step=5, to_step=10)
@@ -335,7 +337,7 @@ def test_the_users_script_interpreter_and_packages_are_in_the_manifest(tmp_path:
 def test_a_link_that_nobody_asked_to_be_slow_is_watched_in_linear_time(build: Build) -> None:
     """Twice the hosts, about twice the CPU of one look; it was four times, and 3.3 s at 64."""
 
-    def seconds(network: Network) -> float:
+    def seconds(network: StarNetwork) -> float:
         best = 9.0
         for _ in range(5):
             began = time.process_time()

@@ -15,11 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from harness import interrupt, journal, made
-from harness.journal import Journal
-from harness.made import Entry
-from harness.net import namespaces
-from harness.processes import Started
+from lossbench.net import journal, made
+from lossbench.net.host import namespaces
+from lossbench.net.journal import Journal
+from lossbench.net.made import Entry
+from lossbench.processes import Started
+from lossbench.runs import interrupt
 from tests.conftest import left_behind, namespaces_of
 from tests.shared import wait_until_begun
 
@@ -29,8 +30,8 @@ pytestmark = pytest.mark.netns
 ROOT = Path(__file__).resolve().parents[2]
 CLAIM = """
 import sys, time
-from harness.journal import Journal
-from harness.net import namespaces
+from lossbench.net.journal import Journal
+from lossbench.net import namespaces
 book = Journal.claim(kind="run")
 book.before_making("namespace", f"lb-{book.id}-sw"); namespaces.create(f"lb-{book.id}-sw")
 print(book.id, flush=True)
@@ -239,8 +240,10 @@ def test_clean_never_takes_a_network_that_is_just_being_claimed() -> None:
 def test_state_is_for_its_owner_alone_and_results_follow_the_umask(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*LOSSBENCH, "run", "proof", "--out", str(tmp_path), "--set", "workload.options.seconds=2", "--json"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, umask=0o027,
-    )  # fmt: skip
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        umask=0o027,
+    )
     seen = False
     while process.poll() is None:
         for name in namespaces_of(process.pid):
@@ -273,19 +276,21 @@ def test_a_lab_whose_owner_can_not_be_read_is_still_a_lab(lab: str) -> None:
 
 
 def test_a_lab_can_be_brought_up_and_taken_down_by_one_process() -> None:
-    from harness import labs
+    from lossbench.runs import standing
 
-    made_here = labs.up({"name": "net", "topology": {"hosts": 2}}, seed=1)
-    (removed,) = labs.down(made_here.id, every=False)
+    made_here = standing.up({"name": "net", "topology": {"hosts": 2}}, seed=1)
+    (removed,) = standing.down(made_here.id, every=False)
     assert removed.failed == () and len(removed.names) == 3
 
 
 @pytest.mark.wallclock
 def test_a_change_that_is_interrupted_is_finished_first(lab: str) -> None:
     process = subprocess.Popen(
-        [*LOSSBENCH, "net", "set", "--net", lab, "--profile", "bursty_5"], stderr=subprocess.PIPE, text=True,
+        [*LOSSBENCH, "net", "set", "--net", lab, "--profile", "bursty_5"],
+        stderr=subprocess.PIPE,
+        text=True,
         start_new_session=True,
-    )  # fmt: skip
+    )
     state = journal.ROOT / lab / "net.json"
     while '"in_doubt": true' not in state.read_text() and process.poll() is None:
         time.sleep(0.0005)
@@ -381,8 +386,10 @@ def test_two_signals_half_a_millisecond_apart_undo_once_and_the_message_is_true(
 ) -> None:
     process = subprocess.Popen(
         [*LOSSBENCH, "run", "proof", "--out", str(tmp_path), "--set", "workload.options.seconds=20"],
-        stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     time.sleep(moment_s)
     process.send_signal(signal.SIGINT)
     time.sleep(0.0005)
@@ -494,11 +501,14 @@ def test_a_wire_that_is_killed_before_a_change_of_the_schedule_ends_the_run_with
 def test_a_nursery_that_is_killed_ends_the_run_with_a_word_and_leaves_nothing(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*LOSSBENCH, "run", "quickstart", "--out", str(tmp_path), "--set", "workload.options.steps=2000"],
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     wait_until_begun(process, tmp_path)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    (nursery,) = [pid for pid in children if b"harness.nursery" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    (nursery,) = [
+        pid for pid in children if b"lossbench.runs.launch.nursery" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
     os.kill(int(nursery), signal.SIGKILL)
     process.send_signal(signal.SIGHUP)  # and the terminal goes away, too
     _, errors = process.communicate(timeout=250)

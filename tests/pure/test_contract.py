@@ -6,8 +6,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness import contract
-from harness.contract import HEADER_BYTES, HEADER_FIELDS, Door, Header
+from lossbench import contract
+from lossbench.contract import HEADER_BYTES, HEADER_FIELDS, Door, Header
 
 u8, u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (8, 16, 32, 64))
 headers = st.builds(
@@ -48,7 +48,7 @@ def test_foreign_bytes_are_no_header(data: bytes) -> None:
 
 
 def test_scapy_and_the_contract_agree_on_the_layout() -> None:
-    from harness.net.probe import datagram
+    from lossbench.proof.probe import datagram
 
     header = Header(
         kind=5, token=2**63 + 7, source=3, destination=9, step=11, half=1, dtype=2, sequence=4, block=5, chunk=6

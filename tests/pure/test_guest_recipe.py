@@ -8,18 +8,24 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import NotAbleError
-from harness.guest import boot, image, recipe
-from harness.guest.recipe import ARCHITECTURES, Boot, Image
+from lossbench.errors import NotAbleError
+from lossbench.net.guest import boot, image, recipe
+from lossbench.net.guest.recipe import ARCHITECTURES, Boot, Image
 
 ROOT = Path("/cache")
 
 
 def an_image(name: str) -> Image:
     return Image(
-        cache=ROOT, architecture=ARCHITECTURES[name], qemu="qemu", libraries="", firmware=(), kernel=ROOT / "k",
-        initramfs=ROOT / "i", modules=ROOT / "m",
-    )  # fmt: skip
+        cache=ROOT,
+        architecture=ARCHITECTURES[name],
+        qemu="qemu",
+        libraries="",
+        firmware=(),
+        kernel=ROOT / "k",
+        initramfs=ROOT / "i",
+        modules=ROOT / "m",
+    )
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

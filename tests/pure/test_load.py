@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import load
+from lossbench.runs import load
 
 
 def test_what_starting_up_took_is_not_the_workloads(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness import lossmodel, statistics
-from harness.lossmodel import Chain
+from lossbench.proof import statistics
+from lossbench.spec import lossmodel
+from lossbench.spec.lossmodel import Chain
 
 CHAINS = {
     "iid 5 %": lossmodel.iid(0.05),
@@ -61,6 +62,10 @@ def test_a_pattern_can_be_continued_from_where_it_stands() -> None:
 def test_blocks_are_lost_at_the_asked_rate_and_independently_of_order() -> None:
     lost = [
         lossmodel.block_lost(seed=5, step=s, half=h, source=a, destination=b, block=k, loss=0.1)
-        for s in range(50) for h in (0, 1) for a in range(4) for b in range(4) for k in range(5)
-    ]  # fmt: skip
+        for s in range(50)
+        for h in (0, 1)
+        for a in range(4)
+        for b in range(4)
+        for k in range(5)
+    ]
     assert statistics.binomial_two_sided(sum(lost), len(lost), 0.1) > 1e-4

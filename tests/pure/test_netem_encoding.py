@@ -9,16 +9,26 @@ from typing import Any
 import pytest
 from pyroute2.netlink.rtnl.tcmsg import tcmsg
 
-from harness import profile
-from harness.net import kinds
-from harness.net.impair.netem_options import differences, limit_packets, options_of
-from harness.placement import Rule
-from harness.profile import Match
+from lossbench.net.impair.netem.options import differences, limit_packets, options_of
+from lossbench.net.tc import kinds
+from lossbench.spec import profile
+from lossbench.spec.placement import Rule
+from lossbench.spec.profile import Match
 
 ATTRIBUTES = {
-    1: "CORR", 2: "DELAY_DIST", 3: "REORDER", 4: "CORRUPT", 5: "LOSS", 6: "RATE", 7: "ECN", 8: "RATE64",
-    10: "LATENCY64", 11: "JITTER64", 12: "SLOT", 14: "PRNG_SEED",
-}  # fmt: skip
+    1: "CORR",
+    2: "DELAY_DIST",
+    3: "REORDER",
+    4: "CORRUPT",
+    5: "LOSS",
+    6: "RATE",
+    7: "ECN",
+    8: "RATE64",
+    10: "LATENCY64",
+    11: "JITTER64",
+    12: "SLOT",
+    14: "PRNG_SEED",
+}
 U32 = 2**32 - 1
 
 

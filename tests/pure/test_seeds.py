@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness import lossmodel
-from harness.contract import derive_seed
-from harness.experiment import Experiment
-from harness.placement import rules_in_force
-from harness.userfile import check
+from lossbench.contract import derive_seed
+from lossbench.spec import lossmodel
+from lossbench.spec.experiment import Experiment
+from lossbench.spec.placement import rules_in_force
+from lossbench.spec.userfile import check
 
 SEEDS = HOSTS = 64
 

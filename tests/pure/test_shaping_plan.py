@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from harness.experiment import Shaping, TrafficClass
-from harness.net import shaping
+from lossbench.net.tc import shaping
+from lossbench.spec.experiment import Shaping, TrafficClass
 
 WEB = TrafficClass(name="web", dscp=8, share_percent=90, priority=0, queue_kb=150)
 TRAINING = TrafficClass(name="training", ports=(29400,), share_percent=5, priority=7, queue_kb=30)

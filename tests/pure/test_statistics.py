@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness import lossmodel, statistics
+from lossbench.proof import statistics
+from lossbench.spec import lossmodel
 
 
 @pytest.mark.parametrize(

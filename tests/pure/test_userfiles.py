@@ -7,16 +7,27 @@ from typing import Any
 
 import pytest
 
-from harness import experiment, placement, profile
-from harness.errors import ExitCode, UsageError
-from harness.experiment import Experiment
-from harness.placement import Hook
-from harness.userfile import check
+from lossbench.errors import ExitCode, UsageError
+from lossbench.spec import placement, points, profile
+from lossbench.spec.experiment import Experiment
+from lossbench.spec.placement import Hook
+from lossbench.spec.userfile import check
 
 SHIPPED = [
-    "clean", "loss_0p1", "loss_1", "loss_5", "loss_10", "bursty_1", "bursty_5", "dc_tail", "wan_40ms",
-    "wan_40ms_loss_1", "wifi_like", "brownout", "gray_link",
-]  # fmt: skip
+    "clean",
+    "loss_0p1",
+    "loss_1",
+    "loss_5",
+    "loss_10",
+    "bursty_1",
+    "bursty_5",
+    "dc_tail",
+    "wan_40ms",
+    "wan_40ms_loss_1",
+    "wifi_like",
+    "brownout",
+    "gray_link",
+]
 
 
 def write(tmp_path: Path, text: str, name: str = "p.toml") -> str:
@@ -93,7 +104,7 @@ def test_a_trace_file_lies_beside_its_profile(tmp_path: Path) -> None:
         ({"impair": [{"profile": "loss_5", "hosts": ["h9"]}]}, "no such host 'h9'; hosts are h0 to h3"),
         ({"impair": [{"profile": "loss_5", "pairs": [["h0", "x"]]}]}, "no such host 'x'"),
         ({"impair": [{"profile": "loss_5", "from_s": 20, "to_s": 10}]}, "the window from 20.0 to 10.0 is empty"),
-        ({"backend": "xdp"}, "backend"),
+        ({"backend": "no backend!"}, "backend"),
         ({"shaping": {"classes": [{"name": "web", "dscp": 8}]}}, "classes need a rate"),
         (
             {"topology": {"rate_mbit": 10}, "shaping": {"classes": [{"name": "web"}]}},
@@ -123,28 +134,28 @@ def test_set_and_sweep_change_dotted_keys(tmp_path: Path) -> None:
             "mine.toml",
         )
     )
-    points = experiment.points(path, settings=["workload.options.steps=7", "topology.mtu=9000"])
-    assert [(p.impair[0].profile.name, p.topology.hosts) for _, p in points] == [
+    found = points.points(path, settings=["workload.options.steps=7", "topology.mtu=9000"])
+    assert [(p.impair[0].profile.name, p.topology.hosts) for _, p in found] == [
         ("clean", 2),
         ("clean", 4),
         ("loss_1", 2),
         ("loss_1", 4),
     ]
-    assert all(p.workload.options == {"steps": 7} and p.topology.mtu == 9000 for _, p in points)
-    assert points[0][1].name == "mine"
+    assert all(p.workload.options == {"steps": 7} and p.topology.mtu == 9000 for _, p in found)
+    assert found[0][1].name == "mine"
 
 
 @pytest.mark.parametrize("setting", ["nonsense", "impair.5.profile=clean", "impair.x=1", "name.x=1"])
 def test_a_wrong_setting_is_refused(tmp_path: Path, setting: str) -> None:
     path = Path(write(tmp_path, 'name="a"\n[[impair]]\nprofile="loss_5"', "e.toml"))
     with pytest.raises(UsageError):
-        experiment.points(path, settings=[setting])
+        points.points(path, settings=[setting])
 
 
 def test_a_profile_file_is_found_beside_the_experiment(tmp_path: Path) -> None:
     write(tmp_path, 'why="mine"\n[loss]\nmodel="iid"\npercent=3', "mine.toml")
     path = Path(write(tmp_path, '[[impair]]\nprofile="mine.toml"', "e.toml"))
-    ((_, e),) = experiment.points(path, settings=[])
+    ((_, e),) = points.points(path, settings=[])
     assert e.impair[0].profile.mean_loss() == pytest.approx(0.03)
 
 
@@ -220,5 +231,5 @@ def test_a_profile_can_be_written_in_place_and_needs_no_file_later() -> None:
 
 
 def test_every_shipped_suite_is_valid() -> None:
-    for name in experiment.suite_names():
-        assert experiment.points(experiment.find(name), settings=[])
+    for name in points.suite_names():
+        assert points.points(points.find(name), settings=[])

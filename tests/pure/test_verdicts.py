@@ -6,18 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import judge, judge_fault, lossmodel, profile
-from harness.conservation import Between, counted_twice
-from harness.counted import LinkCounts, Position, Queue, Reading, RuleCounters, Sockets
-from harness.errors import NotAbleError
-from harness.evidence import FlowSeen, Seen
-from harness.experiment import Experiment
-from harness.net.impair import registry
-from harness.placement import Hook, Rule
-from harness.profile import Match
-from harness.proof import prove
-from harness.verdict import Finding, Judgement, Status, Verdict
-from harness.watched import Quiet, Watched
+from lossbench.errors import NotAbleError
+from lossbench.net.conservation import Between, counted_twice
+from lossbench.net.counters import LinkCounts, Position, Queue, Reading, RuleCounters, Sockets
+from lossbench.net.impair import registry
+from lossbench.proof import judge, judge_fault
+from lossbench.proof.evidence import FlowSeen, Seen
+from lossbench.proof.prove import prove
+from lossbench.proof.verdict import Finding, Judgement, Status, Verdict
+from lossbench.proof.watched import Quiet, Watched
+from lossbench.spec import lossmodel, profile
+from lossbench.spec.experiment import Experiment
+from lossbench.spec.placement import Hook, Rule
+from lossbench.spec.profile import Match
 
 UP, DOWN = Hook(rank=0, direction="uplink"), Hook(rank=1, direction="downlink")
 RULE = Rule(label="0:loss_5", profile=profile.load("loss_5"), match=Match(), seed=77, block_seed=1)
@@ -137,8 +138,10 @@ def run_of(
     links = {0: replace(h0, **more.pop("h0", {})), 1: replace(h1, **more.pop("h1", {}))}
     return Watched(
         before=Reading(links={0: LinkCounts(sockets=Sockets()), 1: LinkCounts(sockets=Sockets())}),
-        after=Reading(links=links, hooks=hooks), rules={UP: {RULE.label: RULE}} if rules else {}, **more,
-    )  # fmt: skip
+        after=Reading(links=links, hooks=hooks),
+        rules={UP: {RULE.label: RULE}} if rules else {},
+        **more,
+    )
 
 
 def fault_of(watched: Watched, **keys: Any) -> tuple[Status, str]:
@@ -253,8 +256,9 @@ def test_the_workloads_own_numbers_must_fit_the_kernels(
 
 def test_a_fault_that_lapsed_or_never_came_is_unknown() -> None:
     assert fault_of(run_of(10_000, LOST, lapses=["h0 uplink: rule is not attached"]), **TWO) == (
-        Status.UNKNOWN, "h0 uplink: rule is not attached",
-    )  # fmt: skip
+        Status.UNKNOWN,
+        "h0 uplink: rule is not attached",
+    )
     assert fault_of(run_of(10_000, LOST, never=["impair.0 was never in force"]), **TWO)[0] == Status.UNKNOWN
     unread = run_of(10_000, LOST)
     unread.after = None
@@ -269,8 +273,12 @@ def test_a_workload_that_goes_round_the_fault_is_unknown() -> None:
 
 def test_a_rule_that_no_packet_met_is_unknown_although_others_passed() -> None:
     """30 % asked of tcp/8080 and a workload of UDP alone was valid."""
-    asked = {"why": "t", "name": "web", "loss": {"model": "iid", "percent": 30},
-             "match": {"protocol": "tcp", "destination_ports": [8080]}}  # fmt: skip
+    asked = {
+        "why": "t",
+        "name": "web",
+        "loss": {"model": "iid", "percent": 30},
+        "match": {"protocol": "tcp", "destination_ports": [8080]},
+    }
     entry = {"profile": asked}
     keys = {**TWO, "impair": [entry]}
     rule = Rule(label="0:web", profile=experiment(**keys).impair[0].profile, match=Match(), seed=1, block_seed=1)
@@ -378,10 +386,10 @@ ALL = {"netem": None, "ebpf": None, "cbpf": None, "edt": "no fq", "relay": "no t
 def test_netem_is_the_first_choice_unless_the_profile_needs_what_it_lacks(tmp_path: Any) -> None:
     path = tmp_path / "b.toml"
     path.write_text('why="x"\n[loss]\nmodel="block"\npercent=10')
-    assert registry.choose("auto", profiles=[profile.load("loss_5")], rules={}, able=ALL)[0] == "netem"
-    assert registry.choose("auto", profiles=[profile.load(str(path))], rules={}, able=ALL)[0] == "ebpf"
+    assert registry.choose("auto", profiles=[profile.load("loss_5")], rules={}, can=ALL)[0] == "netem"
+    assert registry.choose("auto", profiles=[profile.load(str(path))], rules={}, can=ALL)[0] == "ebpf"
     neither = {**ALL, "netem": "no", "ebpf": "no"}
-    assert registry.choose("auto", profiles=[profile.load("loss_5")], rules={}, able=neither)[0] == "cbpf"
+    assert registry.choose("auto", profiles=[profile.load("loss_5")], rules={}, can=neither)[0] == "cbpf"
 
 
 @pytest.mark.parametrize(
@@ -400,12 +408,12 @@ def test_netem_is_the_first_choice_unless_the_profile_needs_what_it_lacks(tmp_pa
 )
 def test_what_can_not_be_done_is_refused_and_says_who_could(asked: str, name: str, able: Any, words: str) -> None:
     with pytest.raises(NotAbleError) as caught:
-        registry.choose(asked, profiles=[profile.load(name)], rules={}, able=able)
+        registry.choose(asked, profiles=[profile.load(name)], rules={}, can=able)
     assert words in str(caught.value) and caught.value.exit_code == 4
 
 
 def test_one_reason_for_several_backends_is_said_once() -> None:
     able = {**dict.fromkeys(ALL, "not permitted, needs root"), "netem": "this kernel has no sch_netem"}
     with pytest.raises(NotAbleError) as caught:
-        registry.choose("auto", profiles=[profile.load("loss_5")], rules={}, able=able)
+        registry.choose("auto", profiles=[profile.load("loss_5")], rules={}, can=able)
     assert str(caught.value).count("needs root") == 1 and "ebpf, cbpf, edt, relay: not permitted" in str(caught.value)

@@ -15,22 +15,54 @@ Row = Callable[[dict[str, Any], int], dict[str, Any]]
 
 def session(**changes: Any) -> dict[str, Any]:
     git = {"commit": "d" * 40, "dirty": False}
-    return {"started": "2026-11-15T10:00:00+0000", "command": ["lossbench", "run", "made"], "git": git,
-            "machine": MACHINE, "gpus": [], **changes}  # fmt: skip
+    return {
+        "started": "2026-11-15T10:00:00+0000",
+        "command": ["lossbench", "run", "made"],
+        "git": git,
+        "machine": MACHINE,
+        "gpus": [],
+        **changes,
+    }
 
 
 def summary(point: dict[str, Any], seed: int, rows: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
     columns = {"fault": "valid", "timing": "valid", "outcome": "valid"}
-    return {"point": point, "seed": seed, "dir": "-", "backend": "ebpf", "hosts": 4, "profiles": ["loss_10"],
-            "asked_loss": [0.1], "kernel": {"seen": 100, "dropped": 10, "loss": 0.1},
-            "receiver": {"sent": 100, "missing": 10, "loss": 0.1}, "verdict": "valid", "columns": columns,
-            "reasons": {name: [f"{name} is well"] for name in columns}, "marks": [], "warnings": [], "workload": {},
-            "rows": rows, "duration_s": 1.5, "seeds_version": 2, "not_judged": [],
-            "met": {"packets": 1000, "rule_loss": 0.1, "queue_loss": 0, "elsewhere_loss": 0}, **changes}  # fmt: skip
+    return {
+        "point": point,
+        "seed": seed,
+        "dir": "-",
+        "backend": "ebpf",
+        "hosts": 4,
+        "profiles": ["loss_10"],
+        "asked_loss": [0.1],
+        "kernel": {"seen": 100, "dropped": 10, "loss": 0.1},
+        "receiver": {"sent": 100, "missing": 10, "loss": 0.1},
+        "verdict": "valid",
+        "columns": columns,
+        "reasons": {name: [f"{name} is well"] for name in columns},
+        "marks": [],
+        "warnings": [],
+        "workload": {},
+        "rows": rows,
+        "duration_s": 1.5,
+        "seeds_version": 2,
+        "not_judged": [],
+        "met": {"packets": 1000, "rule_loss": 0.1, "queue_loss": 0, "elsewhere_loss": 0},
+        **changes,
+    }
 
 
-def suite(folder: Path, points: list[dict[str, Any]], seeds: int, row: Row, *, name: str = "made",
-          run_id: str = "abc123", options: dict[str, Any] | None = None, **changes: Any) -> Path:  # fmt: skip
+def suite(
+    folder: Path,
+    points: list[dict[str, Any]],
+    seeds: int,
+    row: Row,
+    *,
+    name: str = "made",
+    run_id: str = "abc123",
+    options: dict[str, Any] | None = None,
+    **changes: Any,
+) -> Path:
     """One row for each run; `changes` go into every summary."""
     place = folder / f"20261115-100000_{name}_{run_id}"
     plan = [(point, seed) for point in points for seed in range(seeds)]
@@ -39,8 +71,10 @@ def suite(folder: Path, points: list[dict[str, Any]], seeds: int, row: Row, *, n
     planned = [
         {"number": n, "point": point, "seed": seed, "experiment": experiment} for n, (point, seed) in enumerate(plan)
     ]
-    write(place / "suite.json", {"format": 1, "run_id": run_id, "suite": name, "why": "a test", "sessions": [session()],
-                                 "plan": planned})  # fmt: skip
+    write(
+        place / "suite.json",
+        {"format": 1, "run_id": run_id, "suite": name, "why": "a test", "sessions": [session()], "plan": planned},
+    )
     rows = []
     for number, (point, seed) in enumerate(plan):
         found = row(point, seed)

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import provenance
-from harness.report import compare
-from harness.report.differences import difference_cell
-from harness.report.index import read_suite
-from harness.report.inference import paired
+from lossbench.report import compare
+from lossbench.report.inference import paired
+from lossbench.report.tables.differences import difference_cell
+from lossbench.results import provenance
+from lossbench.results.index import read_suite
 
 from . import made
 
@@ -106,7 +106,7 @@ def test_points_that_only_one_has_are_named(tmp_path: Path) -> None:
 def test_the_command_says_it_in_80_columns(tmp_path: Path) -> None:
     made.suite(tmp_path, POINTS, 5, row_of(0), run_id="aaaaaa")
     made.suite(tmp_path, POINTS, 5, row_of(0.2), run_id="bbbbbb")
-    command = [sys.executable, "-m", "harness.cli.main", "compare", "aaaaaa", "bbbbbb", "--in", str(tmp_path)]
+    command = [sys.executable, "-m", "lossbench.cli.main", "compare", "aaaaaa", "bbbbbb", "--in", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "spec: no difference" in done.stdout and "*" in done.stdout

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import samples
-from harness.errors import UsageError
-from harness.report import index
+from lossbench.errors import UsageError
+from lossbench.results import index, samples
 
 from . import made
 
@@ -25,7 +24,7 @@ def row(point: dict[str, Any], seed: int) -> dict[str, Any]:
 
 
 def lossbench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "harness.cli.main", *arguments]
+    command = [sys.executable, "-m", "lossbench.cli.main", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
@@ -157,9 +156,13 @@ def test_a_run_of_another_point_is_not_taken_for_the_planned_one(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [(["--html", "x.html"], "which results?"), (["made", "--suite", "x"], "are for the list"),
-     (["made", "--html", "."], "is a folder"), (["made", "--plots", __file__], "is a file")],
-)  # fmt: skip
+    [
+        (["--html", "x.html"], "which results?"),
+        (["made", "--suite", "x"], "are for the list"),
+        (["made", "--html", "."], "is a folder"),
+        (["made", "--plots", __file__], "is a file"),
+    ],
+)
 def test_options_that_would_do_nothing_are_refused(options: list[str], words: str, tmp_path: Path) -> None:
     made.suite(tmp_path, POINTS, 1, row)
     done = lossbench("report", *options, "--in", str(tmp_path))

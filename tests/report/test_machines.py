@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 
-from harness import experiment, junit, schemas
-from harness.results import RunSummary
-from harness.suite import Planned, plan_of
+from lossbench import api
+from lossbench.report import junit
+from lossbench.results.models import RunSummary
+from lossbench.runs.suite import Planned, plan_of
+from lossbench.spec import points
+from lossbench.spec.experiment import Experiment
 from tests.pure.test_architecture import ROOT
 
 from . import made
@@ -27,44 +30,48 @@ def row(point: dict[str, Any], seed: int) -> dict[str, Any]:
     return {"train_loss": 1.0 + seed}
 
 
-@pytest.mark.parametrize("path", sorted(experiment.SUITES.glob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(points.SUITES.glob("*.toml")), ids=lambda path: path.stem)
 def test_every_suite_that_comes_along_fits_the_schema_of_experiments(path: Path) -> None:
-    jsonschema.validate(tomllib.loads(path.read_text()), schemas.of("experiment"))
+    jsonschema.validate(tomllib.loads(path.read_text()), api.schema("experiment"))
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "netem_profiles").glob("*.toml")), ids=lambda path: path.stem)
 def test_every_profile_fits_the_schema_of_profiles(path: Path) -> None:
     data = {"name": path.stem, **tomllib.loads(path.read_text())}
-    jsonschema.validate(data, schemas.of("profile"))
+    jsonschema.validate(data, api.schema("profile"))
 
 
 def test_a_typo_does_not_fit() -> None:
     with pytest.raises(jsonschema.ValidationError, match="hostz"):
-        jsonschema.validate({"topology": {"hostz": 3}}, schemas.of("experiment"))
+        jsonschema.validate({"topology": {"hostz": 3}}, api.schema("experiment"))
 
 
 def test_results_fit_their_schemas(tmp_path: Path) -> None:
     place = made.suite(tmp_path, [{"a": 1}], 2, row)
-    jsonschema.validate(json.loads((place / "suite.json").read_text()), schemas.of("suite"))
-    jsonschema.validate(json.loads((place / "summary.json").read_text()), schemas.of("result"))
-    jsonschema.validate(json.loads((place / "000" / "summary.json").read_text()), schemas.of("run"))
+    jsonschema.validate(json.loads((place / "suite.json").read_text()), api.schema("suite"))
+    jsonschema.validate(json.loads((place / "summary.json").read_text()), api.schema("result"))
+    jsonschema.validate(json.loads((place / "000" / "summary.json").read_text()), api.schema("run"))
     with pytest.raises(ValueError, match="verdict"):
         RunSummary.model_validate(made.summary({}, 0, [], verdict="fine"))
 
 
-@pytest.mark.parametrize("name", experiment.suite_names())
+@pytest.mark.parametrize("name", points.suite_names())
 def test_a_plan_read_back_from_disk_is_the_plan_that_was_written(name: str) -> None:
     """That is what resuming and replaying stand on."""
     for full in (False, True):
         try:
-            plan = plan_of(experiment.points(experiment.find(name), settings=[], full=full), seeds=2)
+            plan = plan_of(points.points(points.find(name), settings=[], full=full), seeds=2)
         except Exception as error:  # noqa: BLE001 - a suite without a full form
             assert "no full form" in str(error)
             continue
         for one in plan:
             told = json.loads(json.dumps(one.as_json()))
-            again = Planned(number=one.number, chosen=told["point"], seed=told["seed"],
-                            experiment=experiment.Experiment.model_validate(told["experiment"]))  # fmt: skip
+            again = Planned(
+                number=one.number,
+                chosen=told["point"],
+                seed=told["seed"],
+                experiment=Experiment.model_validate(told["experiment"]),
+            )
             assert again.experiment == one.experiment and again.as_json() == told
 
 
@@ -75,7 +82,9 @@ def test_junit_tells_failed_from_unknown(tmp_path: Path) -> None:
         one = found["summary"][number]
         one |= {"verdict": word, "columns": {"fault": "valid", "timing": "valid", "outcome": word}}
         one["reasons"]["outcome"] = [f"because & <{word}>"]
-    junit.write([("made", found["summary"])], tmp_path / "out" / "junit.xml")
+    junit.write(
+        [("made", [RunSummary.model_validate(one) for one in found["summary"]])], tmp_path / "out" / "junit.xml"
+    )
     (suite,) = ET.parse(tmp_path / "out" / "junit.xml").getroot()
     assert (suite.get("tests"), suite.get("failures"), suite.get("errors")) == ("3", "1", "1")
     bad = {case.get("name"): [child.tag for child in case if child.tag != "system-out"] for case in suite}
@@ -86,7 +95,7 @@ def test_junit_tells_failed_from_unknown(tmp_path: Path) -> None:
 def test_a_step_summary_is_written_where_github_wants_it(tmp_path: Path) -> None:
     made.suite(tmp_path, [{"a": 1}], 2, row)
     target = tmp_path / "summary.md"
-    command = [sys.executable, "-m", "harness.cli.main", "report", "made", "--in", str(tmp_path), "--github-summary"]
+    command = [sys.executable, "-m", "lossbench.cli.main", "report", "made", "--in", str(tmp_path), "--github-summary"]
     environment = {**os.environ, "GITHUB_STEP_SUMMARY": str(target)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -99,8 +108,8 @@ def test_a_step_summary_is_written_where_github_wants_it(tmp_path: Path) -> None
 def test_runs_that_did_not_end_are_errors_in_junit(tmp_path: Path) -> None:
     place = made.suite(tmp_path, [{"a": 1}], 4, row)
     (place / "002" / "summary.json").unlink()
-    command = [sys.executable, "-m", "harness.cli.main", "report", "made", "--in", str(tmp_path), "--junit", "v.xml"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "lossbench.cli.main", "report", "made", "--in", str(tmp_path), "--junit", "v.xml"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / ".package")}
     assert subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=120).returncode == 0
     (suite,) = ET.parse(tmp_path / "v.xml").getroot()
     assert (suite.get("tests"), suite.get("errors")) == ("4", "1")
@@ -108,6 +117,6 @@ def test_runs_that_did_not_end_are_errors_in_junit(tmp_path: Path) -> None:
 
 def test_junit_stays_xml_whatever_a_log_says(tmp_path: Path) -> None:
     one = made.summary({"a": 1}, 0, [], verdict="failed", columns={"outcome": "failed"})
-    one["reasons"] = {"outcome": ["rank 1: \x1b[31mred\x00 \udcff"]}
-    junit.write([("made", [one])], tmp_path / "v.xml")
+    said = {"reasons": {"outcome": ["rank 1: \x1b[31mred\x00 \udcff"]}}
+    junit.write([("made", [RunSummary.model_validate(one).model_copy(update=said)])], tmp_path / "v.xml")
     assert "red" in str(ET.parse(tmp_path / "v.xml").getroot()[0][0][0].get("message"))

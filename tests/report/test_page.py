@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import lossmodel, proof, statistics
-from harness.report import canvas, distributions, page, paper
-from harness.report.content import Content, gather
-from harness.report.figures import all_pictures
-from harness.report.index import read_suite
+from lossbench.proof import prove, statistics
+from lossbench.report import page
+from lossbench.report.content import Content, gather
+from lossbench.report.plots import canvas, distributions, paper
+from lossbench.report.plots.figures import all_pictures
+from lossbench.results.index import read_suite
+from lossbench.spec import lossmodel
 
 from . import made
 
@@ -37,8 +39,13 @@ def full(folder: Path) -> Content:
         run = place / f"{number:03d}"
         made.steps(run, [2.0 / (1 + n) for n in range(40)])
         made.samples(run, "step_ms", np.random.default_rng(number).exponential(5, size=500))
-        proof = {"rule": "0:loss_10", "burst_seen": 1.1, "burst_asked": 1.11, "burst_counts": [90, 9, 1],
-                 "burst_shares": [0.9, 0.09, 0.01]}  # fmt: skip
+        proof = {
+            "rule": "0:loss_10",
+            "burst_seen": 1.1,
+            "burst_asked": 1.11,
+            "burst_counts": [90, 9, 1],
+            "burst_shares": [0.9, 0.09, 0.01],
+        }
         made.write(run / "proof.json", {"rows": [proof]})
     bad = json.loads((place / "004" / "summary.json").read_text())
     bad |= {"verdict": "failed", "columns": {"fault": "valid", "timing": "unknown", "outcome": "failed"}}
@@ -145,13 +152,19 @@ def test_asked_bursts_are_summed_to_one_length_and_each_pattern_counts_once(tmp_
     for number in range(3):
         missing = lossmodel.predict(chain, seed=min(number, 1), count=4000)  # the last repeats the one before
         runs = statistics.bursts(missing)
-        rows = [{"rule": "0:bursty_5", "burst_counts": proof._histogram(runs), "pattern": min(number, 1),
-                 "burst_shares": proof._asked_histogram(chain)}]  # fmt: skip
+        rows = [
+            {
+                "rule": "0:bursty_5",
+                "burst_counts": prove._histogram(runs),
+                "pattern": min(number, 1),
+                "burst_shares": prove._asked_histogram(chain),
+            }
+        ]
         made.write(place / f"{number:03d}" / "proof.json", {"rows": rows})
     ((counts, asked),) = distributions.burst_lengths(gather(read_suite(place))).values()
     both = [statistics.bursts(lossmodel.predict(chain, seed=seed, count=4000)) for seed in (0, 1)]
     assert counts.sum() == sum(map(len, both))
-    assert len(counts) == len(asked) == proof.LONGEST_BURST and asked.sum() == pytest.approx(counts.sum(), rel=1e-4)
+    assert len(counts) == len(asked) == prove.LONGEST_BURST and asked.sum() == pytest.approx(counts.sum(), rel=1e-4)
     assert asked[15] == pytest.approx(counts.sum() * lossmodel.burst_lengths(chain, up_to=16)[15], rel=1e-3)
 
 
@@ -175,10 +188,18 @@ def test_plots_are_saved_as_vector_and_png(tmp_path: Path) -> None:
 
 def look(page_file: Path, shot: Path, width: int, height: int) -> subprocess.CompletedProcess[str]:
     command = [
-        str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-        f"--screenshot={shot}", f"--window-size={width},{height}", "--enable-logging=stderr",
-        f"--user-data-dir={shot.parent / 'profile'}", page_file.as_uri(),
-    ]  # fmt: skip
+        str(BROWSER),
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--no-first-run",
+        f"--screenshot={shot}",
+        f"--window-size={width},{height}",
+        "--enable-logging=stderr",
+        f"--user-data-dir={shot.parent / 'profile'}",
+        page_file.as_uri(),
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 

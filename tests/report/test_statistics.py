@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from harness import measures
-from harness.report import inference
-from harness.report.inference import corrected, estimate, paired, percentile, unpaired
+from lossbench.report import inference
+from lossbench.report.inference import corrected, estimate, paired, percentile, unpaired
+from lossbench.results import measures
 
 
 def test_an_interval_is_the_t_interval() -> None:

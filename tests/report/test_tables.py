@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from harness.errors import UsageError
-from harness.report import tables
-from harness.report.content import Content, gather
-from harness.report.index import read_suite
+from lossbench.errors import UsageError
+from lossbench.report.content import Content, gather
+from lossbench.report.tables import table as tables
+from lossbench.results.index import read_suite
 
 from . import made
 
@@ -128,13 +128,21 @@ def test_requests_are_events_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "units", "void"),
     [
-        ("wall_s", {}, True), ("seconds", {}, True), ("throughput", {}, True), ("ms_step", {}, True),
-        ("gain", {}, False), ("gain", {"gain": "s"}, True), ("gain", {"gain": "seconds"}, True),
+        ("wall_s", {}, True),
+        ("seconds", {}, True),
+        ("throughput", {}, True),
+        ("ms_step", {}, True),
+        ("gain", {}, False),
+        ("gain", {"gain": "s"}, True),
+        ("gain", {"gain": "seconds"}, True),
         ("gain", {"gain": "req/sec"}, True),
-        ("wall_s", {"wall_s": "odd"}, True), ("served", {"served": "1/s"}, True), ("forms", {}, False),
-        ("ms_of_text", {"ms_of_text": ""}, False), ("accuracy", {}, False),
+        ("wall_s", {"wall_s": "odd"}, True),
+        ("served", {"served": "1/s"}, True),
+        ("forms", {}, False),
+        ("ms_of_text", {"ms_of_text": ""}, False),
+        ("accuracy", {}, False),
     ],
-)  # fmt: skip
+)
 def test_a_number_is_a_time_by_its_declared_unit_else_by_its_name(
     name: str, units: dict[str, str], void: bool, tmp_path: Path
 ) -> None:
@@ -229,8 +237,9 @@ def test_points_called_alike_stay_apart(tmp_path: Path) -> None:
 
     found = gather(read_suite(made.suite(tmp_path, points, 3, row)))
     assert {name: cell.text for name, cell in cells(table(found, "results"), "train_loss").items()} == {
-        "x 5 (1)": "1", "x 5 (2)": "9",
-    }  # fmt: skip
+        "x 5 (1)": "1",
+        "x 5 (2)": "9",
+    }
 
 
 def test_two_rows_called_alike_are_both_shown(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import workloads.collective
+import lossbench.workloads.collective
 
 warnings.filterwarnings("ignore", category=FutureWarning)  # torch 2.13 renamed the flat forms; both names are meant
 DEVICE = torch.device(sys.argv[1] if len(sys.argv) > 1 else "cpu")
@@ -116,7 +116,7 @@ def several_in_flight(world: int) -> None:
 
 def main() -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("lossy", pg_options=workloads.collective.Policy.from_environment())
+    dist.init_process_group("lossy", pg_options=lossbench.workloads.collective.Policy.from_environment())
     rank, world = dist.get_rank(), dist.get_world_size()
     reductions(rank, world)
     moves(rank, world)

@@ -12,8 +12,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from workloads.collective.group import LossyGroup
-from workloads.transport.policy import Policy
+from lossbench.workloads.collective.group import LossyGroup
+from lossbench.workloads.transport.policy import Policy
 
 
 def main() -> None:

@@ -10,17 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness import machine, run
-from harness.experiment import Experiment
-from harness.userfile import check
+from lossbench.net.kernel import Kernel
+from lossbench.runs import run
+from lossbench.spec.experiment import Experiment
+from lossbench.spec.userfile import check
 
 HERE = Path(__file__).parent
+PATHS = f"{HERE.parent.parent}/.package:{HERE.parent.parent}"
 pytestmark = pytest.mark.training
 
 
 def torchrun(*arguments: str, world: int = 3, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}", *arguments]
-    variables = {**os.environ, "PYTHONPATH": str(HERE.parent.parent), "OMP_NUM_THREADS": "1", **environment}
+    variables = {**os.environ, "PYTHONPATH": PATHS, "OMP_NUM_THREADS": "1", **environment}
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=200, check=False)
 
 
@@ -41,11 +43,13 @@ def experiment(script: str, profile: str, **options: object) -> Experiment:
     return check(
         Experiment,
         {
-            "name": "test", "topology": {"hosts": 3}, "impair": [{"profile": profile}],
+            "name": "test",
+            "topology": {"hosts": 3},
+            "impair": [{"profile": profile}],
             "workload": {"command": ["python", str(HERE / script)], "options": options, "time_limit_s": 200},
         },
         origin="test",
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.netns
@@ -57,18 +61,22 @@ def test_unchanged_training_lives_with_ten_percent_loss(
     if policy and wrapper != "fsdp":
         pytest.skip("stale gathers concern FSDP alone: by design")
     monkeypatch.setenv("LOSSBENCH_POLICY", policy)
-    monkeypatch.setenv("PYTHONPATH", str(HERE.parent.parent))
+    monkeypatch.setenv("PYTHONPATH", PATHS)
     result = run.execute(
-        experiment("toy.py", "loss_10", wrapper=wrapper), seed=1, chosen={}, folder=tmp_path / "run",
-        kernel=machine.look(), progress=lambda _: None,
-    )  # fmt: skip
+        experiment("toy.py", "loss_10", wrapper=wrapper),
+        seed=1,
+        chosen={},
+        folder=tmp_path / "run",
+        kernel=Kernel.tried(),
+        progress=lambda _: None,
+    )
     assert result.verdict.columns["fault"].status == 0, result.verdict.columns["fault"].reasons()
     assert result.verdict.columns["outcome"].status == 0, result.verdict.columns["outcome"].reasons()
-    for summary in result.summaries:
+    for summary in result.watched.summaries:
         assert 0.08 < summary["lost"] / summary["data_expected"] < 0.12, "packets were really lost"
         parameters = 64 * 256 + 256 * 256 + 256 * 4
         assert summary["payload_bytes"] > 150 * 4 * parameters * 0.5, "the gradients went the lossy way"
         assert summary["lossy"] < 0.6 * summary["first_lossy"], "it learns"
-    gap = np.mean([s["lossy"] / s["gloo"] - 1 for s in result.summaries])
+    gap = np.mean([s["lossy"] / s["gloo"] - 1 for s in result.watched.summaries])
     print(f"{wrapper} {policy}: final loss {gap:+.1%} against reliable")
     assert gap < 0.5

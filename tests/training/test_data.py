@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from workloads.data import fetch
-from workloads.data.batches import Batches
-from workloads.data.fetch import DataError, File, Source, read
-from workloads.data.sets import SETS, load
-from workloads.training.tasks import spans
+from lossbench.workloads.training.data import fetch
+from lossbench.workloads.training.data.batches import Batches
+from lossbench.workloads.training.data.fetch import DataError, File, Source, read
+from lossbench.workloads.training.data.sets import SETS, load
+from lossbench.workloads.training.tasks import spans
 
 pytestmark = pytest.mark.training
 CPU = torch.device("cpu")

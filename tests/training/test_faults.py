@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from harness.enter import hosts_file, stepper
-from harness.net.network import Network
-from harness.topology import Host
+from lossbench.net.host.enter import hosts_file
+from lossbench.net.star.network import StarNetwork
+from lossbench.spec.topology import Topology
 from tests.netns.conftest import Build, build  # noqa: F401 - the fixture
 
 HERE = Path(__file__).parent
@@ -26,29 +26,36 @@ WORLD = 3
 class Loop:
     """The ranks of tests/training/loop.py."""
 
-    def __init__(self, network: Network, folder: Path, deadline_ms: int, **each: dict[int, str]) -> None:
+    def __init__(self, network: StarNetwork, folder: Path, deadline_ms: int, **each: dict[int, str]) -> None:
         (folder / "hosts").write_text(hosts_file(network.experiment.topology), encoding="ascii")
         self.logs = [folder / f"rank{rank}.log" for rank in range(WORLD)]
         self.processes = []
         for rank, log in enumerate(self.logs):
             variables = {
-                **os.environ, "RANK": str(rank), "WORLD_SIZE": str(WORLD), "MASTER_ADDR": Host(rank=0).control_ipv4,
-                "MASTER_PORT": "29500", "LOSSBENCH_ADDRESSES": ",".join(Host(rank=r).ipv4 for r in range(WORLD)),
-                "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent.parent),
+                **os.environ,
+                "RANK": str(rank),
+                "WORLD_SIZE": str(WORLD),
+                "MASTER_ADDR": Topology().all_hosts()[0].control_ipv4,
+                "MASTER_PORT": "29500",
+                "LOSSBENCH_ADDRESSES": ",".join(h.ipv4 for h in Topology(hosts=WORLD).all_hosts()),
+                "GLOO_SOCKET_IFNAME": "eth0",
+                "OMP_NUM_THREADS": "1",
+                "PYTHONPATH": f"{HERE.parent.parent}/.package:{HERE.parent.parent}",
                 "LOSSBENCH_RANKS_HERE": str(WORLD),
                 "LOSSBENCH_POLICY": f"deadline_min_ms={deadline_ms // 2},deadline_max_ms={deadline_ms},timeout_s=20",
                 **{name: values[rank] for name, values in each.items() if rank in values},
-            }  # fmt: skip
-            step_in = stepper(
-                namespace=network.star.namespace(f"h{rank}"), host=f"h{rank}", hosts_path=folder / "hosts", mortal=True
-            )
+            }
+            step_in = network.star.place(f"h{rank}").stepper(folder / "hosts", mortal=True)
             with open(log, "wb") as output:
                 self.processes.append(
                     subprocess.Popen(
-                        [sys.executable, str(HERE / "loop.py")], env=variables, preexec_fn=step_in, stdout=output,
+                        [sys.executable, str(HERE / "loop.py")],
+                        env=variables,
+                        preexec_fn=step_in,
+                        stdout=output,
                         stderr=subprocess.STDOUT,
                     )
-                )  # fmt: skip
+                )
 
     def calls(self, rank: int) -> list[tuple[int, float, float, bool]]:
         """(number, milliseconds, share that arrived, right) of each call that ended."""

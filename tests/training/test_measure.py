@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.training.workers import simulated, together
-from workloads import sync
-from workloads.sync.simulated import Rule
-from workloads.training.crew import LocalControl, LocalTable
-from workloads.training.measure import (
+from lossbench.workloads import sync
+from lossbench.workloads.sync.channels.simulated import Rule
+from lossbench.workloads.training.crew import LocalControl, LocalTable
+from lossbench.workloads.training.measure import (
     DriftMeter,
     exact_limit,
     exact_owner_limit,
@@ -18,6 +17,7 @@ from workloads.training.measure import (
     predicted,
     stated_limit,
 )
+from tests.training.workers import simulated, together
 
 pytestmark = pytest.mark.training
 SIZE, WORLD = 12_000, 6
@@ -73,11 +73,7 @@ def test_the_prediction_knows_a_constant_mean_update() -> None:
 
 @pytest.mark.parametrize(
     ("normaliser", "scale", "own_weight"),
-    [
-        ("count", 1.0, (1 - 0.2**WORLD) / (WORLD * 0.8) - 1 / WORLD),
-        ("world", None, 0.0),
-        ("expected", 1.0, 0.0),
-    ],
+    [("count", 1.0, (1 - 0.2**WORLD) / (WORLD * 0.8) - 1 / WORLD), ("world", None, 0.0), ("expected", 1.0, 0.0)],
 )
 def test_gradients_are_biased_as_predicted(normaliser: str, scale: float | None, own_weight: float) -> None:
     """20 % loss. `world` shrinks what others sent by (1-p); `count` gives the own gradient too much weight."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from workloads.models import MODELS, ModelError, build
-from workloads.models.llama import SHAPES, Llama, Shape, angles, rotated
-from workloads.models.resnet import ResNet
+from lossbench.workloads.training.models import MODELS, ModelError, build
+from lossbench.workloads.training.models.llama import SHAPES, Llama, Shape, angles, rotated
+from lossbench.workloads.training.models.resnet import ResNet
 
 pytestmark = pytest.mark.training
 IMAGES = {"channels": 3, "side": 32, "classes": 10}

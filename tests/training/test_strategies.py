@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
+from lossbench.workloads import sync
+from lossbench.workloads.sync.channels.simulated import Rule
+from lossbench.workloads.sync.vectors.flat import Flat
+from lossbench.workloads.sync.vectors.shards import cut
 from tests.training.workers import batch, over_loopback, simulated, small_model, together
-from workloads import sync
-from workloads.sync.flat import Flat
-from workloads.sync.shards import cut
-from workloads.sync.simulated import Rule
 
 pytestmark = pytest.mark.training
 WORLD, STEPS = 4, 6

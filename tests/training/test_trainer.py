@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from harness.contract import Door
-from workloads.training.__main__ import Trainer
+from lossbench.contract import Door
+from lossbench.workloads.training.__main__ import Trainer
 
 pytestmark = pytest.mark.training
 ROOT = Path(__file__).resolve().parents[2]
@@ -56,9 +56,14 @@ def test_stacked_workers_train_as_workers_one_by_one(data: str, model: str, tmp_
 
 @pytest.mark.parametrize(
     ("data", "model", "measure"),
-    [("digits", "mlp", "accuracy"), ("digits32", "resnet8", "accuracy"), ("pydoc", "llama_200k", "perplexity"),
-     ("snips_small", "tagger_small", "slot_f1"), ("random_walk", "mlp", "")],
-)  # fmt: skip
+    [
+        ("digits", "mlp", "accuracy"),
+        ("digits32", "resnet8", "accuracy"),
+        ("pydoc", "llama_200k", "perplexity"),
+        ("snips_small", "tagger_small", "slot_f1"),
+        ("random_walk", "mlp", ""),
+    ],
+)
 def test_every_kind_of_task_trains_and_is_judged(data: str, model: str, measure: str, tmp_path: Path) -> None:
     trained(tmp_path, data=data, model=model, steps=4, window=16, walk_size=2000)
     (row,) = records(tmp_path, 0, "row")
@@ -85,7 +90,7 @@ def test_learning_really_happens(tmp_path: Path) -> None:
 
 def test_statistics_of_batchnorm_are_those_of_the_model_that_is_judged(tmp_path: Path) -> None:
     """Running statistics spoiled on purpose do not change the judgement."""
-    from workloads.training.evaluate import judge
+    from lossbench.workloads.training.evaluate import judge
 
     trainer = trained(tmp_path, data="digits32", model="resnet8", steps=3)
     seat, job = trainer.seats[0], trainer.job
@@ -140,8 +145,8 @@ def outside(tmp_path: Path, world: int = 2, records_path: str = "", **options: A
     ]
     (tmp_path / "seats.json").write_text(json.dumps(seats))
     variables = {"LOSSBENCH_SPEC": str(tmp_path / "options.json"), "LOSSBENCH_SEATS": str(tmp_path / "seats.json")}
-    env = {**os.environ, **variables, "RANK": "0", "WORLD_SIZE": str(world), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "workloads.training"]
+    env = {**os.environ, **variables, "RANK": "0", "WORLD_SIZE": str(world), "PYTHONPATH": str(ROOT / ".package")}
+    command = [sys.executable, "-m", "lossbench.workloads.training"]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -189,15 +194,17 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "expected"),
-    [({"stepz": 3}, "workload.options.stepz: Extra inputs are not permitted; known are strategy,"),
-     ({"steps": 0}, "workload.options.steps: Input should be greater than or equal to 1"),
-     ({"strategy": "rsp"}, "no strategy 'rsp'; known are none, reliable"),
-     ({"data": "cifar"}, "no data set 'cifar': known are digits"),
-     ({"model": "resnet20", "data": "pydoc"}, "model 'resnet20' is for images, this data is text"),
-     ({"strategy": "ddp"}, "strategy ddp needs one process per rank"),
-     ({"engine": "graph", "device": "cpu"}, "engine graph needs a GPU"),
-     ({"batch": 5000}, "too few for 2 ranks"),
-     ({"resume": True}, "give checkpoint_dir, the folder to resume from")],
-)  # fmt: skip
+    [
+        ({"stepz": 3}, "workload.options.stepz: Extra inputs are not permitted; known are strategy,"),
+        ({"steps": 0}, "workload.options.steps: Input should be greater than or equal to 1"),
+        ({"strategy": "rsp"}, "no strategy 'rsp'; known are none, reliable"),
+        ({"data": "cifar"}, "no data set 'cifar': known are digits"),
+        ({"model": "resnet20", "data": "pydoc"}, "model 'resnet20' is for images, this data is text"),
+        ({"strategy": "ddp"}, "strategy ddp needs one process per rank"),
+        ({"engine": "graph", "device": "cpu"}, "engine graph needs a GPU"),
+        ({"batch": 5000}, "too few for 2 ranks"),
+        ({"resume": True}, "give checkpoint_dir, the folder to resume from"),
+    ],
+)
 def test_a_wrong_option_is_one_clear_line(options: dict[str, Any], expected: str, tmp_path: Path) -> None:
     assert expected in last_line(outside(tmp_path, **options))

@@ -15,8 +15,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-import workloads.collective  # noqa: F401 - registers the backend
-from harness.contract import Door
+import lossbench.workloads.collective  # noqa: F401 - registers the backend
+from lossbench.contract import Door
 
 WIDTH, CLASSES, BATCH = 64, 4, 32
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from harness.contract import Door
-from workloads.sync.genuine import Genuine
-from workloads.sync.simulated import Medium, Rule, Simulated
-from workloads.transport.policy import Policy
+from lossbench.contract import Door
+from lossbench.workloads.sync.channels.genuine import Genuine
+from lossbench.workloads.sync.channels.simulated import Medium, Rule, Simulated
+from lossbench.workloads.transport.policy import Policy
 
 
 def simulated(world: int, *rules: Rule, seed: int = 0) -> list[Callable[[], Any]]:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from workloads.collective.reduce import Group
-from workloads.transport import native
-from workloads.transport.meeting import meet
-from workloads.transport.policy import Policy
+from lossbench.workloads.collective.reduce import Group
+from lossbench.workloads.transport.meeting import meet
+from lossbench.workloads.transport.native import native
+from lossbench.workloads.transport.policy import Policy
 
 
 class Store:
@@ -57,9 +57,12 @@ Make = Callable[..., Ranks]
 
 
 def make_ranks(
-    world: int, *, policy: Policy | None = None, addresses: list[str] | None = None,
+    world: int,
+    *,
+    policy: Policy | None = None,
+    addresses: list[str] | None = None,
     inside: Callable[[int], Any] | None = None,
-) -> Ranks:  # fmt: skip
+) -> Ranks:
     """`inside(rank)`: a context in which that rank's socket is opened."""
     store, groups = Store(), [None] * world  # type: ignore[list-item]
     errors: list[BaseException] = []

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from workloads.collective import exchange
-from workloads.collective.reduce import Group, all_gather, all_reduce, reduce_scatter
-from workloads.transport.codec import CODECS, Codec
-from workloads.transport.policy import Policy
+from lossbench.workloads.collective import exchange
+from lossbench.workloads.collective.reduce import Group, all_gather, all_reduce, reduce_scatter
+from lossbench.workloads.transport.packet.codec import CODECS, Codec
+from lossbench.workloads.transport.policy import Policy
 
 from .conftest import Make
 
@@ -50,8 +50,7 @@ def test_short_floats_are_summed_in_float32_and_rounded_once(ranks: Make, name: 
 
 
 @pytest.mark.parametrize(
-    ("op", "reduce"),
-    [("max", np.max), ("min", np.min), ("product", np.prod), ("sum", np.sum), ("avg", np.mean)],
+    ("op", "reduce"), [("max", np.max), ("min", np.min), ("product", np.prod), ("sum", np.sum), ("avg", np.mean)]
 )
 def test_what_must_arrive_does(ranks: Make, op: str, reduce: object) -> None:
     """Integers and doubles, reliably."""

@@ -13,14 +13,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.contract import HEADER_BYTES, Header
+from lossbench.contract import HEADER_BYTES, Header
+from lossbench.workloads.collective import exchange, halves
+from lossbench.workloads.collective.reduce import Group, all_reduce
+from lossbench.workloads.transport import meeting
+from lossbench.workloads.transport.endpoint import TransportError
+from lossbench.workloads.transport.native import native
+from lossbench.workloads.transport.packet import wire
+from lossbench.workloads.transport.packet.codec import CODECS
+from lossbench.workloads.transport.policy import Deadlines, Policy, PolicyError
 from tests.shared import dissect_frame
-from workloads.collective import exchange, halves
-from workloads.collective.reduce import Group, all_reduce
-from workloads.transport import meeting, native, wire
-from workloads.transport.codec import CODECS
-from workloads.transport.endpoint import TransportError
-from workloads.transport.policy import Deadlines, Policy, PolicyError
 
 from .conftest import Make, make_ranks
 
@@ -148,7 +150,7 @@ def test_a_closed_group_takes_no_more_calls(ranks: Make) -> None:
 def test_one_bad_half_does_not_mislead_the_measured_loss(ranks: Make) -> None:
     """The normaliser `expected` divides by 1-p: p is measured over packets, and bounded."""
     group = ranks(1).groups[0]
-    from workloads.transport.half import Account
+    from lossbench.workloads.transport.half import Account
 
     def half(arrived: int, total: int) -> Account:
         bits = np.arange(total) < arrived
@@ -205,18 +207,30 @@ def test_a_datagram_with_the_right_token_from_another_port_does_not_count(ranks:
     made = ranks(2)
     end = made.groups[0].endpoint
     prefix = wire.Prefix(
-        kind=wire.DATA, token=end._token, source=1, destination=0, step=0, half=0, dtype=wire.DTYPES["float32"],
+        kind=wire.DATA,
+        token=end._token,
+        source=1,
+        destination=0,
+        step=0,
+        half=0,
+        dtype=wire.DTYPES["float32"],
         sequence=0,
-    ).pack()  # fmt: skip
+    ).pack()
     poison = np.full((end.datagram_bytes - HEADER_BYTES) // 4, 1e6, np.float32).tobytes()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         stranger.bind(("127.0.0.1", 0))
         for chunk in range(64):
             for sequence in range(4):
                 head = wire.Prefix(
-                    kind=wire.DATA, token=end._token, source=1, destination=0, step=0, half=sequence % 2,
-                    dtype=wire.DTYPES["float32"], sequence=sequence,
-                ).pack()  # fmt: skip
+                    kind=wire.DATA,
+                    token=end._token,
+                    source=1,
+                    destination=0,
+                    step=0,
+                    half=sequence % 2,
+                    dtype=wire.DTYPES["float32"],
+                    sequence=sequence,
+                ).pack()
                 stranger.sendto(wire.control(head, block=0, chunk=chunk, body=poison), end._link.address)
         stranger.sendto(wire.control(prefix, block=64, chunk=64), end._link.address)
         for got in made.all(summed):
@@ -233,9 +247,15 @@ def test_a_member_does_not_speak_for_another(ranks: Make, pump: str) -> None:
     poison = np.full((end.datagram_bytes - HEADER_BYTES) // 4, 1e6, np.float32).tobytes()
     for chunk in range(8):
         head = wire.Prefix(
-            kind=wire.DATA, token=end._token, source=1, destination=0, step=0, half=0, dtype=wire.DTYPES["float32"],
+            kind=wire.DATA,
+            token=end._token,
+            source=1,
+            destination=0,
+            step=0,
+            half=0,
+            dtype=wire.DTYPES["float32"],
             sequence=0,
-        ).pack()  # fmt: skip
+        ).pack()
         for cut in (0, 4, 8):  # blocks are cut into equal packets
             body = poison[: len(poison) - cut]
             other._link.send(wire.control(head, block=0, chunk=chunk, body=body), end._link.address)
@@ -260,20 +280,41 @@ def test_markers_from_far_ahead_are_kept_for_a_bounded_number_of_halves(ranks: M
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    kind=st.integers(0, 8), source=st.integers(0, 3), sequence=st.integers(0, 65535), half=st.integers(0, 2),
-    dtype=st.integers(0, 4), block=st.integers(0, 2**32 - 1), chunk=st.integers(0, 2**32 - 1),
-    size=st.integers(0, 400), rows=st.integers(1, 5),
-)  # fmt: skip
+    kind=st.integers(0, 8),
+    source=st.integers(0, 3),
+    sequence=st.integers(0, 65535),
+    half=st.integers(0, 2),
+    dtype=st.integers(0, 4),
+    block=st.integers(0, 2**32 - 1),
+    chunk=st.integers(0, 2**32 - 1),
+    size=st.integers(0, 400),
+    rows=st.integers(1, 5),
+)
 def test_fuzzed_headers_with_the_right_token_do_no_harm(
-    fuzzed: object, kind: int, source: int, sequence: int, half: int, dtype: int, block: int, chunk: int, size: int,
+    fuzzed: object,
+    kind: int,
+    source: int,
+    sequence: int,
+    half: int,
+    dtype: int,
+    block: int,
+    chunk: int,
+    size: int,
     rows: int,
-) -> None:  # fmt: skip
+) -> None:
     """Straight into the parser, far from the sequences in use."""
     group: Group = fuzzed.groups[0]  # type: ignore[attr-defined]
     header = Header(
-        kind=kind, token=group.endpoint._token, source=source, destination=0, sequence=sequence or 20_000, half=half,
-        dtype=dtype, block=block, chunk=chunk,
-    )  # fmt: skip
+        kind=kind,
+        token=group.endpoint._token,
+        source=source,
+        destination=0,
+        sequence=sequence or 20_000,
+        half=half,
+        dtype=dtype,
+        block=block,
+        chunk=chunk,
+    )
     packet = np.frombuffer(header.pack() + bytes(size), np.uint8)
     far = (sequence + 30_000) % 65_536
     header_far = Header(kind=kind, token=group.endpoint._token, source=source, destination=0, sequence=far)
@@ -381,9 +422,15 @@ def test_a_library_that_others_could_have_written_is_not_loaded(
 
 @pytest.mark.parametrize(
     "said",
-    [b"{", b"[]", b'{"address": "a.b.c.d", "port": 1, "window": 9}', b'{"address": "10.0.0.1", "port": 0, "window": 9}',
-     b'{"address": "10.0.0.1", "port": 99999, "window": 9}', b'{"address": "10.0.0.1", "port": 9, "window": -1}'],
-)  # fmt: skip
+    [
+        b"{",
+        b"[]",
+        b'{"address": "a.b.c.d", "port": 1, "window": 9}',
+        b'{"address": "10.0.0.1", "port": 0, "window": 9}',
+        b'{"address": "10.0.0.1", "port": 99999, "window": 9}',
+        b'{"address": "10.0.0.1", "port": 9, "window": -1}',
+    ],
+)
 def test_a_rank_that_introduces_itself_wrongly_is_named(said: bytes) -> None:
     with pytest.raises(TransportError, match="rank 3"):
         meeting._member(3, said)

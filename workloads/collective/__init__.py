@@ -1,11 +1,12 @@
 """Importing this registers the torch.distributed backend "lossy".
 
-import workloads.collective
+import lossbench.workloads.collective
 torch.distributed.init_process_group("lossy")
-"""
 
-from workloads.collective.group import LossyGroup, register
-from workloads.transport.policy import Policy
+May import: workloads.transport."""
+
+from lossbench.workloads.collective.group import LossyGroup, register
+from lossbench.workloads.transport.policy import Policy
 
 __all__ = ["LossyGroup", "Policy"]
 

@@ -20,13 +20,13 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Work as C10dWork
 
-from harness.contract import Door
-from workloads.collective import exchange
-from workloads.collective.reduce import Group, is_lossy
-from workloads.collective.staging import Pinned, Staged
-from workloads.transport.half import Account
-from workloads.transport.meeting import meet
-from workloads.transport.policy import Policy
+from lossbench.contract import Door
+from lossbench.workloads.collective import exchange
+from lossbench.workloads.collective.reduce import Group, is_lossy
+from lossbench.workloads.collective.staging import Pinned, Staged
+from lossbench.workloads.transport.half import Account
+from lossbench.workloads.transport.meeting import meet
+from lossbench.workloads.transport.policy import Policy
 
 SIOCGIFADDR = 0x8915
 TELLERS = 4  # callbacks of results that may wait for further results, one inside the other
@@ -43,9 +43,15 @@ class Base(dist.ProcessGroup):
         self._name, self._desc = "", ""
         door = door or Door.from_environment()
         self._endpoint = meet(
-            _Keys(store), rank=rank, world=size, address=own_address(door), port=door.port, token=door.token or None,
-            policy=policy, cores=cores_per_rank(size),
-        )  # fmt: skip
+            _Keys(store),
+            rank=rank,
+            world=size,
+            address=own_address(door),
+            port=door.port,
+            token=door.token or None,
+            policy=policy,
+            cores=cores_per_rank(size),
+        )
         self._group = Group(self._endpoint)
         self._pinned = Pinned()
         self._step: int | None = None

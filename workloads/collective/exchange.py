@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.contract import HALVES
-from workloads.collective.reduce import Group
-from workloads.transport.codec import CODECS
-from workloads.transport.flow import Incoming
-from workloads.transport.layout import Layout
-from workloads.transport.sink import Put
-from workloads.transport.wire import Bytes
+from lossbench.contract import HALVES
+from lossbench.workloads.collective.reduce import Group
+from lossbench.workloads.transport.flow import Incoming
+from lossbench.workloads.transport.packet.codec import CODECS
+from lossbench.workloads.transport.packet.layout import Layout
+from lossbench.workloads.transport.packet.wire import Bytes
+from lossbench.workloads.transport.sink import Put
 
 BYTES = CODECS["uint8"]
 TICKET = np.zeros(8, dtype=np.uint8)

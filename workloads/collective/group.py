@@ -10,16 +10,22 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from workloads.collective.moves import Moves, Tensors
-from workloads.collective.reduce import all_reduce, reduce_scatter
-from workloads.collective.staging import Staged
-from workloads.transport.layout import even
-from workloads.transport.policy import Policy
+from lossbench.workloads.collective.moves import Moves, Tensors
+from lossbench.workloads.collective.reduce import all_reduce, reduce_scatter
+from lossbench.workloads.collective.staging import Staged
+from lossbench.workloads.transport.packet.layout import even
+from lossbench.workloads.transport.policy import Policy
 
 OPS = {
-    dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "avg", dist.ReduceOp.MAX: "max", dist.ReduceOp.MIN: "min",
-    dist.ReduceOp.PRODUCT: "product", dist.ReduceOp.BAND: "band", dist.ReduceOp.BOR: "bor", dist.ReduceOp.BXOR: "bxor",
-}  # fmt: skip
+    dist.ReduceOp.SUM: "sum",
+    dist.ReduceOp.AVG: "avg",
+    dist.ReduceOp.MAX: "max",
+    dist.ReduceOp.MIN: "min",
+    dist.ReduceOp.PRODUCT: "product",
+    dist.ReduceOp.BAND: "band",
+    dist.ReduceOp.BOR: "bor",
+    dist.ReduceOp.BXOR: "bxor",
+}
 
 
 def op_name(opts: Any) -> str:

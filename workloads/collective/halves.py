@@ -12,14 +12,14 @@ from functools import partial
 
 import numpy as np
 
-from harness.contract import HALVES, HEADER_BYTES
-from workloads.transport import wire
-from workloads.transport.endpoint import Endpoint
-from workloads.transport.flow import Incoming
-from workloads.transport.half import Account, Half
-from workloads.transport.layout import Layout
-from workloads.transport.sink import Add, Put
-from workloads.transport.wire import Array, Bits
+from lossbench.contract import HALVES, HEADER_BYTES
+from lossbench.workloads.transport.endpoint import Endpoint
+from lossbench.workloads.transport.flow import Incoming
+from lossbench.workloads.transport.half import Account, Half
+from lossbench.workloads.transport.packet import wire
+from lossbench.workloads.transport.packet.layout import Layout
+from lossbench.workloads.transport.packet.wire import Array, Bits
+from lossbench.workloads.transport.sink import Add, Put
 
 SCATTER, GATHER = HALVES["reduce_scatter"], HALVES["all_gather"]
 Combine = Callable[..., Array]  # a numpy ufunc with `out`
@@ -47,10 +47,18 @@ class Reduction:
 
 
 def start_reduce_scatter(
-    endpoint: Endpoint, values: Array, *, layout: Layout, block_of: tuple[int, ...], own: bool = True,
-    in_place: bool = False, keep_own: bool = False, combine: Combine = np.add, reliable: bool = False,
+    endpoint: Endpoint,
+    values: Array,
+    *,
+    layout: Layout,
+    block_of: tuple[int, ...],
+    own: bool = True,
+    in_place: bool = False,
+    keep_own: bool = False,
+    combine: Combine = np.add,
+    reliable: bool = False,
     ready: Callable[[int], bool] | None = None,
-) -> Reduction:  # fmt: skip
+) -> Reduction:
     """Ears open; `Endpoint.drive` does the rest. `block_of[rank]` is the block that rank owns. `in_place`: sums may be
     made in `values` itself, where its type allows it. `ready(block)`: are these values there (copied from a GPU)?"""
     half = endpoint.open(half=SCATTER, reliable=reliable)

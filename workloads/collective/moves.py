@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from workloads.collective import exchange
-from workloads.collective.base import Base
-from workloads.collective.reduce import all_gather, all_reduce, is_lossy
-from workloads.collective.staging import Staged
-from workloads.collective.stale import StaleCopies
-from workloads.transport.codec import CODECS
-from workloads.transport.wire import Bytes
+from lossbench.workloads.collective import exchange
+from lossbench.workloads.collective.base import Base
+from lossbench.workloads.collective.reduce import all_gather, all_reduce, is_lossy
+from lossbench.workloads.collective.staging import Staged
+from lossbench.workloads.collective.stale import StaleCopies
+from lossbench.workloads.transport.packet.codec import CODECS
+from lossbench.workloads.transport.packet.wire import Bytes
 
 Tensors = list[torch.Tensor]
 
@@ -130,9 +130,13 @@ class Moves(Base):
         return self._submit([*outputs, *sources], job)
 
     def alltoall_base(
-        self, output: torch.Tensor, source: torch.Tensor, output_splits: list[int], source_splits: list[int],
+        self,
+        output: torch.Tensor,
+        source: torch.Tensor,
+        output_splits: list[int],
+        source_splits: list[int],
         opts: Any = None,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         del opts
 
         def job() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from workloads.collective.group import LossyGroup
-from workloads.collective.reduce import all_gather, reduce_scatter
-from workloads.transport.half import Account
+from lossbench.workloads.collective.group import LossyGroup
+from lossbench.workloads.collective.reduce import all_gather, reduce_scatter
+from lossbench.workloads.transport.half import Account
 
 
 def scatter_half(
@@ -20,9 +20,14 @@ def scatter_half(
         given = group._given(values)
         taken = group._taken(out)
         taken.array[:] = reduce_scatter(
-            group._group, given.array, codec=given.codec, op="avg", counts=counts, block_of=owners,
+            group._group,
+            given.array,
+            codec=given.codec,
+            op="avg",
+            counts=counts,
+            block_of=owners,
             normaliser=normaliser,
-        )  # fmt: skip
+        )
         taken.give_back()
         accounts.extend(group._group.accounts)
 
@@ -31,9 +36,14 @@ def scatter_half(
 
 
 def gather_half(
-    group: LossyGroup, mine: torch.Tensor, out: torch.Tensor, *, counts: tuple[int, ...], owners: tuple[int, ...],
+    group: LossyGroup,
+    mine: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    counts: tuple[int, ...],
+    owners: tuple[int, ...],
     zero_missing: bool = False,
-) -> Account:  # fmt: skip
+) -> Account:
     """Everybody's block into `out`; what is missing keeps what `out` holds, or becomes zero."""
     accounts: list[Account] = []
 
@@ -42,9 +52,15 @@ def gather_half(
         taken = group._given(out, "out")
         given = group._given(mine)
         account = all_gather(
-            group._group, given.array, taken.array, codec=given.codec, lossy=True, counts=counts, block_of=owners,
+            group._group,
+            given.array,
+            taken.array,
+            codec=given.codec,
+            lossy=True,
+            counts=counts,
+            block_of=owners,
             zero_missing=zero_missing,
-        )  # fmt: skip
+        )
         accounts.append(account)
         taken.give_back()
 

@@ -9,15 +9,23 @@ from functools import partial
 
 import numpy as np
 
-from workloads.collective import halves
-from workloads.transport.codec import LOSSY, Codec
-from workloads.transport.endpoint import Endpoint
-from workloads.transport.half import Account
-from workloads.transport.layout import Layout, even
-from workloads.transport.wire import Array, Bits
+from lossbench.workloads.collective import halves
+from lossbench.workloads.transport.endpoint import Endpoint
+from lossbench.workloads.transport.half import Account
+from lossbench.workloads.transport.packet.codec import LOSSY, Codec
+from lossbench.workloads.transport.packet.layout import Layout, even
+from lossbench.workloads.transport.packet.wire import Array, Bits
 
-COMBINE = {"sum": np.add, "avg": np.add, "max": np.maximum, "min": np.minimum, "product": np.multiply,
-           "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor}  # fmt: skip
+COMBINE = {
+    "sum": np.add,
+    "avg": np.add,
+    "max": np.maximum,
+    "min": np.minimum,
+    "product": np.multiply,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+}
 FORGET = 0.98  # of the measured loss, per half
 PRIOR_PACKETS, MOST = 20.0, 0.9
 
@@ -77,10 +85,16 @@ def scatter_half(
 
 
 def all_reduce(
-    group: Group, flat: Array, *, codec: Codec, op: str = "sum", lossy: bool = True,
-    block_of: tuple[int, ...] | None = None, counts: Sequence[int] | None = None,
+    group: Group,
+    flat: Array,
+    *,
+    codec: Codec,
+    op: str = "sum",
+    lossy: bool = True,
+    block_of: tuple[int, ...] | None = None,
+    counts: Sequence[int] | None = None,
     ready: Callable[[int], bool] | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """In place. Under loss: SUM is N times the mean of what arrived; a lost second half keeps N times the own values
     (AVG: the mean, the own values), or zero, by the policy's `missing`."""
     endpoint, policy = group.endpoint, group.endpoint.policy
@@ -89,9 +103,16 @@ def all_reduce(
     layout = group.layout(counts or even(len(flat), world), codec)
     group.accounts = []
     reduction = halves.start_reduce_scatter(
-        endpoint, flat, layout=layout, block_of=block_of, in_place=True, combine=COMBINE[op], reliable=not lossy,
-        keep_own=lossy and policy.normaliser == "expected", ready=ready,
-    )  # fmt: skip
+        endpoint,
+        flat,
+        layout=layout,
+        block_of=block_of,
+        in_place=True,
+        combine=COMBINE[op],
+        reliable=not lossy,
+        keep_own=lossy and policy.normaliser == "expected",
+        ready=ready,
+    )
     gather = partial(halves.start_all_gather, endpoint, flat, layout=layout, block_of=block_of, reliable=not lossy)
     # Faster peers may send their block already: it goes where it belongs, unless a copy into `flat` still runs.
     early = gather() if ready is None else None
@@ -117,19 +138,32 @@ def fall_back(layout: Layout, flat: Array, account: Account, block_of: tuple[int
 
 
 def reduce_scatter(
-    group: Group, values: Array, *, codec: Codec, op: str = "sum", lossy: bool = True,
-    counts: Sequence[int] | None = None, own: bool = True, block_of: tuple[int, ...] | None = None,
+    group: Group,
+    values: Array,
+    *,
+    codec: Codec,
+    op: str = "sum",
+    lossy: bool = True,
+    counts: Sequence[int] | None = None,
+    own: bool = True,
+    block_of: tuple[int, ...] | None = None,
     normaliser: str | None = None,
-) -> Array:  # fmt: skip
+) -> Array:
     """The own block, reduced. Packets to which nothing contributed keep the own contribution (times N for SUM)."""
     endpoint = group.endpoint
     normaliser = normaliser or endpoint.policy.normaliser
     layout = group.layout(counts or even(len(values), endpoint.world), codec)
     group.accounts = []
     reduction = halves.start_reduce_scatter(
-        endpoint, values, layout=layout, block_of=block_of or group.everyone(), own=own, combine=COMBINE[op],
-        reliable=not lossy, keep_own=not own or normaliser == "expected",
-    )  # fmt: skip
+        endpoint,
+        values,
+        layout=layout,
+        block_of=block_of or group.everyone(),
+        own=own,
+        combine=COMBINE[op],
+        reliable=not lossy,
+        keep_own=not own or normaliser == "expected",
+    )
     reduced, empty = scatter_half(group, reduction, op=op, normaliser=normaliser, lossy=lossy)
     if empty.any() and reduction.own is not None:
         where = np.repeat(empty, layout.width)[: len(reduced)]
@@ -138,9 +172,16 @@ def reduce_scatter(
 
 
 def all_gather(
-    group: Group, mine: Array, out: Array, *, codec: Codec, lossy: bool, counts: Sequence[int],
-    block_of: tuple[int, ...] | None = None, zero_missing: bool = False,
-) -> Account:  # fmt: skip
+    group: Group,
+    mine: Array,
+    out: Array,
+    *,
+    codec: Codec,
+    lossy: bool,
+    counts: Sequence[int],
+    block_of: tuple[int, ...] | None = None,
+    zero_missing: bool = False,
+) -> Account:
     """Everybody's block into `out`; what is missing keeps what `out` held, or becomes zero if asked."""
     endpoint = group.endpoint
     block_of = block_of or group.everyone()

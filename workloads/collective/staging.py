@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from workloads.transport.codec import CODECS, Codec
-from workloads.transport.layout import even
-from workloads.transport.wire import Array
+from lossbench.workloads.transport.packet.codec import CODECS, Codec
+from lossbench.workloads.transport.packet.layout import even
+from lossbench.workloads.transport.packet.wire import Array
 
 
 def codec_of(tensor: torch.Tensor) -> Codec:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from workloads.transport.codec import Codec
-from workloads.transport.wire import Array
+from lossbench.workloads.transport.packet.codec import Codec
+from lossbench.workloads.transport.packet.wire import Array
 
 SAMPLES = 1024
 NEAR = 0.02  # of the shard's own size: what a step changes; layers nearer than that are near enough to stand in

@@ -1,9 +1,10 @@
 """Strategies: how workers stay in agreement when packets get lost. Chosen by name, three lines in any training loop.
 
-import torch.distributed as dist, workloads.collective, workloads.sync as sync
+import torch.distributed as dist, lossbench.workloads.collective, lossbench.workloads.sync as sync
 dist.init_process_group("lossy")
 strategy = sync.make("bounded_drift", optimizer)      # then strategy.step() instead of optimizer.step()
-"""
+
+May import: workloads.collective, workloads.transport."""
 
 from __future__ import annotations
 
@@ -11,14 +12,14 @@ from typing import Any
 
 import torch
 
-from workloads.sync.base import Channel, Strategy
-from workloads.sync.bounded_drift import BoundedDrift
-from workloads.sync.ddp import Ddp
-from workloads.sync.genuine import Genuine
-from workloads.sync.gradient_averaging import GradientAveraging
-from workloads.sync.none import Alone
-from workloads.sync.reliable import Reliable
-from workloads.sync.rps import Rps
+from lossbench.workloads.sync.base import Channel, Strategy
+from lossbench.workloads.sync.bounded_drift import BoundedDrift
+from lossbench.workloads.sync.channels.genuine import Genuine
+from lossbench.workloads.sync.ddp import Ddp
+from lossbench.workloads.sync.gradient_averaging import GradientAveraging
+from lossbench.workloads.sync.none import Alone
+from lossbench.workloads.sync.reliable import Reliable
+from lossbench.workloads.sync.rps import Rps
 
 STRATEGIES: dict[str, type[Strategy]] = {
     one.name: one for one in (Alone, Reliable, GradientAveraging, Rps, BoundedDrift, Ddp)

@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 
-from workloads.sync.flat import Flat
-from workloads.transport.half import Account
-from workloads.transport.layout import even
+from lossbench.workloads.sync.vectors.flat import Flat
+from lossbench.workloads.transport.half import Account
+from lossbench.workloads.transport.packet.layout import even
 
 
 class Channel(Protocol):
@@ -36,9 +36,14 @@ class Channel(Protocol):
         """The mean of what arrived of the own block. `owners[rank]` is the block that rank reduces."""
 
     def all_gather(
-        self, mine: torch.Tensor, out: torch.Tensor, *, counts: tuple[int, ...], owners: tuple[int, ...],
+        self,
+        mine: torch.Tensor,
+        out: torch.Tensor,
+        *,
+        counts: tuple[int, ...],
+        owners: tuple[int, ...],
         zero_missing: bool = False,
-    ) -> Account:  # fmt: skip
+    ) -> Account:
         """Everybody's block into `out`, what is missing keeps what is there (or becomes zero)."""
 
     def mean(self, values: torch.Tensor) -> None:
@@ -60,9 +65,14 @@ class Strategy:
     owned: ClassVar[bool] = False  # fixed owners hold the true values of their shard
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, channel: Channel, *, flat: Flat | None = None, seed: int = 0,
+        self,
+        optimizer: torch.optim.Optimizer,
+        channel: Channel,
+        *,
+        flat: Flat | None = None,
+        seed: int = 0,
         clip_norm: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.optimizer, self.channel, self.seed, self.clip_norm = optimizer, channel, seed, clip_norm
         self.flat = flat or Flat(group["params"] for group in optimizer.param_groups)
         self.steps = 0

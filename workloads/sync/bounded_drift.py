@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from workloads.sync.base import Strategy
-from workloads.sync.shards import ShardOptimizer, cut, is_elementwise
+from lossbench.workloads.sync.base import Strategy
+from lossbench.workloads.sync.vectors.shards import ShardOptimizer, cut, is_elementwise
 
 
 class BoundedDrift(Strategy):

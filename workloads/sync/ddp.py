@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from workloads.sync.base import Strategy
-from workloads.transport.half import Account
+from lossbench.workloads.sync.base import Strategy
+from lossbench.workloads.transport.half import Account
 
 
 def merged(accounts: list[Account]) -> list[Account]:
@@ -21,10 +21,14 @@ def merged(accounts: list[Account]) -> list[Account]:
         arrived = {peer: np.concatenate([one.arrived[peer] for one in some]) for peer in some[0].arrived}
         out.append(
             replace(
-                some[-1], arrived=arrived, seconds=sum(one.seconds for one in some), cut=sum(one.cut for one in some),
-                lost=sum(one.lost for one in some), withheld=sum(one.withheld for one in some),
+                some[-1],
+                arrived=arrived,
+                seconds=sum(one.seconds for one in some),
+                cut=sum(one.cut for one in some),
+                lost=sum(one.lost for one in some),
+                withheld=sum(one.withheld for one in some),
             )
-        )  # fmt: skip
+        )
     return out
 
 

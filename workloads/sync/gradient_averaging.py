@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workloads.sync.base import Strategy
+from lossbench.workloads.sync.base import Strategy
 
 
 class GradientAveraging(Strategy):

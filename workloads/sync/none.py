@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workloads.sync.base import Strategy
+from lossbench.workloads.sync.base import Strategy
 
 
 class Alone(Strategy):

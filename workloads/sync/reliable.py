@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from workloads.sync.base import Strategy
+from lossbench.workloads.sync.base import Strategy
 
 
 class Reliable(Strategy):

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from harness.contract import derive_seed
-from workloads.sync.base import Strategy
+from lossbench.contract import derive_seed
+from lossbench.workloads.sync.base import Strategy
 
 
 class Rps(Strategy):

@@ -1,1 +1,3 @@
-"""The training workload: `python -m workloads.training`, started by `lossbench run`."""
+"""The training workload: `python -m lossbench.workloads.training`, started by `lossbench run`.
+
+May import: workloads.sync, workloads.collective, workloads.transport."""

@@ -14,17 +14,17 @@ from typing import Any
 
 import torch
 
-from harness.contract import Door, ready_together
-from workloads.data.fetch import DataError
-from workloads.models import ModelError
-from workloads.training import checkpoint
-from workloads.training.build import Built, built
-from workloads.training.evaluate import judge_all
-from workloads.training.measure import gradient_bias
-from workloads.training.report import result_row
-from workloads.training.settings import read
-from workloads.transport.patience import TransportError
-from workloads.transport.policy import PolicyError
+from lossbench.contract import Door, ready_together
+from lossbench.workloads.training import checkpoint
+from lossbench.workloads.training.build import Built, built
+from lossbench.workloads.training.data.fetch import DataError
+from lossbench.workloads.training.evaluate import judge_all
+from lossbench.workloads.training.measure import gradient_bias
+from lossbench.workloads.training.models import ModelError
+from lossbench.workloads.training.report import result_row
+from lossbench.workloads.training.settings import read
+from lossbench.workloads.transport.patience import TransportError
+from lossbench.workloads.transport.policy import PolicyError
 
 
 class TrainingError(Exception):
@@ -66,11 +66,17 @@ class Trainer:
         self._synchronize()
         ready_together(self.doors)
         for seat in self.seats:
-            seat.door.record("begin", first_step=first, steps=self.job.steps, device=str(self.job.device),
-                             steps_per_epoch=self.job.batches.steps_per_epoch,
-                             engine=type(self.job.engine).__name__, parameters=len(seat.strategy.flat.values),
-                             data=self.job.data.checksum() if self.job.data else "noise",
-                             torch=torch.__version__)  # fmt: skip
+            seat.door.record(
+                "begin",
+                first_step=first,
+                steps=self.job.steps,
+                device=str(self.job.device),
+                steps_per_epoch=self.job.batches.steps_per_epoch,
+                engine=type(self.job.engine).__name__,
+                parameters=len(seat.strategy.flat.values),
+                data=self.job.data.checksum() if self.job.data else "noise",
+                torch=torch.__version__,
+            )
         return first
 
     def _step(self, step: int) -> None:

@@ -10,22 +10,22 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from harness.contract import Door, derive_seed
-from workloads import sync
-from workloads.data.batches import Batch, Batches
-from workloads.data.sets import DataSet, load
-from workloads.models import build as build_model
-from workloads.sync.base import Channel
-from workloads.sync.flat import Flat
-from workloads.sync.genuine import Genuine
-from workloads.sync.simulated import Medium, Rule, Simulated
-from workloads.training import engine as engines
-from workloads.training.crew import Control, Crew, LinkedControl, LocalControl, LocalTable
-from workloads.training.measure import DriftMeter
-from workloads.training.seat import Seat
-from workloads.training.settings import Settings
-from workloads.training.tasks import TASKS, Task
-from workloads.transport.policy import Policy
+from lossbench.contract import Door, derive_seed
+from lossbench.workloads import sync
+from lossbench.workloads.sync.base import Channel
+from lossbench.workloads.sync.channels.genuine import Genuine
+from lossbench.workloads.sync.channels.simulated import Medium, Rule, Simulated
+from lossbench.workloads.sync.vectors.flat import Flat
+from lossbench.workloads.training import engine as engines
+from lossbench.workloads.training.crew import Control, Crew, LinkedControl, LocalControl, LocalTable
+from lossbench.workloads.training.data.batches import Batch, Batches
+from lossbench.workloads.training.data.sets import DataSet, load
+from lossbench.workloads.training.measure import DriftMeter
+from lossbench.workloads.training.models import build as build_model
+from lossbench.workloads.training.seat import Seat
+from lossbench.workloads.training.settings import Settings
+from lossbench.workloads.training.tasks import TASKS, Task
+from lossbench.workloads.transport.policy import Policy
 
 
 class Noise:
@@ -84,25 +84,39 @@ def built(settings: Settings, doors: list[Door]) -> Built:
         data = load(settings.data, settings.data_dir)
         kind, about = data.kind, data.about
         batches = Batches(
-            data, ranks=ranks, world=first.world_size, items=settings.batch, seed=first.seed, device=device,
+            data,
+            ranks=ranks,
+            world=first.world_size,
+            items=settings.batch,
+            seed=first.seed,
+            device=device,
             window=settings.window,
-        )  # fmt: skip
+        )
     task = TASKS[kind](about)
     crew = Crew(doors)
     seats, calls, memory = _seats(settings, crew, kind, about, device)
     keys: dict[str, Any] = {
-        "calls": calls, "strategies": [s.strategy for s in seats], "loss_of": task.loss, "device": device,
+        "calls": calls,
+        "strategies": [s.strategy for s in seats],
+        "loss_of": task.loss,
+        "device": device,
         "precision": settings.precision,
-    }  # fmt: skip
+    }
     chosen = engines.choose(
         settings.engine, device=device, ranks=len(doors), model=seats[0].model, wrapped=calls[0] is not seats[0].model
     )
     if chosen is engines.Stacked:
         keys |= {"values": memory[0], "grads": memory[1]}
     return Built(
-        settings=settings, device=device, data=data, batches=batches, task=task, crew=crew, seats=seats,
+        settings=settings,
+        device=device,
+        data=data,
+        batches=batches,
+        task=task,
+        crew=crew,
+        seats=seats,
         engine=chosen(**keys),
-    )  # fmt: skip
+    )
 
 
 def set_threads(here: int) -> None:
@@ -131,9 +145,14 @@ def _seats(
         optimizer = settings.make_optimizer(model.parameters())
         flat = Flat([model.parameters()], (memory[0][number], memory[1][number]))
         strategy = sync.make(
-            settings.strategy, optimizer, channels[number], flat=flat, seed=door.seed, clip_norm=settings.clip_norm,
+            settings.strategy,
+            optimizer,
+            channels[number],
+            flat=flat,
+            seed=door.seed,
+            clip_norm=settings.clip_norm,
             **options,
-        )  # fmt: skip
+        )
         calls.append(strategy.wrap(model))
         meter = DriftMeter(strategy, controls[number], door.seed)
         seats.append(Seat(door=door, model=model, strategy=strategy, control=controls[number], meter=meter))

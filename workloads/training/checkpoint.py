@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from workloads.training.seat import Seat
+from lossbench.workloads.training.seat import Seat
 
 KEPT = 2
 FREE = (
@@ -52,11 +52,15 @@ def save(folder: Path, seat: Seat, step: int) -> None:
     """After `step` steps."""
     rank = seat.door.rank
     state = {
-        "step": step, "world": seat.door.world_size, "strategy": seat.strategy.name, "seed": seat.door.seed,
+        "step": step,
+        "world": seat.door.world_size,
+        "strategy": seat.strategy.name,
+        "seed": seat.door.seed,
         "options": fingerprint(seat.door.options),
-        "values": seat.strategy.flat.values.detach().cpu().clone(), "state": seat.strategy.state_dict(),
+        "values": seat.strategy.flat.values.detach().cpu().clone(),
+        "state": seat.strategy.state_dict(),
         "buffers": {name: buffer.cpu() for name, buffer in seat.model.named_buffers()},
-    }  # fmt: skip
+    }
     try:
         folder.mkdir(parents=True, exist_ok=True)
         target = _path(folder, step, rank)
@@ -96,9 +100,11 @@ def load(folder: Path, seat: Seat) -> int:
 
 def _check(state: dict[str, object], seat: Seat, path: Path) -> None:
     here = {
-        "world": seat.door.world_size, "strategy": seat.strategy.name, "seed": seat.door.seed,
+        "world": seat.door.world_size,
+        "strategy": seat.strategy.name,
+        "seed": seat.door.seed,
         "options": fingerprint(seat.door.options),
-    }  # fmt: skip
+    }
     for name, mine in here.items():
         if state[name] != mine:
             raise CheckpointError(f"{path} was made with {name} {state[name]}, this run has {mine}: use another folder")

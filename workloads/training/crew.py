@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 import torch.distributed as dist
 
-from harness.contract import Door
+from lossbench.contract import Door
 
 T = TypeVar("T")
 PATIENCE_S = 600

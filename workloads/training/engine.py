@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from workloads.data.batches import Batch
-from workloads.sync.base import Strategy
+from lossbench.workloads.sync.base import Strategy
+from lossbench.workloads.training.data.batches import Batch
 
 LossOf = Callable[[Any, Batch], torch.Tensor]
 WARM_UP = 3
@@ -21,9 +21,14 @@ class Engine:
     DDP)."""
 
     def __init__(
-        self, *, calls: Sequence[Any], strategies: Sequence[Strategy], loss_of: LossOf, device: torch.device,
+        self,
+        *,
+        calls: Sequence[Any],
+        strategies: Sequence[Strategy],
+        loss_of: LossOf,
+        device: torch.device,
         precision: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.calls, self.flats, self.loss_of = list(calls), [s.flat for s in strategies], loss_of
         self.device, self.precision = device, precision
         for flat in self.flats:

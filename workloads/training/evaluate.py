@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from workloads.data.batches import Batches
-from workloads.training.seat import Seat
-from workloads.training.tasks import Task
+from lossbench.workloads.training.data.batches import Batches
+from lossbench.workloads.training.seat import Seat
+from lossbench.workloads.training.tasks import Task
 
 ITEMS = 256
 CALIBRATION_ITEMS = 4096

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from harness.contract import derive_seed
-from workloads.sync.base import Strategy
-from workloads.training.crew import Control
+from lossbench.contract import derive_seed
+from lossbench.workloads.sync.base import Strategy
+from lossbench.workloads.training.crew import Control
 
 SAMPLES = 65_536  # parameters looked at, the same on all ranks
 LAGS = 16
@@ -80,9 +80,12 @@ class DriftMeter:
         }
         if moved and 0 < p < 1:
             out |= {
-                "moved": moved, "stated": stated_limit(p) * moved[0], "exact": exact_limit(p) * moved[0],
-                "exact_owner": exact_owner_limit(p) * moved[0], "predicted": predicted(p, moved),
-            }  # fmt: skip
+                "moved": moved,
+                "stated": stated_limit(p) * moved[0],
+                "exact": exact_limit(p) * moved[0],
+                "exact_owner": exact_owner_limit(p) * moved[0],
+                "predicted": predicted(p, moved),
+            }
         return out
 
     def _moved(self) -> list[float]:

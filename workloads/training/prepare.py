@@ -1,6 +1,6 @@
 """Before anything is built, outside all namespaces: are the options right, is the data here? Downloads what is missing.
 
-echo '[{"data": "cifar10"}]' | python -m workloads.training.prepare        (lossbench run does this by itself)
+echo '[{"data": "cifar10"}]' | python -m lossbench.workloads.training.prepare        (lossbench run does this by itself)
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from workloads.data.fetch import DataError
-from workloads.data.sets import DataSet, load
-from workloads.models import ModelError, build
-from workloads.training.settings import Settings, read
-from workloads.transport.policy import Policy, PolicyError
+from lossbench.workloads.training.data.fetch import DataError
+from lossbench.workloads.training.data.sets import DataSet, load
+from lossbench.workloads.training.models import ModelError, build
+from lossbench.workloads.training.settings import Settings, read
+from lossbench.workloads.transport.policy import Policy, PolicyError
 
 
 def check(every: list[dict[str, Any]]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from workloads.training.build import Built
+from lossbench.workloads.training.build import Built
 
 LAST = 0.1  # of all steps: the training loss is their mean
 WORST_TAIL = 0.99
@@ -36,12 +36,17 @@ def result_row(
     train_loss = _mean_over_ranks(job, [float(np.mean(s.losses[-last:])) for s in job.seats]) if ran else None
     shared: dict[str, Any] = {
         "strategy": _name(job),
-        "workers": job.seats[0].door.world_size, "steps": job.steps, "train_loss": train_loss,
+        "workers": job.seats[0].door.world_size,
+        "steps": job.steps,
+        "train_loss": train_loss,
         "items_s": job.seats[0].door.world_size * settings.batch * 1000 / float(np.median(ms)) if ran else None,
-        "ms_step": float(np.median(ms)), "ms_step_p99": float(np.quantile(ms, WORST_TAIL)),
-        "arrived_1": _arrived(job, 0), "arrived_2": _arrived(job, 1),
-        "outside": outside_s / max(sum(step_s), 1e-9), "simulated": settings.simulated is not None,
-    }  # fmt: skip
+        "ms_step": float(np.median(ms)),
+        "ms_step_p99": float(np.quantile(ms, WORST_TAIL)),
+        "arrived_1": _arrived(job, 0),
+        "arrived_2": _arrived(job, 1),
+        "outside": outside_s / max(sum(step_s), 1e-9),
+        "simulated": settings.simulated is not None,
+    }
     shared |= _drift(drifts)
     if found:
         shared |= _judged(job, found, measure)

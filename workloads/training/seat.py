@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from harness.contract import Door
-from workloads.sync.base import Strategy
-from workloads.training.crew import Control
-from workloads.training.measure import DriftMeter
+from lossbench.contract import Door
+from lossbench.workloads.sync.base import Strategy
+from lossbench.workloads.training.crew import Control
+from lossbench.workloads.training.measure import DriftMeter
 
 
 @dataclass(kw_only=True)
@@ -44,9 +44,11 @@ class Seat:
             self.cut += account.cut + account.withheld
             self.expected += sum(len(bits) for bits in account.arrived.values())
         out: dict[str, Any] = {
-            "step": step, "loss": loss, "compute_ms": round(1000 * compute_s, 3),
+            "step": step,
+            "loss": loss,
+            "compute_ms": round(1000 * compute_s, 3),
             "optimizer_ms": round(1000 * self.strategy.optimizer_s, 3),
-        }  # fmt: skip
+        }
         if self.strategy.agree_s:
             out["agree_ms"] = round(1000 * self.strategy.agree_s, 3)
         for number, spent in enumerate(seconds, start=1):

@@ -7,12 +7,16 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from workloads import sync
+from lossbench.workloads import sync
 
 OPTIMIZERS = {
-    "sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "rmsprop": torch.optim.RMSprop,
-    "adagrad": torch.optim.Adagrad, "adafactor": torch.optim.Adafactor,
-}  # fmt: skip
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "rmsprop": torch.optim.RMSprop,
+    "adagrad": torch.optim.Adagrad,
+    "adafactor": torch.optim.Adafactor,
+}
 
 
 class Settings(BaseModel):

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from workloads.data.batches import Batch
-from workloads.data.sets import IGNORED
+from lossbench.workloads.training.data.batches import Batch
+from lossbench.workloads.training.data.sets import IGNORED
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from workloads.transport.half import Account
+from lossbench.workloads.transport.half import Account
 
 
 @dataclass

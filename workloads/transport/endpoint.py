@@ -17,17 +17,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from workloads.transport import native, patience, wire
-from workloads.transport.counters import Counters
-from workloads.transport.flow import Outgoing
-from workloads.transport.half import Account, Half
-from workloads.transport.layout import Buffers
-from workloads.transport.link import Address, Link
-from workloads.transport.mailbox import Mailbox
-from workloads.transport.patience import TransportError
-from workloads.transport.policy import Deadlines, Policy
-from workloads.transport.pump import make
-from workloads.transport.sender import Sender
+from lossbench.workloads.transport import patience
+from lossbench.workloads.transport.counters import Counters
+from lossbench.workloads.transport.flow import Outgoing
+from lossbench.workloads.transport.half import Account, Half
+from lossbench.workloads.transport.mailbox import Mailbox
+from lossbench.workloads.transport.native import native
+from lossbench.workloads.transport.packet import wire
+from lossbench.workloads.transport.packet.layout import Buffers
+from lossbench.workloads.transport.patience import TransportError
+from lossbench.workloads.transport.policy import Deadlines, Membership
+from lossbench.workloads.transport.pump.pump import make
+from lossbench.workloads.transport.pump.sender import Sender
+from lossbench.workloads.transport.udp.link import Link
 
 T = TypeVar("T")
 TICK_S = 0.0005
@@ -37,22 +39,17 @@ LINGER_QUIET_S, LINGER_MAX_S = 0.25, 3.0  # markers are repeated at least every 
 class Endpoint:
     """`submit` runs a job in the endpoint's thread and returns its future; `close` ends it."""
 
-    def __init__(
-        self, *, rank: int, link: Link, peers: dict[int, Address], token: int, policy: Policy, datagram_bytes: int,
-        window_bytes: int, send_thread: bool,
-    ) -> None:  # fmt: skip
+    def __init__(self, member: Membership, *, link: Link, send_thread: bool) -> None:
+        rank, peers, policy = member.rank, member.peers, member.policy
         self.rank, self.peers, self.policy = rank, peers, policy
         self.world = len(peers) + 1
-        self.datagram_bytes = datagram_bytes
+        self.datagram_bytes = member.datagram_bytes
         self.step = 0
         self.counters = Counters(sorted({rank, *peers}))
         self.buffers = Buffers()
-        self._link, self._token = link, token
+        self._link, self._token = link, member.token
         self._deadlines = Deadlines(policy)
-        self._mail = Mailbox(
-            rank=rank, token=token, peers=peers, counters=self.counters, policy=policy, send=self._send_control,
-            window_bytes=window_bytes,
-        )  # fmt: skip
+        self._mail = Mailbox(member, counters=self.counters, send=self._send_control)
         self._next = 0
         self._ticked = 0.0
         self._woken = False
@@ -65,10 +62,8 @@ class Endpoint:
         self._wake_out, self._wake_in = os.pipe()
         os.set_blocking(self._wake_out, False)
         self._pump = make(
-            native.load(), link=link, mail=self._mail, peers=peers, counters=self.counters, window_bytes=window_bytes,
-            pace_mbit=policy.pace_mbit, wake=self._wake_out,
-            order=[(rank + n) % self.world for n in range(1, self.world)],
-        )  # fmt: skip
+            native.load(), member, link=link, mail=self._mail, counters=self.counters, wake=self._wake_out
+        )
         self._mail.pump = self._pump
         self._sender = Sender(self._pump.send) if send_thread else None
         self._thread = threading.Thread(target=self._main, name=f"lossy-{rank}", daemon=True)
@@ -180,9 +175,16 @@ class Endpoint:
         return out
 
     def send_to(
-        self, half: Half, peer: int, data: wire.Bytes, *, segment: int, block: int, code: int,
+        self,
+        half: Half,
+        peer: int,
+        data: wire.Bytes,
+        *,
+        segment: int,
+        block: int,
+        code: int,
         ready: Callable[[], bool] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`data` must stay as it is until the half ends."""
         if len(data):
             prefix = self._prefix(half, kind=wire.RELIABLE if half.reliable else wire.DATA, to=peer, code=code)
@@ -209,9 +211,12 @@ class Endpoint:
         half.absent = frozenset() if half.reliable else self._mail.absent()
         if half.absent >= self.peers.keys() and self.peers:
             patience.check_alive(
-                sorted(self.peers), rank=self.rank, heard=self._mail.heard, timeout_s=self.policy.timeout_s,
+                sorted(self.peers),
+                rank=self.rank,
+                heard=self._mail.heard,
+                timeout_s=self.policy.timeout_s,
                 now=half.entered,
-            )  # fmt: skip
+            )
         self._mail.sending(half)
         self._pump.prepare(half)
         half.sending = True
@@ -269,10 +274,8 @@ class Endpoint:
         patience.check(half, rank=self.rank, heard=self._mail.heard, timeout_s=self.policy.timeout_s, now=now)
 
     def _prefix(self, half: Half, *, kind: int, to: int, code: int, source: int | None = None) -> bytes:
-        return wire.Prefix(
-            kind=kind, token=self._token, source=self.rank if source is None else source, destination=to,
-            step=half.step, half=half.half, dtype=code, sequence=half.sequence,
-        ).pack()  # fmt: skip
+        origin = self.rank if source is None else source
+        return wire.Prefix(kind, self._token, origin, to, half.step, half.half, code, half.sequence).pack()
 
     # --- the wire ----------------------------------------------------------------------------------------------------
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.contract import HEADER_BYTES
-from workloads.transport import wire
-from workloads.transport.sink import Sink
+from lossbench.contract import HEADER_BYTES
+from lossbench.workloads.transport.packet import wire
+from lossbench.workloads.transport.sink import Sink
 
 Index = NDArray[np.uint32]
 

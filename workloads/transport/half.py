@@ -7,10 +7,10 @@ from typing import Protocol
 
 import numpy as np
 
-from workloads.transport import wire
-from workloads.transport.flow import Incoming, Outgoing
-from workloads.transport.policy import Policy
-from workloads.transport.sink import NOWHERE
+from lossbench.workloads.transport.flow import Incoming, Outgoing
+from lossbench.workloads.transport.packet import wire
+from lossbench.workloads.transport.policy import Policy
+from lossbench.workloads.transport.sink import NOWHERE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,12 +118,15 @@ class Half:
             else:
                 lost += gone
         return Account(
-            half=self.half, step=self.step, ended=self.closed,
+            half=self.half,
+            step=self.step,
+            ended=self.closed,
             seconds=self.closed_at - self.first_packet if self.first_packet is not None else 0.0,
             arrived={peer: flow.arrived for peer, flow in self.incoming.items()},
-            cut=cut, lost=lost,
+            cut=cut,
+            lost=lost,
             withheld=sum(flow.total - min(flow.cursor, flow.total) for flow in self.outgoing.values()),
-        )  # fmt: skip
+        )
 
 
 class Pump(Protocol):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from harness.contract import HEADER, HEADER_BYTES, MAGIC, VERSION
-from workloads.transport import wire
-from workloads.transport.counters import Counters
-from workloads.transport.flow import BUSY_PAUSE_S, Incoming, Outgoing
-from workloads.transport.half import Half, Pump, bitmap, from_bitmap
-from workloads.transport.patience import Answers
-from workloads.transport.policy import Policy
+from lossbench.contract import HEADER, HEADER_BYTES, MAGIC, VERSION
+from lossbench.workloads.transport.counters import Counters
+from lossbench.workloads.transport.flow import BUSY_PAUSE_S, Incoming, Outgoing
+from lossbench.workloads.transport.half import Half, Pump, bitmap, from_bitmap
+from lossbench.workloads.transport.packet import wire
+from lossbench.workloads.transport.patience import Answers
+from lossbench.workloads.transport.policy import Membership
 
 SendControl = Callable[[int, bytes], None]
 BITMAP_BYTES = 1024
@@ -22,13 +22,11 @@ EARLY_FACTOR = 2  # early packets kept, in windows; more can't come from peers t
 
 
 class Mailbox:
-    def __init__(
-        self, *, rank: int, token: int, peers: dict[int, tuple[str, int]], counters: Counters, policy: Policy,
-        send: SendControl, window_bytes: int,
-    ) -> None:  # fmt: skip
-        self._rank, self._token, self._peers = rank, token, peers
-        self._counters, self._policy, self._send = counters, policy, send
-        self._window_bytes, self.allowance_s = window_bytes, policy.reorder_ms / 1000
+    def __init__(self, member: Membership, *, counters: Counters, send: SendControl) -> None:
+        self._rank, self._token, self._peers = member.rank, member.token, member.peers
+        peers, self._policy = member.peers, member.policy
+        self._counters, self._send = counters, send
+        self._window_bytes, self.allowance_s = member.window_bytes, member.policy.reorder_ms / 1000
         self._expected: dict[bytes, tuple[Half, Incoming]] = {}
         self._open: dict[int, Half] = {}  # by 16-bit sequence
         self._next = 0  # first sequence that was not listened to yet
@@ -237,9 +235,13 @@ class Mailbox:
             flow.ended_at = now
         done = flow.complete if half.reliable else all_sent
         self._acknowledge(
-            peer, half.sequence, taken=flow.highest, state=FINISHED if done else GOING_ON,
-            missing=flow if half.reliable else None, marker=marker,
-        )  # fmt: skip
+            peer,
+            half.sequence,
+            taken=flow.highest,
+            state=FINISHED if done else GOING_ON,
+            missing=flow if half.reliable else None,
+            marker=marker,
+        )
 
     def _acknowledge(
         self, peer: int, sequence: int, *, taken: int, state: int, missing: Incoming | None = None, marker: int = 0
@@ -294,7 +296,4 @@ class Mailbox:
                     self._counters.markers += 1
 
     def _control_prefix(self, kind: int, peer: int, sequence: int, *, state: int, marker: int) -> bytes:
-        return wire.Prefix(
-            kind=kind, token=self._token, source=self._rank, destination=peer, step=marker, half=0, dtype=state,
-            sequence=sequence,
-        ).pack()  # fmt: skip
+        return wire.Prefix(kind, self._token, self._rank, peer, marker, 0, state, sequence).pack()

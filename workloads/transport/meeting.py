@@ -10,11 +10,11 @@ import secrets
 from dataclasses import dataclass
 from typing import Protocol
 
-from harness.contract import DATA_PORT, derive_seed
-from workloads.transport.endpoint import Endpoint
-from workloads.transport.link import LARGEST_DATAGRAM, Address, Link
-from workloads.transport.patience import TransportError
-from workloads.transport.policy import Policy
+from lossbench.contract import DATA_PORT, derive_seed
+from lossbench.workloads.transport.endpoint import Endpoint
+from lossbench.workloads.transport.patience import TransportError
+from lossbench.workloads.transport.policy import Membership, Policy
+from lossbench.workloads.transport.udp.link import LARGEST_DATAGRAM, Address, Link
 
 PORTS_TRIED = 64
 SMALLEST_DATAGRAM = 128  # header and some elements
@@ -29,9 +29,16 @@ class Store(Protocol):
 
 
 def meet(
-    store: Store, *, rank: int, world: int, address: str, port: int = DATA_PORT, token: int | None = None,
-    policy: Policy | None = None, cores: float | None = None,
-) -> Endpoint:  # fmt: skip
+    store: Store,
+    *,
+    rank: int,
+    world: int,
+    address: str,
+    port: int = DATA_PORT,
+    token: int | None = None,
+    policy: Policy | None = None,
+    cores: float | None = None,
+) -> Endpoint:
     """Every rank calls this once per group; returns when all have. `cores`: how many this rank may call its own."""
     policy = policy or Policy.from_environment()
     link = _open(address, port, policy)
@@ -57,10 +64,10 @@ def meet(
     if cores is None:
         cores = len(os.sched_getaffinity(0)) / world
     threads = {"on": True, "off": False}.get(policy.send_thread, cores >= 2)
-    return Endpoint(
-        rank=rank, link=link, peers=peers, token=agreed, policy=policy, datagram_bytes=datagram,
-        window_bytes=max(window, datagram), send_thread=threads and world > 1,
-    )  # fmt: skip
+    member = Membership(
+        rank=rank, peers=peers, token=agreed, policy=policy, datagram_bytes=datagram, window_bytes=max(window, datagram)
+    )
+    return Endpoint(member, link=link, send_thread=threads and world > 1)
 
 
 @dataclass(frozen=True, kw_only=True)

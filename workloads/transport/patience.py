@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from workloads.transport.half import Half
+from lossbench.workloads.transport.half import Half
 
 LONGEST_S = 0.05
 FRESH = 0.25  # weight of the newest

@@ -40,9 +40,11 @@ class Policy:
 
     def __post_init__(self) -> None:
         for name, allowed in (
-            ("normaliser", NORMALISERS), ("missing", MISSING), ("send_thread", ("auto", "on", "off")),
+            ("normaliser", NORMALISERS),
+            ("missing", MISSING),
+            ("send_thread", ("auto", "on", "off")),
             ("fsdp_gather", ("stale", "reliable")),
-        ):  # fmt: skip
+        ):
             if getattr(self, name) not in allowed:
                 raise PolicyError(f"{name} is '{getattr(self, name)}': one of {', '.join(allowed)}")
         if not 0 < self.deadline_min_ms <= self.deadline_max_ms:
@@ -72,6 +74,18 @@ class Policy:
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Policy:
         env = os.environ if environment is None else environment
         return cls().with_settings(env.get("LOSSBENCH_POLICY", ""))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Membership:
+    """What an end of a group knows of it."""
+
+    rank: int
+    peers: dict[int, tuple[str, int]]
+    token: int
+    policy: Policy
+    datagram_bytes: int
+    window_bytes: int
 
 
 class Deadlines:

@@ -7,9 +7,10 @@ from typing import Protocol
 
 import numpy as np
 
-from workloads.transport import native, wire
-from workloads.transport.codec import Codec
-from workloads.transport.wire import Array
+from lossbench.workloads.transport.native import native
+from lossbench.workloads.transport.packet import wire
+from lossbench.workloads.transport.packet.codec import Codec
+from lossbench.workloads.transport.packet.wire import Array
 
 
 class Sink(Protocol):

@@ -1,1 +1,3 @@
-"""bpf(2) without clang or libbpf: an assembler and the system call."""
+"""Programs for the kernel: assembler (eBPF), classic (cBPF), syscalls.
+
+May import nothing of net."""

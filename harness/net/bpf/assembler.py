@@ -17,9 +17,17 @@ R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, FP = (Reg(n) for n in range(11))
 
 _SIZE = {8: 0x18, 4: 0x00, 2: 0x08, 1: 0x10}
 _ALU = {
-    "add": 0x00, "sub": 0x10, "mul": 0x20, "or": 0x40, "and": 0x50, "lsh": 0x60, "rsh": 0x70,
-    "mod": 0x90, "xor": 0xA0, "mov": 0xB0,
-}  # fmt: skip
+    "add": 0x00,
+    "sub": 0x10,
+    "mul": 0x20,
+    "or": 0x40,
+    "and": 0x50,
+    "lsh": 0x60,
+    "rsh": 0x70,
+    "mod": 0x90,
+    "xor": 0xA0,
+    "mov": 0xB0,
+}
 _JUMP = {"eq": 0x10, "gt": 0x20, "ge": 0x30, "set": 0x40, "ne": 0x50, "lt": 0xA0, "le": 0xB0}
 
 # Helper functions of the kernel, by number.

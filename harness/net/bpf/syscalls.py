@@ -11,7 +11,7 @@ import struct
 _NUMBER = {"aarch64": 280, "arm64": 280, "riscv64": 280, "x86_64": 321}
 _MAP_CREATE, _MAP_LOOKUP, _MAP_UPDATE, _PROG_LOAD = 0, 1, 2, 5
 _MAP_FD_BY_ID, _INFO_BY_FD, _PROG_QUERY, _BTF_LOAD = 14, 15, 16, 18
-_TCX = {"uplink": 46, "downlink": 47}  # attach types: ingress and egress of an interface
+_TCX = {"ingress": 46, "egress": 47}  # attach types: ingress and egress of an interface
 _MAP_TYPE_ARRAY, _PROG_TYPE_SCHED_CLS = 2, 3
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -74,9 +74,20 @@ def load_classifier(code: bytes, *, name: str) -> int:
 
     def attributes(level: int, log: int, log_bytes: int) -> bytes:
         return struct.pack(
-            "<IIQQIIQII16sII", _PROG_TYPE_SCHED_CLS, len(code) // 8, ctypes.addressof(instructions),
-            ctypes.addressof(licence), level, log_bytes, log, 0, 0, name.encode()[:15], 0, 0,
-        )  # fmt: skip
+            "<IIQQIIQII16sII",
+            _PROG_TYPE_SCHED_CLS,
+            len(code) // 8,
+            ctypes.addressof(instructions),
+            ctypes.addressof(licence),
+            level,
+            log_bytes,
+            log,
+            0,
+            0,
+            name.encode()[:15],
+            0,
+            0,
+        )
 
     try:
         return _bpf(_PROG_LOAD, attributes(0, 0, 0))
@@ -94,11 +105,11 @@ def program_id(fd: int) -> int:
     return _id_of(fd)
 
 
-def tcx_programs(port_index: int, direction: str) -> int:
+def tcx_programs(port_index: int, side: str) -> int:
     """Programs that run ahead of every filter of this interface of the current namespace; kernels before 6.6 have none.
     Raises PermissionError where it may not be asked."""
     try:
-        buffer = ctypes.create_string_buffer(struct.pack("<IIIIQI36x", port_index, _TCX[direction], 0, 0, 0, 0), 64)
+        buffer = ctypes.create_string_buffer(struct.pack("<IIIIQI36x", port_index, _TCX[side], 0, 0, 0, 0), 64)
         number = _NUMBER.get(platform.machine(), 0)
         if _libc.syscall(number, ctypes.c_int(_PROG_QUERY), buffer, ctypes.c_uint(64)) < 0:
             code = ctypes.get_errno()

@@ -8,15 +8,18 @@ from typing import Any
 
 from pyroute2 import IPRoute
 
-from harness.counted import TOTAL, Counters, Detour, ReadBack, RuleCounters, added
-from harness.lossmodel import ONE, threshold
-from harness.net.impair.base import HookPoint, Look
-from harness.net.impair.cbpf_program import program, too_long
-from harness.net.impair.clsact import PARENT, ensure_clsact, filters_at, totals
-from harness.net.impair.oversize import OversizeCounter, is_counter, oversize
-from harness.net.rtnl import Reader
-from harness.placement import Hook, Rule
-from harness.profile import IidLoss, Profile
+from lossbench.net.bpf.classic import program, too_long
+from lossbench.net.counters import TOTAL, Counters, Detour, ReadBack, RuleCounters, added
+from lossbench.net.host.place import Place
+from lossbench.net.impair.backend import Kind
+from lossbench.net.kernel import Kernel
+from lossbench.net.tc.hook import HookPoint, ensure_clsact, filters_at, put_filter, totals
+from lossbench.net.tc.look import Look
+from lossbench.net.tc.oversize import OversizeCounter, is_counter, oversize
+from lossbench.net.tc.rtnl import Reader
+from lossbench.spec.lossmodel import ONE, threshold
+from lossbench.spec.placement import Hook, Rule
+from lossbench.spec.profile import IidLoss, Profile
 
 
 def refusal(profile: Profile) -> str | None:
@@ -44,15 +47,15 @@ def too_many(rules: tuple[Rule, ...]) -> str | None:
 
 
 class CbpfBackend:
-    """See base.Backend."""
+    """See backend.Backend."""
 
     name = "cbpf"
 
     def __init__(
-        self, switch: IPRoute, *, namespace: str, state: dict[str, Any] | None = None, rules: Any = None
+        self, switch: IPRoute, *, place: Place, state: dict[str, Any] | None = None, rules: Any = None
     ) -> None:
         self._switch = switch
-        self._namespace = namespace
+        self._place = place
         self._reader: Reader | None = None
         self._oversize = OversizeCounter(switch)
         self._rules: dict[Hook, tuple[Rule, ...]] = dict(rules or {})
@@ -70,10 +73,7 @@ class CbpfBackend:
         if not known:
             self._oversize.put(point)
         early = self._since(point, self._look()) if known else {}
-        self._switch.tc(
-            "replace-filter", "bpf", point.port_index, handle=1, parent=PARENT[point.hook.direction],
-            prio=2, ops=program(rules), direct_action=True,
-        )  # fmt: skip
+        put_filter(self._switch, point, prio=2, ops=program(rules), direct_action=True)
         look = self._look()
         if known:
             # What came between may have met the old program or the new one.
@@ -87,7 +87,7 @@ class CbpfBackend:
             self._begin(replace(point, hook=hook), look)
 
     def _look(self) -> Look:
-        self._reader = self._reader or Reader(self._namespace)
+        self._reader = self._reader or Reader(self._place)
         return Look.now(self._reader)
 
     def _begin(self, point: HookPoint, look: Look) -> None:
@@ -137,3 +137,13 @@ class CbpfBackend:
         """The program lives as long as the port."""
         if self._reader is not None:
             self._reader.close()
+
+
+KIND = Kind(
+    name="cbpf",
+    make=CbpfBackend,
+    refusal=refusal,
+    too_many=too_many,
+    lacking=Kernel.no_detour,
+    advice="needs a kernel with cls_bpf",
+)

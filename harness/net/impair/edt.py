@@ -10,16 +10,18 @@ from typing import Any
 
 from pyroute2 import IPRoute
 
-from harness.counted import Counters, Detour, ReadBack
-from harness.net.impair import ebpf
-from harness.net.impair.base import HookPoint, Look
-from harness.net.impair.cbpf_program import classifier
-from harness.net.impair.clsact import PARENT, TC_H_ROOT, ensure_clsact, filters_at
-from harness.net.impair.ebpf_delay import Delays
-from harness.net.impair.netem_options import limit_packets
-from harness.net.rtnl_messages import Filter
-from harness.placement import Hook, Rule
-from harness.profile import Match, Profile
+from lossbench.net.bpf.classic import classifier
+from lossbench.net.counters import Counters, Detour, ReadBack
+from lossbench.net.host.place import Place
+from lossbench.net.impair.backend import Kind
+from lossbench.net.impair.ebpf import backend as ebpf
+from lossbench.net.impair.ebpf.delay import Delays
+from lossbench.net.impair.netem.options import limit_packets
+from lossbench.net.tc.hook import TC_H_ROOT, HookPoint, aside, ensure_clsact, filters_at, put_filter
+from lossbench.net.tc.look import Look
+from lossbench.net.tc.rtnl_messages import Filter
+from lossbench.spec.placement import Hook, Rule
+from lossbench.spec.profile import Match, Profile
 
 REDIRECT_PRIO = 2
 MAX_JITTER_MS = 2000  # twice the jitter in ns, times a 32-bit random word, must fit 64 bits
@@ -37,14 +39,14 @@ def refusal(profile: Profile) -> str | None:
 
 
 class EdtBackend(ebpf.EbpfBackend):
-    """See base.Backend."""
+    """See backend.Backend."""
 
     name = "edt"
 
     def __init__(
-        self, switch: IPRoute, *, namespace: str, state: dict[str, Any] | None = None, rules: Any = None
+        self, switch: IPRoute, *, place: Place, state: dict[str, Any] | None = None, rules: Any = None
     ) -> None:
-        super().__init__(switch, namespace=namespace, state=state, rules=rules)
+        super().__init__(switch, place=place, state=state, rules=rules)
         self._queued = {hook for hook in self._placed if switch.link_lookup(ifname=_device(hook))}
 
     def expect(self, point: HookPoint, rules: tuple[Rule, ...]) -> None:
@@ -74,11 +76,7 @@ class EdtBackend(ebpf.EbpfBackend):
         if known:
             return
         ensure_clsact(self._switch, point.port_index)
-        self._switch.tc(
-            "replace-filter", "bpf", point.port_index, handle=1, parent=PARENT[point.hook.direction],
-            prio=REDIRECT_PRIO, ops=classifier(Match()),
-            action={"kind": "mirred", "direction": "egress", "action": "redirect", "ifindex": device},
-        )  # fmt: skip
+        put_filter(self._switch, point, prio=REDIRECT_PRIO, ops=classifier(Match()), action=aside(device))
 
     def _delays(self, point: HookPoint, rules: tuple[Rule, ...]) -> Delays:
         del point, rules
@@ -109,12 +107,24 @@ class EdtBackend(ebpf.EbpfBackend):
         into = sum(c.seen - c.dropped + c.duplicated for c in counters.values())
         return (
             Detour(
-                place=f"{point.hook.name}: fq of {device.name}", into=into, returned=device.tx_packets,
+                place=f"{point.hook.name}: fq of {device.name}",
+                into=into,
+                returned=device.tx_packets,
                 dropped=device.tx_dropped + device.rx_dropped + (queue.dropped if queue else 0),
                 waiting=queue.waiting if queue else 0,
             ),
-        )  # fmt: skip
+        )
 
 
 def _device(hook: Hook) -> str:
     return f"e{hook.rank}{hook.direction[0]}"
+
+
+KIND = Kind(
+    name="edt",
+    make=EdtBackend,
+    refusal=refusal,
+    too_many=ebpf.too_many,
+    lacking=lambda kernel: kernel.no_detour() or kernel.bpf or kernel.no_qdisc("fq"),
+    advice="run as root on a kernel with sch_fq",
+)

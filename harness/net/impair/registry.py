@@ -1,65 +1,66 @@
-"""The backends there are, and which one a run gets. Adding a backend is one file and two lines here (and
-what it needs in machine.Kernel.able)."""
+"""The backends there are, and which one a run gets. Adding one is its file and its place in this list; a user's own is
+named by its import path: backend = "my_module:KIND"."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
-from pyroute2 import IPRoute
+from lossbench.contract import by_path
+from lossbench.errors import NotAbleError, UsageError
+from lossbench.net.impair import cbpf, edt
+from lossbench.net.impair.backend import Kind
+from lossbench.net.impair.ebpf import backend as ebpf
+from lossbench.net.impair.netem import backend as netem
+from lossbench.net.impair.relay import backend as relay
+from lossbench.net.kernel import Kernel
+from lossbench.spec.placement import Rule, Rules
+from lossbench.spec.profile import Profile
 
-from harness.errors import NotAbleError
-from harness.net.impair import cbpf, ebpf, edt, netem, relay
-from harness.net.impair.base import Backend
-from harness.placement import Rule, Rules
-from harness.profile import Profile
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kind:
-    make: Callable[..., Backend]
-    refusal: Callable[[Profile], str | None]
-    too_many: Callable[[tuple[Rule, ...]], str | None]
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (netem.KIND, ebpf.KIND, cbpf.KIND, edt.KIND, relay.KIND)}
 
 
-KINDS: dict[str, Kind] = {
-    "netem": Kind(make=netem.NetemBackend, refusal=netem.refusal, too_many=netem.too_many),
-    "ebpf": Kind(make=ebpf.EbpfBackend, refusal=ebpf.refusal, too_many=ebpf.too_many),
-    "cbpf": Kind(make=cbpf.CbpfBackend, refusal=cbpf.refusal, too_many=cbpf.too_many),
-    "edt": Kind(make=edt.EdtBackend, refusal=edt.refusal, too_many=ebpf.too_many),
-    "relay": Kind(make=relay.RelayBackend, refusal=relay.refusal, too_many=ebpf.too_many),
-}
-ADVICE = {
-    "netem": "on a stock kernel, here: lossbench vm run -- lossbench run ...",
-    "ebpf": "run as root on a kernel with cls_bpf",
-    "cbpf": "needs a kernel with cls_bpf",
-    "edt": "run as root on a kernel with sch_fq",
-    "relay": "run as root, with /dev/net/tun",
-}
+def find(name: str) -> Kind:
+    if name in KINDS:
+        return KINDS[name]
+    if ":" not in name:
+        raise UsageError(f"no backend '{name}'", next_step=f"known: auto, {', '.join(KINDS)}, simulated")
+    try:
+        found = by_path(name)
+    except ValueError as error:
+        raise UsageError(f"backend: {error}") from None
+    if not isinstance(found, Kind):
+        raise UsageError(f"backend {name} is not a lossbench.net.impair.backend.Kind")
+    return found
 
 
-def choose(asked: str, *, profiles: list[Profile], rules: Rules, able: dict[str, str | None]) -> tuple[str, str]:
-    """(backend, why). `able[name]` is None if this machine can, else the reason why not. Refuses before anything is
-    built, saying who could do what was asked."""
+def able(kernel: Kernel, *, also: str = "auto") -> dict[str, str | None]:
+    """Per backend: None if it works here, else why not. `also`: one that a user brings."""
+    kinds = KINDS if also == "auto" else KINDS | {also: find(also)}
+    return {name: kind.lacking(kernel) for name, kind in kinds.items()}
+
+
+def choose(asked: str, *, profiles: list[Profile], rules: Rules, can: dict[str, str | None]) -> tuple[str, str]:
+    """(backend, why). `can`: what `able` said. Refuses before anything is built, saying who could do what was asked."""
     hooks = {_shape(here): here for here in rules.values()}.values()  # hooks that look alike need one look
-    refusals = {name: _first_refusal(kind, profiles) or _too_many(kind, hooks) for name, kind in KINDS.items()}
+    kinds = KINDS if asked == "auto" else KINDS | {asked: find(asked)}
+    refusals = {name: _first_refusal(kind, profiles) or _too_many(kind, hooks) for name, kind in kinds.items()}
     if asked != "auto":
-        if able[asked] is not None:
-            raise NotAbleError(f"backend {asked} does not work here: {able[asked]}", next_step=ADVICE[asked])
+        if can[asked] is not None:
+            raise NotAbleError(f"backend {asked} does not work here: {can[asked]}", next_step=kinds[asked].advice)
         if refusals[asked] is not None:
-            raise NotAbleError(f"backend {asked} can't do {refusals[asked]}", next_step=_who_can(refusals, able))
+            raise NotAbleError(f"backend {asked} can't do {refusals[asked]}", next_step=_who_can(refusals, can))
         return asked, "asked for"
-    for number, name in enumerate(KINDS):
-        if able[name] is None and refusals[name] is None:
-            passed_over = [f"{n}: {able[n] or f'can not do {refusals[n]}'}" for n in list(KINDS)[:number]]
+    for number, name in enumerate(kinds):
+        if can[name] is None and refusals[name] is None:
+            passed_over = [f"{n}: {can[n] or f'can not do {refusals[n]}'}" for n in list(kinds)[:number]]
             return name, "; ".join(passed_over) or "first choice"
     by_reason: dict[str, list[str]] = {}
-    for name in KINDS:
-        by_reason.setdefault(able[name] or f"can not do {refusals[name]}", []).append(name)
+    for name in kinds:
+        by_reason.setdefault(can[name] or f"can not do {refusals[name]}", []).append(name)
     reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
     raise NotAbleError(
-        f"no backend of this machine can do what was asked ({reasons})", next_step=_who_can(refusals, able)
+        f"no backend of this machine can do what was asked ({reasons})", next_step=_who_can(refusals, can)
     )
 
 
@@ -80,18 +81,11 @@ def _first_refusal(kind: Kind, profiles: list[Profile]) -> str | None:
     return None
 
 
-def _who_can(refusals: dict[str, str | None], able: dict[str, str | None]) -> str:
+def _who_can(refusals: dict[str, str | None], can: dict[str, str | None]) -> str:
     could = [name for name, reason in refusals.items() if reason is None]
-    here = [name for name in could if able[name] is None]
+    here = [name for name in could if can[name] is None]
     if here:
         return f"backend {here[0]} can, here"
     if could:
-        return " or ".join(f"backend {name} could: {ADVICE[name]}" for name in could)
+        return " or ".join(f"backend {name} could: {find(name).advice}" for name in could)
     return "no backend can do all of this at once: split the profile"
-
-
-def make(
-    name: str, switch: IPRoute, *, namespace: str, state: dict[str, Any] | None = None, rules: Rules | None = None
-) -> Backend:
-    """A backend for the switch in this namespace; `state` and `rules` if another process put them in force."""
-    return KINDS[name].make(switch, namespace=namespace, state=state, rules=rules)

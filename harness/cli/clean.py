@@ -1,0 +1,55 @@
+"""`lossbench clean`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from lossbench.net.host import rootless
+
+if TYPE_CHECKING:
+    from lossbench.net.journal import Removed
+
+
+def clean(every: bool = typer.Option(False, "--all", help="Also take down standing labs (lossbench net up).")) -> None:
+    """Remove what crashed runs left behind: namespaces with their links and filters, processes, temporary files.
+
+    Only what lossbench's own journal says it made; running experiments of others are left alone."""
+    from lossbench.net.guest import boot, image
+
+    for folder in boot.sweep(image.cache_folder()):
+        typer.echo(f"removed {folder}, left by a guest that was killed")
+    if rootless.needed():
+        typer.echo("nothing more to clean: without root all ends with the run (sudo for runs made with sudo)")
+        return
+    from lossbench.errors import RunError
+    from lossbench.net import journal
+    from lossbench.runs.interrupt import held
+
+    removed = []
+    for one in journal.networks():
+        if not one.folder.exists():
+            continue  # another clean was faster
+        with journal.abandoned(one, wait_s=journal.WAIT_S if every and one.is_lab() else 0.0) as free:
+            if not free:
+                typer.echo(f"{one.id}: in use by a running lossbench, left alone")
+            elif one.is_lab() and not every:
+                typer.echo(f"{one.id}: a standing lab, left alone (lossbench net down --net {one.id}, or clean --all)")
+            else:
+                with held():
+                    removed.append(one.undo())
+                _say_removed(removed[-1])
+    if not removed:
+        typer.echo("nothing to clean")
+    left = [text for one in removed for text in one.failed]
+    if left:
+        raise RunError("; ".join(left), next_step="what is left stays in the journal: lossbench clean tries again")
+
+
+def _say_removed(removed: Removed) -> None:
+    typer.echo(
+        f"{removed.network}: removed {len(removed.names)} namespaces ({', '.join(removed.names) or 'none'}), "
+        f"ended {len(removed.pids)} processes, "
+        f"{'kept its journal' if removed.failed else 'deleted its temporary files'}"
+    )

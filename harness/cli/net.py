@@ -1,0 +1,184 @@
+"""`lossbench net`: a standing network for programs of your own."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from lossbench.errors import NotAbleError, RunError, UsageError
+from lossbench.net.host import rootless
+
+app = typer.Typer(
+    no_args_is_help=True, help="A standing lab: bring up a lossy network and run your own programs in it."
+)
+NET = typer.Option(None, "--net", help="Which lab, if several stand.")
+
+
+@app.command("up")
+def up(
+    hosts: int = typer.Option(4, "--hosts", help="How many hosts around the switch."),
+    profile: str = typer.Option("clean", "--profile", help="Network condition of every host's uplink."),
+    rate_mbit: float | None = typer.Option(None, "--rate-mbit", help="Rate of every link, both directions."),
+    mtu: int = typer.Option(1500, "--mtu"),
+    family: str = typer.Option("both", "--family", help="ipv4, ipv6 or both."),
+    direction: str = typer.Option("uplink", "--direction", help="uplink, downlink or both."),
+    backend: str = typer.Option("auto", "--backend", help="By name (lossbench doctor lists them); else automatic."),
+    seed: int | None = typer.Option(None, "--seed", help="Pins the loss pattern."),
+) -> None:
+    """Bring up a lab. It stands until `lossbench net down`.
+
+    Example: lossbench net up --hosts 16 --rate-mbit 1000 --profile bursty_1
+    """
+    _root_only()
+    from lossbench.runs import standing
+
+    spec = {
+        "name": "net",
+        "backend": backend,
+        "topology": {"hosts": hosts, "mtu": mtu, "family": family, "rate_mbit": rate_mbit},
+        "impair": [{"profile": _absolute(profile), "direction": direction}],
+    }
+    lab = standing.up(spec, seed=secrets.randbits(32) if seed is None else seed)
+    typer.echo(f"{lab.id}: {hosts} hosts up (h0 to h{hosts - 1}), backend {lab.backend}, profile {profile}")
+    typer.echo("next: lossbench net exec h0 -- COMMAND, lossbench net verify, lossbench net down")
+
+
+@app.command("set")
+def change(
+    profile: str = typer.Option(..., "--profile", help="The new network condition."),
+    direction: str = typer.Option("uplink", "--direction", help="uplink, downlink or both."),
+    net: str | None = NET,
+) -> None:
+    """Change the profile of a standing lab in place; no flow is torn.
+
+    Example: lossbench net set --profile loss_10
+    """
+    _root_only()
+    from lossbench.runs import standing
+
+    lab = standing.find(net)
+    changed = standing.change(lab, [{"profile": _absolute(profile), "direction": direction}])
+    typer.echo(f"{lab.id}: profile {profile} in force at {changed} hooks")
+
+
+@app.command("show")
+def show(net: str | None = NET, as_json: bool = typer.Option(False, "--json", help="One JSON object.")) -> None:
+    """Hosts, addresses, what is in force, kernel counters, queues. Of several labs without --net: which there are."""
+    _root_only()
+    from lossbench.runs import standing
+
+    if net is None and len(standing.books()) > 1:
+        listed(as_json=as_json)
+        return
+    report = standing.describe(standing.find(net))
+    if as_json:
+        sys.stdout.write(json.dumps(report, default=str) + "\n")
+        return
+    _show_lab(report)
+
+
+def _show_lab(report: dict[str, Any]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    console.print(f"lab {report['id']}: backend {report['backend']}, profile {', '.join(report['profiles'])}")
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for name in ("host", "data address", "control", "sent", "dropped", "running"):
+        table.add_column(name, justify="right" if name in ("sent", "dropped", "running") else "left")
+    for host in report["hosts"]:
+        row = (
+            host["name"],
+            host["addresses"][0],
+            host["control"],
+            *(str(host[k]) for k in ("seen", "dropped", "processes")),
+        )
+        table.add_row(*row)
+    console.print(table)
+
+
+@app.command("exec", context_settings={"ignore_unknown_options": True})
+def execute(
+    host: str = typer.Argument(help="h0, h1, ..."),
+    command: list[str] = typer.Argument(None, metavar="-- COMMAND [ARGS]...", help="What to run there."),
+    net: str | None = NET,
+) -> None:
+    """Run a program in a host: lossbench net exec h3 -- iperf3 -c h0
+
+    Names h0, h1, ... resolve to the lossy data link, h0-ctl to the control link."""
+    _root_only()
+    if not command:
+        raise UsageError("no command given", next_step="lossbench net exec h0 -- COMMAND")
+    from lossbench.runs import standing
+
+    standing.become(standing.find(net), host, command)
+
+
+@app.command("verify")
+def verify(net: str | None = NET, packets: int = typer.Option(120_000, "--packets", min=1000)) -> None:
+    """Prove with probes that what was asked is in force now."""
+    _root_only()
+    from lossbench.cli.screen import tables
+    from lossbench.proof.verdict import EXIT_CODES
+    from lossbench.report.tables.probes import rule_by_rule
+    from lossbench.report.tables.table import terminal
+    from lossbench.results.models import ProofRow
+    from lossbench.runs import standing
+
+    lab = standing.find(net)
+    proof = standing.verify(lab, packets=packets)
+    console = Console(highlight=False)
+    rows = [ProofRow.model_validate(row.as_json()) for row in proof.rows]
+    terminal(console, rule_by_rule(rows, title=f"lab {lab.id}, backend {lab.backend}"))
+    for reason in proof.judgement.reasons():
+        console.print(f"- {reason}", markup=False)
+    console.print(Text.assemble("fault: ", tables.coloured(proof.judgement.status.word)))
+    raise typer.Exit(EXIT_CODES[proof.judgement.status])
+
+
+@app.command("down")
+def down(net: str | None = NET, every: bool = typer.Option(False, "--all", help="All standing labs.")) -> None:
+    """Take a lab down, with every program still running in it."""
+    _root_only()
+    from lossbench.runs import standing
+
+    for removed in standing.down(net, every=every):
+        ended = f"{len(removed.names)} namespaces, {len(removed.pids)} processes ended"
+        if removed.failed:
+            raise RunError(f"{removed.network}: {'; '.join(removed.failed)}", next_step="lossbench clean --all")
+        typer.echo(f"{removed.network}: down ({ended})")
+
+
+@app.command("list")
+def listed(as_json: bool = typer.Option(False, "--json", help="One JSON object.")) -> None:
+    """Every standing lab: who brought it up, when, what is in force."""
+    _root_only()
+    from lossbench.runs import standing
+
+    found = standing.listed()
+    if as_json:
+        sys.stdout.write(json.dumps({"labs": found}) + "\n")
+        return
+    for one in found:
+        typer.echo(f"{one['id']}: {one['about']}, {one['state']}; by {one['user']} since {one['since']}")
+    if not found:
+        typer.echo("no lab is up")
+
+
+def _root_only() -> None:
+    if rootless.needed():
+        raise NotAbleError(
+            "a standing lab needs root: a user namespace ends with the command that made it",
+            next_step="use sudo, or put your program into an experiment file and `lossbench run` it",
+        )
+
+
+def _absolute(profile: str) -> str:
+    return os.path.abspath(profile) if profile.endswith(".toml") else profile

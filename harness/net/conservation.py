@@ -1,0 +1,167 @@
+"""The law of conservation: between two readings of a network every packet went on, waits, or was counted as lost. Pure.
+
+    entered a port   = met a rule, or "no rule", at its uplink hook
+    met              = dropped by the rule + passed (a duplicate passes twice)
+    into a detour    = returned + dropped there + waiting there
+    passed uplinks   = arrived at downlinks
+    arrived          = dropped by the downlink's rule + lost in its queue or ring + waiting + left for the host
+
+What does not add up has leaked at the place whose line it is: past a rule, into a device nobody counts, out of a
+bridge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lossbench.net.counters import TOTAL, UNMATCHED, Counters, Detour, LinkCounts, Reading, difference, since
+from lossbench.spec.placement import Hook
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leak:
+    """`missing` packets went in and did not come out; negative: more came out."""
+
+    place: str
+    went_in: int
+    missing: int
+
+    def in_words(self) -> str:
+        if self.missing < 0:
+            return f"{self.place}: {-self.missing} packets more came out than the {self.went_in} that went in"
+        return f"{self.place}: {self.missing} of {self.went_in} packets are not accounted for"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Met:
+    """What a workload's packets met, by cause."""
+
+    packets: int = 0  # given to the links
+    matched: int = 0  # that a rule was about
+    rule: int = 0
+    damaged: int = 0
+    queue: int = 0  # under a rate that was asked for
+    elsewhere: int = 0  # no room where none was asked to be short, or not accounted for
+
+    def share(self, lost: int) -> float | None:
+        return lost / self.packets if self.packets else None
+
+    def as_json(self) -> dict[str, float | int | None]:
+        return {
+            "packets": self.packets,
+            "matched": self.matched,
+            "lost_by_rule": self.rule,
+            "damaged": self.damaged,
+            "lost_in_queues": self.queue,
+            "lost_elsewhere": self.elsewhere,
+            "rule_loss": self.rule / self.matched if self.matched else self.share(self.rule),
+            "queue_loss": self.share(self.queue),
+            "elsewhere_loss": self.share(self.elsewhere),
+            "loss": self.share(self.rule + self.damaged + self.queue + self.elsewhere),
+        }
+
+
+@dataclass(frozen=True)
+class Between:
+    """Two readings, and what was counted in between."""
+
+    before: Reading
+    after: Reading
+
+    @property
+    def links(self) -> dict[int, LinkCounts]:
+        return {rank: difference(now, self.before.links[rank]) for rank, now in self.after.links.items()}
+
+    @property
+    def hooks(self) -> dict[Hook, Counters]:
+        return since(self.after.hooks, self.before.hooks)
+
+    def detours(self, hook: Hook) -> list[Detour]:
+        old = {one.place: one for one in self.before.detours.get(hook, ())}
+        nothing = Detour(place="", into=0, returned=0)
+        return [
+            Detour(
+                place=one.place,
+                into=one.into - was.into,
+                returned=one.returned - was.returned,
+                dropped=one.dropped - was.dropped,
+                waiting=one.waiting - was.waiting,
+            )
+            for one in self.after.detours.get(hook, ())
+            for was in (old.get(one.place, nothing),)
+        ]
+
+
+def met_by(counters: Counters) -> int:
+    return sum(count.seen for count in counters.values())
+
+
+def _passed(counters: Counters, detours: Iterable[Detour]) -> int:
+    """Went on behind a hook."""
+    alive = sum(count.seen - count.dropped + count.duplicated for count in counters.values())
+    return alive - sum(one.into - one.returned for one in detours)
+
+
+def _left(link: LinkCounts) -> int:
+    return link.left + link.lost_leaving + link.down.dropped + link.down.waiting
+
+
+def leaks(between: Between) -> list[Leak]:
+    """Every line of the law that does not add up."""
+    links, hooks = between.links, between.hooks
+    lines: list[Leak] = []
+    passed_up = arrived = 0
+    for hook, counters in hooks.items():
+        link, detours = links[hook.rank], between.detours(hook)
+        passed, met = _passed(counters, detours), met_by(counters)
+        if hook.direction == "uplink":
+            lines.append(Leak(place=f"{hook.name}: past the rules", went_in=link.entered, missing=link.entered - met))
+            passed_up += passed
+        else:
+            arrived += met
+            lines.append(Leak(place=f"{hook.name}: past the rules", went_in=passed, missing=passed - _left(link)))
+        for one in detours:
+            missing = one.into - one.returned - one.dropped - one.waiting
+            lines.append(Leak(place=one.place, went_in=one.into, missing=missing))
+    ruled = {hook.rank for hook in hooks if hook.direction == "downlink"}
+    arrived += sum(_left(link) for rank, link in links.items() if rank not in ruled)
+    lines.append(Leak(place="between the switch's ports", went_in=passed_up, missing=passed_up - arrived))
+    return [line for line in lines if line.missing]
+
+
+def lost_elsewhere(between: Between) -> dict[str, int]:
+    """Packets that were lost where nothing was asked to lose any, by place."""
+    out: dict[str, int] = {}
+    for rank, link in between.links.items():
+        out[f"at the switch's input from h{rank}: raise sysctl net.core.netdev_max_backlog"] = link.lost_entering
+        out[f"in the ring between switch and h{rank}"] = link.lost_leaving
+        out[f"by h{rank}'s own interface"] = link.lost_arriving
+        out[f"in the queue of h{rank}'s port, which has no rate"] = 0 if link.down.asked else link.down.dropped
+        out[f"in h{rank}'s sockets: they were full"] = link.sockets.overflowed if link.sockets else 0
+    for hook in between.after.detours:
+        for one in between.detours(hook):
+            out[f"in {one.place}"] = one.dropped
+    return {place: count for place, count in out.items() if count}
+
+
+def counted_twice(between: Between) -> int:
+    """At most so many packets are in two counters: damaged or duplicated at one place and lost at another behind it."""
+    hooks = between.hooks
+    odd = sum(count.corrupted + count.duplicated for here in hooks.values() for count in here.values())
+    directions = {hook.direction for hook, here in hooks.items() if any(c.dropped + c.corrupted for c in here.values())}
+    behind = len(directions) > 1 or any(link.down.dropped + link.lost_leaving for link in between.links.values())
+    return odd if behind else 0
+
+
+def met(between: Between) -> Met:
+    links, hooks = between.links, between.hooks
+    rules = [count for here in hooks.values() for label, count in here.items() if label not in (UNMATCHED, TOTAL)]
+    leaked = sum(max(leak.missing, 0) for leak in leaks(between) if "past the rules" not in leak.place)
+    return Met(
+        packets=sum(link.entered + link.lost_entering + link.up.dropped for link in links.values()),
+        matched=sum(count.seen for count in rules),
+        rule=sum(count.dropped for here in hooks.values() for count in here.values()),
+        damaged=sum(count.corrupted for count in rules),
+        queue=sum(link.up.dropped + (link.down.dropped if link.down.asked else 0) for link in links.values()),
+        elsewhere=sum(lost_elsewhere(between).values()) + leaked,
+    )

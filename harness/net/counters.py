@@ -1,0 +1,204 @@
+"""What was counted, as values: rules, links, queues, sockets of one network at one moment. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from lossbench.spec.placement import Hook
+
+
+@dataclass(frozen=True, kw_only=True)
+class Position:
+    """Where a seeded rule's generator stands: enough to predict every later packet."""
+
+    generator: int
+    state: int
+    packets: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleCounters:
+    """What the kernel counted for one rule since the counters were set to zero."""
+
+    seen: int = 0
+    dropped: int = 0
+    seen_bytes: int = 0
+    duplicated: int = 0
+    corrupted: int = 0
+    damageable: int = 0  # that were long enough to be damaged
+    super_packets: int = 0
+    position: Position | None = None
+    damage_counted: bool = True  # False: damaged packets are not counted by the kernel (netem)
+    shared: bool = False  # True: read while traffic flowed, this may be off by a few packets of the other direction
+
+    def _with(self, other: RuleCounters, sign: int, position: Position | None) -> RuleCounters:
+        numbers = ("seen", "dropped", "seen_bytes", "duplicated", "corrupted", "damageable", "super_packets")
+        return RuleCounters(
+            **{name: getattr(self, name) + sign * getattr(other, name) for name in numbers},
+            position=position,
+            damage_counted=self.damage_counted and other.damage_counted,
+            shared=self.shared or other.shared,
+        )
+
+    def minus(self, earlier: RuleCounters) -> RuleCounters:
+        return self._with(earlier, -1, self.position)
+
+    def plus(self, other: RuleCounters) -> RuleCounters:
+        return self._with(other, 1, other.position)
+
+
+Counters = dict[str, RuleCounters]  # by rule label; UNMATCHED for what no rule took; TOTAL where a backend can't split
+HookCounters = dict[Hook, Counters]
+UNMATCHED = "unmatched"
+TOTAL = "total"
+
+
+def counters_as_json(counters: HookCounters) -> dict[str, Any]:
+    return {hook.name: {label: asdict(c) for label, c in here.items()} for hook, here in counters.items()}
+
+
+def added(one: Counters, other: Counters) -> Counters:
+    out = dict(one)
+    for label, count in other.items():
+        out[label] = out[label].plus(count) if label in out else count
+    return out
+
+
+def since(now: HookCounters, before: HookCounters) -> HookCounters:
+    nothing = RuleCounters()
+    return {
+        hook: {label: count.minus(before.get(hook, {}).get(label, nothing)) for label, count in here.items()}
+        for hook, here in now.items()
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadBack:
+    """What the kernel itself says of one rule."""
+
+    rule: str
+    attached: bool
+    equal: bool
+    mean_loss: float | None
+    differs: tuple[str, ...] = ()
+    seed: int | None = None
+    foreign: int = 0  # filters at the hook that are not ours
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detour:
+    """A device behind a hook that holds packets back: what went in must come out, wait, or be counted as lost."""
+
+    place: str
+    into: int
+    returned: int
+    dropped: int = 0
+    waiting: int = 0
+
+
+LATE_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # limits of the counts below; the last count is "later still"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """How a wire kept packets: how many, how many of them overtook, and by how much they left later than they
+    should."""
+
+    packets: int
+    overtook: int
+    late: list[int]
+
+    def late_ms(self, q: float) -> float:
+        """All but this share of the packets were at least so late."""
+        wanted, so_far = q * sum(self.late), 0
+        for limit, count in zip((0, *LATE_MS), self.late, strict=True):
+            so_far += count
+            if so_far > wanted:
+                return float(limit)
+        return float(LATE_MS[-1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queue:
+    """What a link waits in. `asked`: under a rate that the experiment asks for, where losing packets is the
+    condition."""
+
+    dropped: int = 0
+    waiting: int = 0
+    asked: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sockets:
+    """UDP of one host, both IP versions."""
+
+    received: int = 0
+    overflowed: int = 0  # reached a socket that was full
+    damaged: int = 0  # thrown away by their checksum
+    unwanted: int = 0  # to ports where nobody listens
+    refused: int = 0  # not taken from the sender: its queue was full
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkCounts:
+    """One host's link, both ways, as the switch's port counts it. The two ends of a link share their counters: what the
+    host sent is what entered, what left is what it got."""
+
+    lost_entering: int = 0  # no room in the switch's input queue (softnet backlog)
+    entered: int = 0
+    entered_bytes: int = 0
+    left: int = 0
+    left_bytes: int = 0
+    lost_leaving: int = 0  # no room in the ring between port and host
+    lost_arriving: int = 0  # thrown away by the host's interface
+    up: Queue = Queue()
+    down: Queue = Queue()
+    sockets: Sockets | None = None  # read at the beginning and at the end only
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Everything at one moment. `links` by rank."""
+
+    time_s: float = 0.0
+    links: dict[int, LinkCounts] = field(default_factory=dict)
+    hooks: HookCounters = field(default_factory=dict)
+    detours: dict[Hook, tuple[Detour, ...]] = field(default_factory=dict)
+
+    def moved(self) -> tuple[object, ...]:
+        """Equal in two readings if no packet moved between them."""
+        return (
+            {rank: (c.entered, c.left, c.up.waiting, c.down.waiting) for rank, c in self.links.items()},
+            {hook: [(c.seen, c.dropped) for c in here.values()] for hook, here in self.hooks.items()},
+            {hook: [(d.into, d.returned) for d in here] for hook, here in self.detours.items()},
+        )
+
+    def passed_since(self, before: Reading) -> int:
+        """Packets that entered or left a port in between."""
+        both = [(now, before.links[rank]) for rank, now in self.links.items() if rank in before.links]
+        return sum(abs(now.entered - old.entered) + abs(now.left - old.left) for now, old in both)
+
+    def under_way(self) -> int:
+        """Packets that wait somewhere."""
+        held = sum(d.into - d.returned - d.dropped for here in self.detours.values() for d in here)
+        return held + sum(c.up.waiting + c.down.waiting for c in self.links.values())
+
+
+def difference(now: LinkCounts, before: LinkCounts) -> LinkCounts:
+    """What was counted in between."""
+
+    def queue(new: Queue, old: Queue) -> Queue:
+        return Queue(dropped=new.dropped - old.dropped, waiting=new.waiting - old.waiting, asked=new.asked)
+
+    numbers = ("lost_entering", "entered", "entered_bytes", "left", "left_bytes", "lost_leaving", "lost_arriving")
+    sockets = None
+    if now.sockets is not None and before.sockets is not None:
+        names = [f.name for f in fields(Sockets)]
+        sockets = Sockets(**{name: getattr(now.sockets, name) - getattr(before.sockets, name) for name in names})
+    return LinkCounts(
+        **{name: getattr(now, name) - getattr(before, name) for name in numbers},
+        up=queue(now.up, before.up),
+        down=queue(now.down, before.down),
+        sockets=sockets,
+    )

@@ -1,0 +1,89 @@
+"""What a child process does before it becomes the user's program: step into its host.
+
+Runs between fork and exec, so it only makes system calls; everything it needs was prepared before."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from lossbench.net.host import namespaces
+from lossbench.processes import PR_SET_PDEATHSIG
+from lossbench.spec.topology import Topology
+
+CLONE_NEWNS, CLONE_NEWUTS = 0x00020000, 0x04000000
+MS_BIND, MS_REC_PRIVATE = 0x1000, 0x4000 | 0x40000
+SIGKILL = 9
+
+
+def hosts_file(topology: Topology) -> str:
+    """/etc/hosts inside every host: names lead to the data link, so that programs that resolve a host meet the loss."""
+    lines = ["127.0.0.1 localhost", "::1 localhost"]
+    for host in topology.all_hosts():
+        lines += [f"{address} {host.name}" for address in host.addresses(topology.family)]
+        lines.append(f"{host.control_ipv4} {host.name}-ctl")
+    return "\n".join(lines) + "\n"
+
+
+def stepper(*, where: str, host: str, hosts_path: Path, mortal: bool) -> Callable[[], None]:
+    """For subprocess's preexec_fn: network namespace, own /etc/hosts, own /sys, own hostname. `where`: the namespace's
+    file; empty: stay here. What goes wrong is said on standard error, since an exception does not reach the parent with
+    its text."""
+    source, name = str(hosts_path).encode(), host.encode()
+    has_hosts = Path("/etc/hosts").exists()
+    parent = os.getpid()
+
+    def step_in() -> None:
+        if where:
+            try:
+                _into(where)
+                _own_mounts(source if has_hosts else None)
+                namespaces.call("sethostname", name, len(name))
+            except OSError as error:
+                os.write(2, f"lossbench: {host} can't be entered: {error}\n".encode())
+                raise
+        if mortal:  # dies with its parent
+            namespaces.call("prctl", PR_SET_PDEATHSIG, SIGKILL)
+            if os.getppid() != parent:  # it died before we asked
+                os._exit(137)
+
+    return step_in
+
+
+def _into(where: str) -> None:
+    fd = os.open(where, os.O_RDONLY | os.O_CLOEXEC)
+    namespaces.setns(fd)
+    os.close(fd)
+
+
+def _own_mounts(hosts: bytes | None) -> None:
+    """Seen here and nowhere else: nothing is mounted before everything is private."""
+    namespaces.call("unshare", CLONE_NEWNS | CLONE_NEWUTS)
+    _make_private()
+    with suppress(OSError):  # a container may forbid it; the machine's own /sys is then seen, and nothing is covered
+        namespaces.call("mount", b"sysfs", b"/sys", b"sysfs", 0, None)
+    if hosts is not None:
+        namespaces.call("mount", hosts, b"/etc/hosts", None, MS_BIND, None)
+
+
+def _make_private() -> None:
+    """No mount of ours reaches the machine. In a chroot "/" is no mount, and can't be made private by that name: we go
+    to the root of the mount namespace, do it there, and come back."""
+    try:
+        namespaces.call("mount", b"none", b"/", None, MS_REC_PRIVATE, None)
+        return
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    root, here = (os.open(path, os.O_PATH | os.O_CLOEXEC) for path in ("/", "."))
+    mounts = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    namespaces.call("setns", mounts, CLONE_NEWNS)
+    namespaces.call("mount", b"none", b"/", None, MS_REC_PRIVATE, None)
+    os.fchdir(root)
+    os.chroot(".")
+    os.fchdir(here)
+    for descriptor in (root, here, mounts):
+        os.close(descriptor)

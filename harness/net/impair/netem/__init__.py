@@ -1,0 +1,1 @@
+"""netem, on an IFB behind the hook."""

@@ -1,0 +1,1 @@
+"""ebpf, and a process that holds packets back where the kernel can't."""

@@ -1,0 +1,82 @@
+"""The kinds of things that lossbench makes or changes on a machine, each with its own way back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Protocol
+
+from lossbench.net.host import namespaces
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One line of a journal. `before`: what was there, for kinds that change a thing instead of making it."""
+
+    kind: str
+    name: str
+    before: Any = None
+
+
+class Kind(Protocol):
+    def exists(self, entry: Entry) -> bool:
+        """Is our change still there?"""
+
+    def undo(self, entries: list[Entry]) -> tuple[list[int], list[str]]:
+        """(processes that were ended, what failed in words); each entry gets its turn."""
+
+
+class Namespaces:
+    """With every process inside; links and filters go with their namespace."""
+
+    def exists(self, entry: Entry) -> bool:
+        return namespaces.exists(entry.name)
+
+    def undo(self, entries: list[Entry]) -> tuple[list[int], list[str]]:
+        names = [entry.name for entry in entries]
+        ended, left = namespaces.kill_inside(names), namespaces.pids_inside(names)
+        # Without its name a namespace, and who lives in it, could not be found again.
+        failed = [f"process {pid} in {name} can't be ended" for pid, name in left.items()]
+        for name in names:
+            if name in left.values():
+                continue
+            try:
+                namespaces.remove(name)
+            except OSError as error:
+                failed.append(f"namespace {name}: {error}")
+        return ended, failed
+
+
+KINDS: dict[str, Kind] = {"namespace": Namespaces()}
+
+
+def exists(entry: Entry) -> bool:
+    """What a later version made is taken to be there: only that version can tell."""
+    return KINDS[entry.kind].exists(entry) if entry.kind in KINDS else True
+
+
+def undo(entries: list[Entry]) -> tuple[list[int], list[str]]:
+    """In this order; a failure stops nothing but itself."""
+    pids: list[int] = []
+    failed: list[str] = []
+    for kind, some in groupby(entries, key=lambda entry: entry.kind):
+        if kind not in KINDS:
+            failed.append(f"this version does not know how to undo {', '.join(f'{e.kind} {e.name}' for e in some)}")
+            continue
+        try:
+            ended, wrong = KINDS[kind].undo(list(some))
+        except Exception as error:  # noqa: BLE001 - the next kind gets its turn
+            ended, wrong = [], [f"{kind}: {error}"]
+        pids += ended
+        failed += wrong
+    return pids, failed
+
+
+def read(line: str) -> Entry:
+    """A line that can't be read stands for something that only a person can look for."""
+    try:
+        found = json.loads(line)
+        return Entry(kind=str(found["kind"]), name=str(found["name"]), before=found.get("before"))
+    except (ValueError, KeyError, TypeError, RecursionError, AttributeError):
+        return Entry(kind="a damaged line", name=repr(line[:60]))

@@ -1,0 +1,188 @@
+"""Readers into every namespace of a star, opened once: counters of ports, queues and sockets, and who changed what."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import replace
+
+from lossbench.net.bpf import syscalls
+from lossbench.net.counters import LinkCounts, Queue, Sockets
+from lossbench.net.host.place import Place
+from lossbench.net.star.links import Star
+from lossbench.net.tc import shaping
+from lossbench.net.tc.hook import PARENT
+from lossbench.net.tc.look import Look
+from lossbench.net.tc.rtnl import Monitor, Reader
+from lossbench.net.tc.rtnl_messages import Link, Qdisc
+from lossbench.spec.topology import DATA_INTERFACE, SWITCH
+
+_UDP = {  # our words -> the kernel's, in /proc/net/snmp (IPv4) and /proc/net/snmp6
+    "received": ("InDatagrams",),
+    "overflowed": ("RcvbufErrors", "MemErrors"),
+    "damaged": ("InCsumErrors",),
+    "unwanted": ("NoPorts",),
+    "refused": ("SndbufErrors",),
+}
+
+
+class _Host:
+    """One host's readers."""
+
+    def __init__(self, place: Place) -> None:
+        self.reader = Reader(place)
+        self.index = next(one.index for one in self.reader.links().values() if one.name == DATA_INTERFACE)
+        self._files = []
+        with place.inside():
+            for name in ("snmp", "snmp6"):
+                try:
+                    self._files.append(os.open(f"/proc/thread-self/net/{name}", os.O_RDONLY | os.O_CLOEXEC))
+                except FileNotFoundError:  # a kernel without IPv6
+                    continue
+
+    def link(self) -> Link:
+        return self.reader.link(self.index)
+
+    def queues(self) -> list[Qdisc]:
+        return [one for one in self.reader.qdiscs() if one.index == self.index]
+
+    def sockets(self) -> Sockets:
+        found: dict[str, int] = {}
+        for file in self._files:
+            text = os.pread(file, 1 << 16, 0).decode("ascii", "replace")
+            found |= _numbers(text)
+        return Sockets(
+            **{
+                ours: sum(found.get(f"{family}{name}", 0) for family in ("Udp", "Udp6") for name in names)
+                for ours, names in _UDP.items()
+            }
+        )
+
+    def close(self) -> None:
+        self.reader.close()
+        for file in self._files:
+            os.close(file)
+
+
+def _numbers(text: str) -> dict[str, int]:
+    """Name -> number, of either file: a line of names and a line of numbers, or one of each to a line."""
+    out: dict[str, int] = {}
+    lines = text.splitlines()
+    for names, numbers in zip(lines, lines[1:], strict=False):
+        kind, _, rest = names.partition(":")
+        if rest and numbers.startswith(f"{kind}:") and not rest.split()[0].lstrip("-").isdigit():
+            values = numbers.partition(":")[2].split()
+            out |= {f"{kind}{name}": int(value) for name, value in zip(rest.split(), values, strict=False)}
+    for line in lines:
+        words = line.split()
+        if len(words) == 2 and words[0].startswith("Udp6"):
+            out[words[0]] = int(words[1])
+    return out
+
+
+class Gauges:
+    """Of one standing star."""
+
+    def __init__(self, star: Star) -> None:
+        self._star = star
+        self._switch: Reader | None = None
+        self._hosts: dict[int, _Host] = {}
+        self._monitors: dict[str, Monitor] = {}
+        self._devices: dict[int, str] = {}  # of the switch, by index
+
+    def look(self, *, hosts: Iterable[int] = ()) -> Look:
+        """`hosts`: whose own queues are wanted too."""
+        if self._switch is None:
+            self._switch = Reader(self._star.place(SWITCH))
+        return replace(Look.now(self._switch), hosts={rank: self.host(rank).queues() for rank in hosts})
+
+    def host(self, rank: int) -> _Host:
+        if rank not in self._hosts:
+            self._hosts[rank] = _Host(self._star.place(self._star.topology.all_hosts()[rank].name))
+        return self._hosts[rank]
+
+    def link_counts(self, rank: int, look: Look, *, shaped: tuple[bool, bool], sockets: bool) -> LinkCounts:
+        """`shaped`: is a rate asked of the uplink, of the downlink?"""
+        port = look.links[self._star.ports[rank]]
+        up = _queue(look.hosts.get(rank, ()), asked=shaped[0])
+        return LinkCounts(
+            lost_entering=port.rx_dropped,
+            entered=port.rx_packets,
+            entered_bytes=port.rx_bytes,
+            left=port.tx_packets,
+            left_bytes=port.tx_bytes,
+            lost_leaving=port.tx_dropped,
+            lost_arriving=self.host(rank).link().rx_dropped if sockets else 0,
+            up=up,
+            down=_queue(look.qdiscs.get(port.index, ()), asked=shaped[1]),
+            sockets=self.host(rank).sockets() if sockets else None,
+        )
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+
+    def listen(self, places: list[str]) -> None:
+        """From now on every change in these places is heard of."""
+        for place in places:
+            if place not in self._monitors:
+                self._monitors[place] = Monitor(self._star.place(place))
+        control = {"lo", "ctl0", *(host.control_port for host in self._star.topology.all_hosts())}
+        self._devices = {index: one.name for index, one in self.look().links.items() if one.name not in control}
+
+    def changes(self, *, ours: set[int], mtu: int) -> list[str]:
+        """What others changed since the last call: filters, qdiscs and classes, links that went down, another MTU, an
+        XDP program. What a program does to links of its own is its own affair."""
+        out = []
+        for place, monitor in self._monitors.items():
+            names = self._watched(place)
+            for change in monitor.changes():
+                where = f"{place} {names.get(change.index, '')}".strip()
+                link = change.link
+                if change.index == 0:
+                    out.append(f"{place}: {change.what}")
+                elif change.index not in names or change.by in ours:
+                    continue
+                elif link is None:
+                    out.append(f"{where}: {change.what} during the run, not by lossbench")
+                elif place == SWITCH and change.index not in self._star.ports.values():
+                    continue  # of these only tc's changes tell something
+                elif link.xdp or not link.up or link.mtu != mtu:
+                    state = "an XDP program" if link.xdp else "it was down" if not link.up else f"MTU {link.mtu}"
+                    out.append(f"{where}: {state} during the run")
+        return list(dict.fromkeys(out))
+
+    def _watched(self, place: str) -> dict[int, str]:
+        """Of the switch everything but the control links: ports, and the devices that hold packets back behind them."""
+        if place == SWITCH:
+            return self._devices
+        return {self.host(self._star.topology.host(place).rank).index: DATA_INTERFACE}
+
+    def ahead(self, look: Look) -> list[str]:
+        """Programs that packets meet before our filters."""
+        ports = {
+            self._star.ports[h.rank]: h.port for h in self._star.topology.all_hosts() if h.rank in self._star.ports
+        }
+        out = [
+            f"{ports[i]}: an XDP program runs ahead of the fault"
+            for i in ports
+            if i in look.links and look.links[i].xdp
+        ]
+        try:
+            with self._star.place(SWITCH).inside():
+                out += [
+                    f"{name}: a tcx program runs ahead of the fault"
+                    for index, name in ports.items()
+                    if any(syscalls.tcx_programs(index, side) for side in PARENT)
+                ]
+        except PermissionError:  # without privilege nobody of ours can ask, nor put one there
+            pass
+        return out
+
+    def close(self) -> None:
+        for one in (*self._hosts.values(), *self._monitors.values(), *((self._switch,) if self._switch else ())):
+            one.close()
+        self._hosts, self._monitors, self._switch = {}, {}, None
+
+
+def _queue(qdiscs: Iterable[Qdisc], *, asked: bool) -> Queue:
+    mine = [one for one in qdiscs if shaping.is_queue(one)]
+    return Queue(dropped=sum(q.dropped for q in mine), waiting=sum(q.waiting for q in mine), asked=asked)

@@ -1,0 +1,166 @@
+"""Realises a topology: namespaces, links, addresses; nothing but the experiment's packets is ever on the data links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+from pyroute2 import IPRoute
+
+from lossbench.net.host import namespaces
+from lossbench.net.host.place import Namespace
+from lossbench.net.star.neighbours import add_neighbours
+from lossbench.net.tc import offloads
+from lossbench.net.tc.hook import HookPoint, Side
+from lossbench.spec.placement import Hook
+from lossbench.spec.topology import CONTROL_INTERFACE, DATA_INTERFACE, SWITCH, Host, Topology
+
+IFF_UP, IFF_NOARP = 0x1, 0x80
+NUD_NOARP = 0x40
+NTF_MASTER = 0x04
+DATA_PREFIX = {4: 24, 6: 64}
+
+
+def namespace_name(network_id: str, place: str) -> str:
+    """Names carry the network's short id, so that cleaning up is by exact name."""
+    return f"lb-{network_id}-{place}"
+
+
+class Star:
+    """A standing star; handles into each namespace stay open for reading and changing it."""
+
+    def __init__(self, *, network_id: str, topology: Topology) -> None:
+        self.id = network_id
+        self.topology = topology
+        self.switch: IPRoute
+        self.ports: dict[int, int] = {}
+        self._stack = ExitStack()
+
+    def namespace(self, place: str) -> str:
+        return namespace_name(self.id, place)
+
+    def place(self, name: str) -> Namespace:
+        return Namespace(name, self.namespace(name))
+
+    def places(self) -> list[str]:
+        return [SWITCH, *(host.name for host in self.topology.all_hosts())]
+
+    def names(self) -> list[str]:
+        return [self.namespace(place) for place in self.places()]
+
+    def hook_point(self, hook: Hook) -> HookPoint:
+        """What a host sends enters the switch at its port."""
+        side: Side = "ingress" if hook.direction == "uplink" else "egress"
+        return HookPoint(hook=hook, port_index=self.ports[hook.rank], mtu=self.topology.mtu, side=side)
+
+    def open(self) -> None:
+        """Attach to a star that stands already."""
+        self.switch = self._stack.enter_context(self.place(SWITCH).netlink())
+        by_name = self._links()
+        self.ports = {h.rank: by_name[h.port] for h in self.topology.all_hosts() if h.port in by_name}
+
+    def _links(self) -> dict[str, int]:
+        return {link.get_attr("IFLA_IFNAME"): link["index"] for link in self.switch.get_links()}
+
+    def build(self, *, before_making: Callable[[str, str], None]) -> None:
+        """`before_making(kind, name)` is told of every thing before it exists, so that a journal can undo it."""
+        for name in self.names():
+            before_making("namespace", name)
+            namespaces.create(name)
+        self._quiet_stacks()
+        self.switch = self._stack.enter_context(self.place(SWITCH).netlink())
+        self._build_switch()
+        for host in self.topology.all_hosts():
+            self._build_host(host)
+        self._open_ports()
+
+    def _open_ports(self) -> None:
+        by_name = self._links()
+        self.ports = {h.rank: by_name[h.port] for h in self.topology.all_hosts()}
+        data, control = by_name["br0"], by_name["ctl0"]
+        for host in self.topology.all_hosts():
+            port = by_name[host.port]
+            self.switch.link("set", index=port, master=data, state="up")
+            # Forwarding by fixed entries only: nothing is learned and nothing is flooded.
+            self.switch.brport("set", index=port, learning=0, unicast_flood=0, mcast_flood=0, bcast_flood=0)
+            self.switch.fdb("add", ifindex=port, lladdr=host.mac, flags=NTF_MASTER, state=NUD_NOARP)
+            self.switch.link("set", index=by_name[host.control_port], master=control, state="up")
+
+    def _quiet_stacks(self) -> None:
+        """Before any link exists: no router advertisements, no address detection, no link-local chatter."""
+        for place in self.places():
+            with self.place(place).inside():
+                ipv6_off = place == SWITCH or self.topology.family == "ipv4"
+                for scope in ("all", "default"):
+                    for key, value in (
+                        ("addr_gen_mode", 1),
+                        ("accept_dad", 0),
+                        ("accept_ra", 0),
+                        ("autoconf", 0),
+                        ("disable_ipv6", int(ipv6_off)),
+                    ):
+                        namespaces.write_sysctl(f"ipv6/conf/{scope}/{key}", value, missing_ok=True)
+
+    def _build_switch(self) -> None:
+        for name in ("br0", "ctl0"):
+            self.switch.link("add", ifname=name, kind="bridge", br_stp_state=0, br_mcast_snooping=0)
+            self.switch.link("set", index=self.switch.link_lookup(ifname=name)[0], state="up")
+
+    def _build_host(self, host: Host) -> None:
+        mtu, place = self.topology.mtu, self.namespace(host.name)
+        for port, interface, size, mac in (
+            (host.port, DATA_INTERFACE, mtu, {"address": host.mac}),
+            (host.control_port, CONTROL_INTERFACE, 1500, {}),
+        ):
+            peer = {"ifname": interface, "net_ns_fd": place, "mtu": size, **mac}
+            self.switch.link("add", ifname=port, kind="veth", mtu=size, peer=peer)
+        with namespaces.open_inside(place) as inside:
+            by_name = {link.get_attr("IFLA_IFNAME"): link["index"] for link in inside.get_links()}
+            data, control = by_name[DATA_INTERFACE], by_name[CONTROL_INTERFACE]
+            inside.link("set", index=by_name["lo"], state="up")
+            # NOARP: no address resolution and no solicited-node multicast; the neighbours are entered by hand.
+            inside.link("set", index=data, flags=IFF_UP | IFF_NOARP, mask=IFF_UP | IFF_NOARP)
+            inside.link("set", index=control, state="up")
+            for address in host.addresses(self.topology.family):
+                version = 6 if ":" in address else 4
+                inside.addr("add", index=data, address=address, prefixlen=DATA_PREFIX[version])
+            inside.addr("add", index=control, address=host.control_ipv4, prefixlen=24)
+        with namespaces.inside(place):
+            add_neighbours(data, self.topology)
+
+    def set_offloads(self) -> None:
+        for host in self.topology.all_hosts():
+            with self.place(host.name).inside():
+                offloads.switch(DATA_INTERFACE, offloads.HOST)
+        with self.place(SWITCH).inside():
+            for host in self.topology.all_hosts():
+                offloads.switch(host.port, offloads.PORT)
+
+    def offloads(self) -> Iterator[tuple[str, str, dict[str, bool], dict[str, bool]]]:
+        """Both ends of every data link: (host, interface, what is in force, what loss per MTU packet needs)."""
+        for host in self.topology.all_hosts():
+            for place, interface, wanted in (
+                (host.name, DATA_INTERFACE, offloads.HOST),
+                (SWITCH, host.port, offloads.PORT),
+            ):
+                with self.place(place).inside():
+                    real = offloads.read(interface)
+                yield host.name, interface, real, wanted
+
+    def links_as_json(self) -> dict[str, Any]:
+        ends: dict[str, Any] = {}
+        for host, interface, real, _ in self.offloads():
+            ends.setdefault(host, {})[interface] = real
+        return {"mtu": self.topology.mtu, "offloads": ends}
+
+    def offloads_wrong(self) -> list[str]:
+        return [
+            f"{host} {link} {name}"
+            for host, link, real, wanted in self.offloads()
+            for name in offloads.wrong(real, wanted)
+        ]
+
+    def close(self) -> None:
+        """Handles only; `remove` takes the network down."""
+        self._stack.close()

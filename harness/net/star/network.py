@@ -1,0 +1,300 @@
+"""A star under test: namespaces, offloads, rates, backend and gauges, in one object that a run or a lab holds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, replace
+from typing import Any
+
+from pyroute2.netlink.exceptions import NetlinkError
+
+from lossbench.net.conservation import Between, leaks
+from lossbench.net.counters import Detour, Held, HookCounters, ReadBack, Reading
+from lossbench.net.host import namespaces
+from lossbench.net.host.place import Place
+from lossbench.net.impair import registry
+from lossbench.net.impair.backend import Backend
+from lossbench.net.star import handles
+from lossbench.net.star.gauges import Gauges
+from lossbench.net.star.links import Star
+from lossbench.net.tc import kinds, offloads, shaping
+from lossbench.net.tc.look import Look
+from lossbench.net.tc.shaping import ClassState
+from lossbench.spec.experiment import Experiment
+from lossbench.spec.placement import Hook, Rules
+from lossbench.spec.topology import DATA_INTERFACE, SWITCH
+
+SETTLE_S = 3.0  # queues empty within this, or are taken as they stand
+SETTLE_STEP_S = 0.005
+QUIET_S = 0.03  # before a run nothing may have moved for this long
+LONGEST_DELAY_FACTOR = 5  # jitter is waited for this many deviations
+
+
+class StarNetwork:
+    """See net.network.Network."""
+
+    genuine = True
+
+    def __init__(self, *, network_id: str, experiment: Experiment, backend: str) -> None:
+        kinds.install()
+        self.experiment = experiment
+        self.star = Star(network_id=network_id, topology=experiment.topology)
+        self.gauges = Gauges(self.star)
+        self.kind = registry.find(backend)
+        self.begins_good = self.kind.begins_good
+        self.backend: Backend
+        self.rules: Rules = {}
+        self._detours_at_start: dict[str, Detour] = {}
+
+    def build(self, *, before_making: Callable[[str, str], None]) -> None:
+        handles.raise_limit(self.experiment)
+        self.star.build(before_making=before_making)
+        self.backend = self._make_backend()
+
+    def cut_to_mtu(self) -> None:
+        """Senders cut to the MTU before the loss point, receivers merge behind it."""
+        self.star.set_offloads()
+
+    def attach(self, *, state: dict[str, Any], rules: Rules) -> None:
+        """To a network that another process built."""
+        self.star.open()
+        self.rules = rules
+        self.backend = self._make_backend(state=state, rules=rules)
+
+    def strip(self) -> None:
+        """Bare hooks: every filter at a port, and every device that packets were led to, is taken away."""
+        for port in self.star.ports.values():
+            with suppress(NetlinkError):  # there was none
+                self.star.switch.tc("del", "clsact", port)
+        for link in self.star.switch.get_links(kind="ifb"):
+            self.star.switch.link("del", index=link["index"])
+        self.rules = {}
+        self.backend.close()
+        self.backend = self._make_backend()
+
+    def _make_backend(self, *, state: dict[str, Any] | None = None, rules: Rules | None = None) -> Backend:
+        """`state` and `rules` if another process put them in force."""
+        return self.kind.make(self.star.switch, place=self.star.place(SWITCH), state=state, rules=rules)
+
+    def place(self, host: str) -> Place:
+        return self.star.place(host)
+
+    def offloads_wrong(self) -> list[str]:
+        return self.star.offloads_wrong()
+
+    def links_as_json(self) -> dict[str, Any]:
+        return self.star.links_as_json()
+
+    # --- rates -----------------------------------------------------------------------------------------------------
+
+    def _shaped(self) -> tuple[bool, bool]:
+        topology = self.experiment.topology
+        return topology.uplink_mbit() is not None, topology.downlink_mbit() is not None
+
+    def _plan(self, *, at_host: bool) -> list[shaping.Step]:
+        topology = self.experiment.topology
+        rate = topology.uplink_mbit() if at_host else topology.downlink_mbit()
+        if rate is None:
+            return [] if at_host else shaping.room()
+        return shaping.plan(self.experiment.shaping, rate_mbit=rate, mtu=topology.mtu, at_host=at_host)
+
+    def shape(self) -> None:
+        """Rates and classes of every link."""
+        up, down = self._shaped()
+        for host in self.experiment.topology.all_hosts():
+            port, steps = self.star.ports[host.rank], self._plan(at_host=False)
+            if steps and not down:
+                self.star.switch.link("set", index=port, txqlen=shaping.ROOM_PACKETS)
+            shaping.carry_out(self.star.switch, port, steps)
+            if up:
+                with self.place(host.name).netlink() as inside:
+                    index = inside.link_lookup(ifname=DATA_INTERFACE)[0]
+                    # Without this TCP's super-packets would sit in the slow uplink's queue as one piece.
+                    inside.link("set", index=index, gso_max_segs=1)
+                    shaping.carry_out(inside, index, self._plan(at_host=True))
+
+    def shaping_wrong(self, look: Look | None = None) -> list[str]:
+        """Rates, classes, queues and their sizes that are not as they were asked for. With a `look` only what that
+        shows: queues that are gone or of another size."""
+        out, seen = [], look or self.look()
+        for at_host, asked in zip((True, False), self._shaped(), strict=True):
+            steps = self._plan(at_host=at_host) if asked else []
+            if look is not None:
+                steps = [step for step in steps if step.command == "add"]
+            for host in self.experiment.topology.all_hosts() if steps else ():
+                place = self.gauges.host(host.rank)
+                index = place.index if at_host else self.star.ports[host.rank]
+                qdiscs = seen.hosts[host.rank] if at_host else seen.qdiscs.get(index, ())
+                reader = place.reader if at_host else seen.reader
+                classes, filters = ([], []) if look is not None else shaping.sorting(reader, index, steps)
+                wrong = shaping.differs(steps, qdiscs, classes, filters)
+                out += [f"{host.name} {'uplink' if at_host else 'downlink'}: {text}" for text in wrong]
+        return out
+
+    def classes(self, look: Look | None = None) -> dict[str, list[ClassState]]:
+        """Per-class counters and backlog of every shaped link. With a `look` rates are not asked for again."""
+        out: dict[str, list[ClassState]] = {}
+        how, (up, down) = self.experiment.shaping, self._shaped()
+        seen = look or self.look()
+        for host in self.experiment.topology.all_hosts():
+            index, place = self.star.ports[host.rank], self.gauges.host(host.rank)
+            if down:
+                rate = shaping.link_mbit(seen.reader.classes(index)) if look is None else 0.0
+                out[f"{host.name} downlink"] = shaping.leaves(seen.qdiscs.get(index, ()), how, rate_mbit=rate)
+            if up:
+                rate = shaping.link_mbit(place.reader.classes(place.index)) if look is None else 0.0
+                out[f"{host.name} uplink"] = shaping.leaves(seen.hosts[host.rank], how, rate_mbit=rate)
+        return out
+
+    # --- rules -----------------------------------------------------------------------------------------------------
+
+    def expect(self, rules: Rules) -> None:
+        """Every rule that the schedule will ever put in force; before the first `put`."""
+        for hook, here in rules.items():
+            self.backend.expect(self.star.hook_point(hook), here)
+
+    def put(self, rules: Rules) -> list[Hook]:
+        """Put rules in force; only hooks whose rules differ are touched. Returns those."""
+        if any(rule.profile.corrupt_percent for here in rules.values() for rule in here):
+            self._checksum_in_software()
+        changed = []
+        for hook, here in rules.items():
+            assert len({rule.label for rule in here}) == len(here), "counters are kept by label"
+            if hook in self.rules and self.rules[hook] == here:
+                continue
+            self.backend.put(self.star.hook_point(hook), here)
+            self.rules[hook] = here
+            changed.append(hook)
+        return changed
+
+    def restart(self) -> None:
+        """Counters at zero, seeded patterns at their first packet. Nothing is under way now."""
+        for hook in self.rules:
+            self.backend.restart(self.star.hook_point(hook))
+        self._detours_at_start = {}
+        held = self.read().detours
+        self._detours_at_start = {one.place: one for here in held.values() for one in here}
+
+    def _checksum_in_software(self) -> None:
+        """Damaged packets must carry the sender's checksum, or the damage would reach the application unseen."""
+        for host in self.experiment.topology.all_hosts():
+            with self.place(host.name).inside():
+                offloads.switch(DATA_INTERFACE, dict.fromkeys(offloads.CHECKSUM, False))
+
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def look(self) -> Look:
+        """At the switch, and at the hosts whose links are shaped there."""
+        return self.gauges.look(hosts=self.star.ports if self._shaped()[0] else ())
+
+    def read(self, *, look: Look | None = None, sockets: bool = False) -> Reading:
+        """Every counter, now. `sockets`: those inside the hosts too."""
+        look = look or self.look()
+        hooks, detours = {}, {}
+        for hook in self.rules:
+            point = self.star.hook_point(hook)
+            hooks[hook] = self.backend.counters(point, look)
+            raw = self.backend.detours(point, look, hooks[hook])
+            detours[hook] = tuple(self._since_start(one) for one in raw)
+        links = {
+            rank: self.gauges.link_counts(rank, look, shaped=self._shaped(), sockets=sockets)
+            for rank, port in self.star.ports.items()
+            if port in look.links
+        }
+        return Reading(time_s=time.monotonic(), links=links, hooks=hooks, detours=detours)
+
+    def _since_start(self, one: Detour) -> Detour:
+        start = self._detours_at_start.get(one.place)
+        if start is None:
+            return one
+        return replace(one, returned=one.returned - start.returned, dropped=one.dropped - start.dropped)
+
+    def settled(self, *, since: Reading | None = None) -> tuple[Reading, int]:
+        """A reading between packets, once nothing is under way any more and, since an earlier one, every packet is
+        accounted for; and how many packets still moved if that did not come to pass in time."""
+        limit = time.monotonic() + SETTLE_S + self.longest_wait_s()
+        before = self.read()
+        while True:
+            time.sleep(SETTLE_STEP_S if since is not None else QUIET_S)
+            now = self.read(sockets=True)
+            still = before.moved() == now.moved()
+            whole = since is None or not leaks(Between(since, now))
+            if (still and whole and not now.under_way()) or time.monotonic() > limit:
+                return now, 0 if still else now.passed_since(before)
+            before = now
+
+    def end_programs(self) -> None:
+        """Whatever a workload left running in its hosts."""
+        namespaces.kill_inside([name for name in self.star.names() if name != self.star.namespace(SWITCH)])
+
+    def counters(self) -> HookCounters:
+        """Since they were last at zero, of every rule that was in force."""
+        look = self.look()
+        return {hook: self.backend.counters(self.star.hook_point(hook), look) for hook in self.rules}
+
+    def read_back(self, look: Look | None = None) -> dict[Hook, list[ReadBack]]:
+        look = look or self.look()
+        return {hook: self.backend.read_back(self.star.hook_point(hook), look) for hook in self.rules}
+
+    def held(self) -> dict[Hook, Held]:
+        """Of wires that hold packets back in user space."""
+        report = getattr(self.backend, "held", None)
+        return report() if report is not None else {}
+
+    def not_in_force(self, look: Look | None = None) -> list[str]:
+        """What the kernel no longer has as it was put there, and what stands ahead of it."""
+        look = look or self.look()
+        out = self.gauges.ahead(look)
+        for hook, entries in self.read_back(look).items():
+            if entries[0].foreign:
+                out.append(f"{hook.name}: {entries[0].foreign} filters that are not ours stand at the loss point")
+            for one in entries:
+                if not (one.attached and one.equal):
+                    state = "changed" if one.attached else "not attached"
+                    out.append(f"{hook.name}: rule {one.rule} is {state} in the kernel")
+        return out
+
+    def changes(self) -> list[str]:
+        """What others changed since the last call; `listen` comes first."""
+        ours = {self.star.switch.asyncore.epid}
+        return self.gauges.changes(ours=ours, mtu=self.experiment.topology.mtu)
+
+    def listen(self) -> None:
+        """To changes at the ports, and at the hosts whose links are shaped there."""
+        places = [host.name for host in self.experiment.topology.all_hosts()] if self._shaped()[0] else []
+        self.gauges.listen([SWITCH, *places])
+        self.changes()
+
+    def links_wrong(self, look: Look) -> list[str]:
+        """Ports that were there and are gone or down."""
+        up = {link.name for link in look.links.values() if link.up}
+        return [h.port for h in self.experiment.topology.all_hosts() if h.port not in up]
+
+    def mtu_wrong(self, look: Look) -> list[str]:
+        asked = self.experiment.topology.mtu
+        ends = [(h.port, look.links.get(self.star.ports[h.rank])) for h in self.experiment.topology.all_hosts()]
+        ends += [(h.name, self.gauges.host(h.rank).link()) for h in self.experiment.topology.all_hosts()]
+        return [f"{name}: MTU {link.mtu}, not {asked}" for name, link in ends if link is not None and link.mtu != asked]
+
+    def longest_wait_s(self) -> float:
+        delays = [r.profile.delay for here in self.rules.values() for r in here if r.profile.delay]
+        return 2 * max((d.mean_ms + LONGEST_DELAY_FACTOR * d.jitter_ms for d in delays), default=0.0) / 1000
+
+    # --- standing labs -----------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        return self.backend.state()
+
+    def close(self) -> None:
+        """Handles only: the network stands on. Each is let go of, whatever the one before said."""
+        with ExitStack() as stack:
+            stack.callback(self.star.close)
+            if hasattr(self, "backend"):
+                stack.callback(self.backend.close)
+            stack.callback(self.gauges.close)
+
+
+def classes_as_json(classes: dict[str, list[ClassState]]) -> dict[str, Any]:
+    return {link: [asdict(state) for state in states] for link, states in classes.items()}

@@ -1,0 +1,255 @@
+"""rtnetlink's messages as values: links, qdiscs, classes, filters, taken apart with struct. No socket here."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, TypeVar
+
+RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
+RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 36, 37, 38
+RTM_NEWTCLASS, RTM_DELTCLASS, RTM_GETTCLASS = 40, 41, 42
+RTM_NEWTFILTER, RTM_DELTFILTER, RTM_GETTFILTER = 44, 45, 46
+NLMSG_ERROR, NLMSG_DONE = 2, 3
+NESTED = 0x3FFF  # mask of the flag bits in an attribute's type
+
+HEADER, _ATTRIBUTE = struct.Struct("<IHHII"), struct.Struct("<HH")
+_TCMSG, LINKMSG = struct.Struct("<BBHiIII"), struct.Struct("<BBHiII")
+_STATS = struct.Struct("<24Q")
+_OPERSTATE_UP = 6
+
+Attributes = dict[int, bytes]
+Raw = bytes
+Found = TypeVar("Found")
+
+
+def _readable(read: Callable[..., Found]) -> Callable[..., Found]:
+    """What can't be read is one error, whatever is wrong with it."""
+
+    @wraps(read)
+    def reading(*parts: Any) -> Found:
+        try:
+            return read(*parts)
+        except (struct.error, IndexError, KeyError) as error:
+            raise OSError(errno.EBADMSG, f"an answer of the kernel can't be read ({error})") from None
+
+    return reading
+
+
+def attributes(data: bytes, at: int = 0) -> Attributes:
+    """Type -> payload; of several of one type the last."""
+    out, end, unpack = {}, len(data) - 3, _ATTRIBUTE.unpack_from
+    while at < end:
+        length, kind = unpack(data, at)
+        if length < 4:
+            break
+        out[kind & NESTED] = data[at + 4 : at + length]
+        at += (length + 3) & ~3
+    return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """An interface and its own counters."""
+
+    index: int
+    name: str
+    mtu: int
+    up: bool
+    xdp: bool  # a program runs on its packets before anything else does
+    rx_packets: int = 0
+    tx_packets: int = 0
+    rx_bytes: int = 0
+    tx_bytes: int = 0
+    rx_dropped: int = 0
+    tx_dropped: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Qdisc:
+    index: int
+    kind: str
+    handle: int
+    parent: int
+    packets: int
+    bytes: int
+    dropped: int
+    waiting: int  # packets
+    waiting_bytes: int
+    options: Raw = field(repr=False, default=b"")
+
+    @property
+    def limit(self) -> int:
+        """Of a bfifo or pfifo."""
+        return int(struct.unpack_from("<I", self.options)[0]) if len(self.options) >= 4 else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class HtbClass:
+    handle: int
+    parent: int
+    rate_bytes_s: int
+    ceil_bytes_s: int
+    priority: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filter:
+    kind: str
+    priority: int
+    handle: int
+    program_id: int | None  # of an eBPF program
+    instructions: bytes  # of a classic one
+    target: int | None  # the interface that its action redirects or mirrors to
+    acted: int | None  # packets that met its action
+    keys: bytes = b""  # of u32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What the kernel told of: `what` in words, `by` the netlink port that asked for it (0: the kernel itself)."""
+
+    what: str
+    index: int
+    by: int
+    link: Link | None = None
+
+
+_WORDS = {
+    RTM_DELLINK: "removed",
+    RTM_NEWQDISC: "qdisc changed",
+    RTM_DELQDISC: "qdisc removed",
+    RTM_NEWTCLASS: "class changed",
+    RTM_DELTCLASS: "class removed",
+    RTM_NEWTFILTER: "filter changed",
+    RTM_DELTFILTER: "filter removed",
+}
+
+
+@_readable
+def change_of(kind: int, _: int, port: int, body: bytes) -> Change | None:
+    if kind == RTM_NEWLINK:
+        link = link_of(body)
+        return Change(what="link changed", index=link.index, by=port, link=link)
+    if kind not in _WORDS:
+        return None
+    return Change(what=_WORDS[kind], index=struct.unpack_from("<i", body, 4)[0], by=port)
+
+
+def messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
+    """(type, flags, port, body)."""
+    at = 0
+    while at + 16 <= len(data):
+        length, kind, flags, _, port = HEADER.unpack_from(data, at)
+        if length < 16:
+            return
+        yield kind, flags, port, data[at + 16 : at + length]
+        at += (length + 3) & ~3
+
+
+def tcmsg(index: int, parent: int = 0) -> bytes:
+    return _TCMSG.pack(socket.AF_UNSPEC, 0, 0, index, 0, parent, 0)
+
+
+def _text(value: bytes) -> str:
+    return value.rstrip(b"\0").decode(errors="replace")
+
+
+@_readable
+def link_of(body: bytes) -> Link:
+    index = struct.unpack_from("<i", body, 4)[0]
+    found = attributes(body, 16)
+    numbers = _STATS.unpack_from(found[23].ljust(_STATS.size, b"\0")) if 23 in found else (0,) * 24
+    xdp = attributes(found.get(43, b"")).get(2, b"\0")
+    return Link(
+        index=index,
+        name=_text(found.get(3, b"")),
+        mtu=int.from_bytes(found.get(4, b""), "little"),
+        up=found.get(16, b"\0")[0] == _OPERSTATE_UP,
+        xdp=xdp[0] != 0,
+        rx_packets=numbers[0],
+        tx_packets=numbers[1],
+        rx_bytes=numbers[2],
+        tx_bytes=numbers[3],
+        rx_dropped=numbers[6],
+        tx_dropped=numbers[7],
+    )
+
+
+def _basic(stats: Attributes) -> tuple[int, int]:
+    """(bytes, packets) of TCA_STATS2 or TCA_ACT_STATS."""
+    count, packets = struct.unpack_from("<QI", stats[1]) if 1 in stats else (0, 0)
+    return count, int.from_bytes(stats[8], "little") if 8 in stats else packets
+
+
+@_readable
+def qdisc_of(body: bytes) -> Qdisc:
+    _, _, _, index, handle, parent, _ = _TCMSG.unpack_from(body)
+    found = attributes(body, 20)
+    stats = attributes(found.get(7, b""))
+    count, packets = _basic(stats)
+    waiting, backlog, dropped = struct.unpack_from("<III", stats[3]) if 3 in stats else (0, 0, 0)
+    return Qdisc(
+        index=index,
+        kind=_text(found.get(1, b"")),
+        handle=handle,
+        parent=parent,
+        packets=packets,
+        bytes=count,
+        dropped=dropped,
+        waiting=waiting,
+        waiting_bytes=backlog,
+        options=found.get(2, b""),
+    )
+
+
+@_readable
+def class_of(body: bytes) -> HtbClass | None:
+    _, _, _, _, handle, parent, _ = _TCMSG.unpack_from(body)
+    found = attributes(body, 20)
+    options = attributes(found.get(2, b""))
+    if _text(found.get(1, b"")) != "htb" or 1 not in options:
+        return None
+    # struct tc_htb_opt: two rate specifications of 12 bytes (rate last), buffer, cbuffer, quantum, level, prio.
+    rate, ceil, priority = (struct.unpack_from("<I", options[1], at)[0] for at in (8, 20, 40))
+    wide = [
+        int.from_bytes(options[kind], "little") if kind in options else small for kind, small in ((6, rate), (7, ceil))
+    ]
+    return HtbClass(handle=handle, parent=parent, rate_bytes_s=wide[0], ceil_bytes_s=wide[1], priority=priority)
+
+
+@_readable
+def filter_of(body: bytes) -> Filter | None:
+    _, _, _, _, handle, _, info = _TCMSG.unpack_from(body)
+    found = attributes(body, 20)
+    kind = _text(found.get(1, b""))
+    if 2 not in found:  # the heading of a priority, without a filter
+        return None
+    options = attributes(found[2])
+    actions = {"bpf": 1, "u32": 7, "matchall": 2}.get(kind, 0)
+    target, acted = _action(attributes(options.get(actions, b""))) if actions else (None, None)
+    return Filter(
+        kind=kind,
+        priority=info >> 16,
+        handle=handle,
+        program_id=int.from_bytes(options[11], "little") if kind == "bpf" and 11 in options else None,
+        instructions=options.get(5, b"") if kind == "bpf" else b"",
+        target=target,
+        acted=acted,
+        keys=options.get(5, b"") if kind == "u32" else b"",
+    )
+
+
+def _action(actions: Attributes) -> tuple[int | None, int | None]:
+    """(interface of a mirred, packets) of the first action."""
+    if not actions:
+        return None, None
+    action = attributes(actions[min(actions)])
+    packets = _basic(attributes(action.get(4, b"")))[1]
+    parameters = attributes(action.get(2, b"")).get(2, b"") if _text(action.get(1, b"")) == "mirred" else b""
+    target = struct.unpack_from("<I", parameters, 24)[0] if len(parameters) >= 28 else None
+    return target, packets

@@ -1,0 +1,229 @@
+"""The fault column: proven before the run, met by the run's own packets, and no packet unaccounted for. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lossbench.net import conservation
+from lossbench.net.conservation import Between, Met
+from lossbench.net.counters import TOTAL
+from lossbench.proof import statistics
+from lossbench.proof.evidence import Proof
+from lossbench.proof.judge_rules import judge_rules
+from lossbench.proof.pace import judge_rates
+from lossbench.proof.verdict import Finding, Judgement, Status
+from lossbench.proof.watched import Watched
+from lossbench.spec.experiment import Experiment, Impair
+from lossbench.spec.placement import Hook, Rule
+from lossbench.spec.profile import BlockLoss, Match, Profile, TraceLoss
+
+LATE_SHARE, LATE_MS = 0.05, 2.0  # of a delay, as in the proof
+TAIL_SHARE, TAIL_MS = 0.25, 20.0  # that one packet in twenty may be late by
+
+
+def judge_fault(experiment: Experiment, proof: Proof | None, watched: Watched, backend: str = "") -> Judgement:
+    if proof is None:
+        return Judgement(findings=(Finding(status=Status.UNKNOWN, text="no probe was sent: nothing is proven"),))
+    if experiment.backend == "simulated":
+        return proof.judgement
+    findings = list(proof.judgement.findings)
+    findings += [Finding(status=Status.UNKNOWN, text=text) for text in dict.fromkeys((*watched.lapses, *watched.never))]
+    if watched.after is None:
+        findings.append(Finding(status=Status.UNKNOWN, text="the kernel's counters could not be read after the run"))
+        return Judgement(findings=tuple(findings))
+    between = Between(watched.before, watched.after)
+    findings += judge_rules(watched, between)
+    findings += _judge_presence(experiment, watched, between)
+    findings += _judge_later(experiment, watched, between, backend)
+    findings += _judge_conservation(watched, between)
+    findings += judge_rates(experiment, watched.carried)
+    findings += _judge_held(watched)
+    findings += _judge_traffic(experiment, watched, between)
+    return Judgement(findings=tuple(findings))
+
+
+def met_by_workload(watched: Watched) -> Met:
+    return conservation.met(Between(watched.before, watched.after)) if watched.after is not None else Met()
+
+
+# --- presence: what was asked of packets met some
+# ----------------------------------------------------------------------
+
+
+def _judge_presence(experiment: Experiment, watched: Watched, between: Between) -> list[Finding]:
+    """A workload whose packets never met what was asked says nothing about it. "All hosts" is met where any of them
+    sends; a host or pair that the experiment names must have been met itself."""
+    if experiment.workload.name == "noop" and not experiment.workload.command:
+        return []
+    out = []
+    for number, entry in enumerate(experiment.impair):
+        rules = [(h, r) for h, here in watched.rules.items() for r in here.values() if r.entry == number]
+        if not rules or not _asks(entry.profile):
+            continue
+        unmet = [(hook, rule) for hook, rule in rules if not _seen(between, hook, rule)]
+        if len(unmet) == len(rules):
+            out.append(f"{_in_short(entry)}; nothing there: no packet of the workload met it")
+            continue
+        out += [
+            f"{_in_short(entry)} at {h.name}{f' ({r.pair})' if r.pair else ''}; nothing there"
+            for h, r in unmet
+            if r.named
+        ]
+    if out and not sum(link.entered for link in between.links.values()):
+        out = ["no packet of the workload passed the data links: did it use the control link (MASTER_ADDR)?"]
+    return [Finding(status=Status.UNKNOWN, text=text) for text in out]
+
+
+def _judge_later(experiment: Experiment, watched: Watched, between: Between, backend: str) -> list[Finding]:
+    """What began after the probes was proven by the run's own packets, or not at all."""
+    out = []
+    for number, entry in enumerate(experiment.impair):
+        seen = any(
+            _seen(between, h, r) for h, here in watched.rules.items() for r in here.values() if r.entry == number
+        )
+        if entry.active(elapsed_s=0.0, step=0) or not seen:
+            continue
+        profile = entry.profile
+        predicted = profile.chain() is not None or isinstance(profile.loss, TraceLoss)
+        if not predicted:
+            out.append(f"impair.{number} ({profile.name}) began later: its loss was not probed and can't be predicted")
+        if profile.delay is not None and backend in ("netem", "edt"):
+            out.append(f"impair.{number} ({profile.name}) began later: its delay was never measured")
+    return [Finding(status=Status.UNKNOWN, text=text) for text in out]
+
+
+def _seen(between: Between, hook: Hook, rule: Rule) -> int:
+    here = between.hooks.get(hook, {})
+    if rule.label in here or TOTAL not in here:
+        return here[rule.label].seen if rule.label in here else 0
+    # Counted per port: that one packet met a rule shows only in that one was lost.
+    return here[TOTAL].dropped
+
+
+def _asks(profile: Profile) -> bool:
+    return bool(
+        profile.mean_loss()
+        or profile.delay
+        or profile.slot
+        or profile.duplicate_percent
+        or profile.corrupt_percent
+        or profile.rate_mbit
+    )
+
+
+def _in_short(entry: Impair) -> str:
+    match = entry.profile.match
+    return f"{100 * entry.profile.mean_loss():.3g} % was asked of {_about(match)} (profile {entry.profile.name})"
+
+
+def _about(match: Match) -> str:
+    ports = [str(port) for port in (*match.source_ports, *match.destination_ports)]
+    words = ["/".join(filter(None, (match.protocol, ",".join(ports)))) or ("" if match.destinations else "all packets")]
+    words += [f"DSCP {match.dscp}"] if match.dscp is not None else []
+    words += [f"from {','.join(match.sources)}"] if match.sources else []
+    words += [f"to {','.join(match.destinations)}"] if match.destinations else []
+    words += ["our datagrams"] if match.datagram is not None else []
+    return " ".join(filter(None, words))
+
+
+# --- conservation
+# ------------------------------------------------------------------------------------------------------
+
+
+def _judge_conservation(watched: Watched, between: Between) -> list[Finding]:
+    texts = []
+    for leak in conservation.leaks(between):
+        when = watched.noticed.get(leak.place)
+        text = leak.in_words() + (f" (first noticed after {when:.1f} s)" if when is not None else "")
+        moved = f" ({watched.moving} packets still moved while the counters were read)" if watched.moving else ""
+        texts.append(text + moved)
+    for place, count in conservation.lost_elsewhere(between).items():
+        texts.append(f"{count} packets were lost {place}: not by the fault that was asked for")
+    if texts:
+        return [Finding(status=Status.UNKNOWN, text=text) for text in texts]
+    met = conservation.met(between)
+    text = f"all {met.packets} packets are accounted for: {met.rule} lost by rules, {met.damaged} damaged"
+    text += f", {met.queue} lost in queues under the rate that was asked"
+    return [Finding(status=Status.VALID, text=text)] if met.packets else []
+
+
+def _judge_traffic(experiment: Experiment, watched: Watched, between: Between) -> list[Finding]:
+    """The workload's own sequence numbers against the kernel's counters."""
+    traffic = watched.traffic
+    if not traffic:
+        return []
+    if len(traffic) < experiment.topology.hosts:
+        text = f"only {len(traffic)} of {experiment.topology.hosts} ranks reported their traffic"
+        return [Finding(status=Status.UNKNOWN, text=text)]
+    findings = []
+    for rank, record in sorted(traffic.items()):
+        link, said = between.links[rank], sum(record["sent"])
+        given = link.entered + link.lost_entering + link.up.dropped + link.up.waiting
+        if said > given or (said < given and record.get("complete")):
+            text = f"h{rank} says that it sent {said} datagrams, its link was given {given}"
+            findings.append(Finding(status=Status.UNKNOWN, text=text))
+    return [*findings, _judge_missing(traffic, between)]
+
+
+def _judge_missing(traffic: dict[int, dict[str, Any]], between: Between) -> Finding:
+    sent = sum(sum(record["sent"]) for record in traffic.values())
+    received = sum(sum(record["received"]) for record in traffic.values())
+    met, missing = conservation.met(between), sent - received
+    sockets = [link.sockets for link in between.links.values() if link.sockets is not None]
+    counted = met.rule + met.queue + met.elsewhere + max(met.damaged, sum(s.damaged for s in sockets))
+    counted += sum(s.unwanted for s in sockets) + sum(c.up.waiting + c.down.waiting for c in between.links.values())
+    text = f"the workload misses {missing} of {sent} datagrams, kernel counters say {counted}"
+    if all(record.get("complete") for record in traffic.values()):
+        agrees = counted - conservation.counted_twice(between) <= missing <= counted
+    else:
+        agrees = 0 <= missing <= counted
+    return Finding(status=Status.VALID if agrees else Status.UNKNOWN, text=text)
+
+
+# --- what is held back
+# -------------------------------------------------------------------------------------------------
+
+
+def _judge_held(watched: Watched) -> list[Finding]:
+    """A wire in user space says itself how late it was."""
+    out = []
+    for hook, held in watched.held.items():
+        rules = [rule for rule in watched.rules.get(hook, {}).values() if rule.profile.delay is not None]
+        if not held.packets or not rules:
+            continue
+        asked = max(rule.profile.delay.mean_ms for rule in rules if rule.profile.delay is not None)
+        for share, room_ms in ((0.5, LATE_SHARE * asked + LATE_MS), (0.05, TAIL_SHARE * asked + TAIL_MS)):
+            late = held.late_ms(1 - share)
+            if late > room_ms:
+                text = f"{hook.name}: {share:.0%} of {held.packets} packets left more than {late:g} ms late"
+                out.append(Finding(status=Status.UNKNOWN, text=f"{text}; {asked:g} ms were asked"))
+                break
+        reorder = rules[-1].profile.reorder
+        wanted = reorder.share() if reorder is not None and len(rules) == 1 else 0.0
+        if wanted and statistics.binomial_two_sided(held.overtook, held.packets, wanted) < statistics.FAMILY_ERROR:
+            text = f"{hook.name}: {held.overtook} of {held.packets} packets overtook, asked {wanted:.1%}"
+            out.append(Finding(status=Status.FAILED, text=text))
+    return out
+
+
+def not_judged(experiment: Experiment, backend: str) -> tuple[str, ...]:
+    """What was asked and no verdict speaks of, on this backend."""
+    profiles = [entry.profile for entry in experiment.impair]
+    rated = experiment.topology.uplink_mbit() or experiment.topology.downlink_mbit()
+    several = len(profiles) > 1 or any(not p.match.is_everything() for p in profiles)
+    found = {
+        "single rules: cbpf counts per port, their sum is judged": backend == "cbpf" and several,
+        "delays during the run: kept by the kernel, read back, measured before the run only": (
+            backend in ("netem", "edt") and any(p.delay for p in profiles)
+        ),
+        "the rate of damage: netem does not count it": backend == "netem" and any(p.corrupt_percent for p in profiles),
+        "duplicates beside loss on netem": backend == "netem" and any(p.duplicate_percent and p.loss for p in profiles),
+        "which blocks were lost during the run: counted, not predicted": any(
+            isinstance(p.loss, BlockLoss) for p in profiles
+        ),
+        "slots, ECN marks and a profile's own rate: read back only": any(
+            p.slot or p.ecn or p.rate_mbit for p in profiles
+        ),
+        "whether links reach their rate: only that none exceeds it": bool(rated),
+    }
+    return tuple(text for text, present in found.items() if present)

@@ -1,0 +1,99 @@
+"""Did every rule lose as many of the workload's packets as asked? Exactly where it is seeded, else by tests. Pure."""
+
+from __future__ import annotations
+
+from lossbench.net.conservation import Between
+from lossbench.net.counters import TOTAL, RuleCounters
+from lossbench.proof import significance, statistics
+from lossbench.proof.verdict import Finding, Status
+from lossbench.proof.watched import Watched
+from lossbench.spec import lossmodel
+from lossbench.spec.placement import Hook, Rule
+from lossbench.spec.profile import BlockLoss, TraceLoss
+
+PREDICT_PACKETS = 20_000_000  # of one rule; beyond this the pattern is tested statistically
+PREDICT_BURSTY = 1_000_000  # which is walked packet by packet, half a second
+
+
+def judge_rules(watched: Watched, between: Between) -> list[Finding]:
+    findings: list[Finding] = []
+    tests: list[tuple[str, float]] = []
+    pools: dict[tuple[str, lossmodel.Chain], list[tuple[int, int]]] = {}
+    checked = 0
+    for hook, here in between.hooks.items():
+        for label, count in here.items():
+            rule, where = watched.rules.get(hook, {}).get(label), f"{hook.name}, {label}"
+            tests += _test_of_sum(watched, hook, label, count)
+            if count.super_packets:
+                text = f"{where}: {count.super_packets} super-packets passed the loss point during the run"
+                findings.append(Finding(status=Status.UNKNOWN, text=text))
+            if not 0 <= count.dropped <= count.seen:
+                text = f"{where}: its counters ran backwards: they were replaced during the run"
+                findings.append(Finding(status=Status.UNKNOWN, text=text))
+                continue
+            if rule is None or not count.seen:
+                continue
+            tests += [
+                (f"{where}: {what} during the run", p) for what, p in significance.damage_tests(rule.profile, count)
+            ]
+            expected, chain = expected_drops(rule, count), rule.profile.chain()
+            if expected is not None and expected != count.dropped:
+                text = f"{where}: {count.dropped} of {count.seen} packets lost, the seeded pattern says {expected}"
+                findings.append(Finding(status=Status.FAILED, text=text))
+            elif expected is None and chain is not None and not count.shared:
+                p = statistics.loss_count_two_sided(count.dropped, count.seen, chain)
+                tests.append((f"{where}: {count.dropped} of {count.seen} packets lost during the run", p))
+                pools.setdefault((label, chain), []).append((count.dropped, count.seen))
+            checked += count.seen if expected is not None or (chain is not None and not count.shared) else 0
+    tests += [
+        (
+            f"all hooks of {label}: {sum(d for d, _ in counts)} of {sum(s for _, s in counts)} lost during the run",
+            statistics.pooled_two_sided(counts, chain),
+        )
+        for (label, chain), counts in pools.items()
+        if len(counts) > 1
+    ]
+    limit = statistics.FAMILY_ERROR / max(len(tests), 1)
+    findings += [Finding(status=Status.FAILED, text=f"{what} (p = {p:.1e})") for what, p in tests if p < limit]
+    return findings or _in_words(watched, between, checked)
+
+
+def _test_of_sum(watched: Watched, hook: Hook, label: str, count: RuleCounters) -> list[tuple[str, float]]:
+    """Rules that are counted together can't have lost more than the worst of them would have of every packet."""
+    losses = [rule.profile.mean_loss() for rule in watched.rules.get(hook, {}).values()]
+    if label != TOTAL or count.shared or not 0 <= count.dropped <= count.seen:
+        return []
+    worst = max(losses, default=0.0)
+    if count.dropped <= worst * count.seen:
+        return []
+    p = statistics.binomial_two_sided(count.dropped, count.seen, worst)
+    return [(f"{hook.name}: {count.dropped} of {count.seen} packets lost during the run, by all rules together", p)]
+
+
+def _in_words(watched: Watched, between: Between, checked: int) -> list[Finding]:
+    counts = [
+        c for hook, here in between.hooks.items() for label, c in here.items() if label in watched.rules.get(hook, {})
+    ]
+    seen, dropped = sum(c.seen for c in counts), sum(c.dropped for c in counts)
+    if not seen:
+        return []
+    text = f"during the run {dropped} of {seen} matching packets were lost ({dropped / seen:.3%})"
+    text += ", as asked" if checked == seen else f"; {checked} of them could be checked against what was asked"
+    return [Finding(status=Status.VALID, text=text)]
+
+
+def expected_drops(rule: Rule, counters: RuleCounters) -> int | None:
+    """How many of the packets seen a seeded rule must have dropped, exactly; None if that can't be said."""
+    if counters.position is None or counters.position.packets != counters.seen:
+        return None
+    if isinstance(rule.profile.loss, TraceLoss):
+        pattern = rule.profile.loss.pattern()
+        if not rule.profile.loss.loop:
+            return int(pattern[: counters.seen].sum())
+        rounds, rest = divmod(counters.seen, len(pattern))
+        return int(rounds * pattern.sum() + pattern[:rest].sum())
+    chain = rule.profile.chain()
+    limit = PREDICT_PACKETS if chain is not None and len(chain.states) == 1 else PREDICT_BURSTY
+    if chain is None or isinstance(rule.profile.loss, BlockLoss) or counters.seen > limit:
+        return None
+    return int(lossmodel.predict(chain, seed=rule.seed, count=counters.seen).sum())

@@ -1,0 +1,2 @@
+"""Packets of our own through every rule: flows (which), datagram (scapy), exchange (sockets), probing (around a
+network)."""

@@ -1,0 +1,279 @@
+"""The fast path: probe packets by the thousand through real sockets of the hosts, 64 to a system call.
+
+Sending with UDP_SEGMENT is deliberate: if offloads were not in order, the probe itself would show it in its bursts.
+"""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lossbench import contract
+from lossbench.errors import RunError
+from lossbench.net.host.place import Place
+from lossbench.proof.probe import datagram
+from lossbench.proof.probe.flows import Flow, addresses
+from lossbench.proof.probe.heard import Heard
+from lossbench.spec.topology import DATA_INTERFACE
+
+PACKET_OUTGOING = 4
+UDP_SEGMENT, UDP_GRO, SO_RCVBUFFORCE, SO_SNDBUFFORCE, SO_RXQ_OVFL = 103, 104, 33, 32, 40
+BATCH = 64  # packets per system call, the kernel's limit on older versions
+STAMP_AT = contract.HEADER_BYTES  # 8 bytes: when it was sent, monotonic nanoseconds
+TOKEN_AT, CHUNK_AT = contract.HEADER_FIELDS["token"][0], contract.HEADER_FIELDS["chunk"][0]
+SETTLE_S = 0.3
+DRAIN_CALLS = 1000
+DELAY_SAMPLES = 150
+DELAY_SPACING_S = 0.004
+
+
+class Exchange:
+    """Sockets in every host that takes part; closed together."""
+
+    def __init__(self, flows: list[Flow], *, place_of: Callable[[str], Place], payload_bytes: int, token: int) -> None:
+        self.flows = flows
+        self.size = payload_bytes
+        self.token = token & ~0xFFFF  # the low bits number the flows
+        self._overflow: dict[socket.socket, int] = {}
+        self._place_of = place_of
+        self._stack = ExitStack()
+        self._senders: list[socket.socket] = []
+        self._receivers: dict[tuple[int, int, int, str], socket.socket] = {}
+        self._templates: list[bytes] = []
+        self._origins: list[tuple[str, int] | bytes] = []  # where each flow's packets must come from
+
+    def __enter__(self) -> Exchange:
+        try:
+            for number, flow in enumerate(self.flows):
+                self._open(number, flow)
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _open(self, number: int, flow: Flow) -> None:
+        header = contract.Header(
+            kind=contract.KINDS["probe"],
+            token=self.token + number,
+            source=flow.source.rank,
+            destination=flow.destination.rank,
+            step=flow.step,
+            half=flow.half,
+            block=flow.block,
+        )
+        data = datagram.payload(header, size=self.size)
+        key = (flow.destination.rank, flow.family, flow.destination_port, flow.protocol)
+        with self._place_of(flow.destination.name).inside():
+            if key not in self._receivers:
+                self._receivers[key] = self._receiver(flow)
+        with self._place_of(flow.source.name).inside():
+            sender = self._sender(flow)
+        self._senders.append(sender)
+        self._templates.append(data if flow.protocol == "udp" else datagram.tcp_frame(_ends(flow), data))
+        udp = flow.protocol == "udp"
+        self._origins.append(sender.getsockname()[:2] if udp else datagram.origin(self._templates[-1]))
+
+    def _keep(self, one: socket.socket) -> socket.socket:
+        for option in (SO_RCVBUFFORCE, SO_SNDBUFFORCE):
+            with suppress(OSError):  # without privilege the default size must do; rounds are small
+                one.setsockopt(socket.SOL_SOCKET, option, 32 << 20)
+        return self._stack.enter_context(one)
+
+    def _receiver(self, flow: Flow) -> socket.socket:
+        if flow.protocol == "tcp":
+            one = self._keep(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003)))
+            one.bind((DATA_INTERFACE, 0x0003))
+        else:
+            one = self._keep(socket.socket(socket.AF_INET if flow.family == 4 else socket.AF_INET6, socket.SOCK_DGRAM))
+            with suppress(OSError):
+                one.setsockopt(socket.IPPROTO_UDP, UDP_GRO, 1)
+            try:
+                one.bind((addresses(flow)[1], flow.destination_port))
+            except OSError as error:
+                where = f"{flow.destination.name} port {flow.destination_port}"
+                raise RunError(
+                    f"the probe can't listen on {where} ({error.strerror}): is a program using it?"
+                ) from None
+        with suppress(OSError):
+            one.setsockopt(socket.SOL_SOCKET, SO_RXQ_OVFL, 1)
+        one.setblocking(False)
+        return one
+
+    def _sender(self, flow: Flow) -> socket.socket:
+        if flow.protocol == "tcp":
+            one = self._keep(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
+            one.bind((DATA_INTERFACE, 0))
+            return one
+        source, destination = addresses(flow)
+        one = self._keep(socket.socket(socket.AF_INET if flow.family == 4 else socket.AF_INET6, socket.SOCK_DGRAM))
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if flow.dscp:
+            level, option = (socket.IPPROTO_IP, socket.IP_TOS) if flow.family == 4 else (socket.IPPROTO_IPV6, 67)
+            one.setsockopt(level, option, flow.dscp << 2)
+        one.bind((source, flow.source_port))
+        one.connect((destination, flow.destination_port))
+        return one
+
+    @property
+    def overflow(self) -> int:
+        """Packets that reached a socket of ours and did not fit into it."""
+        return sum(self._overflow.values())
+
+    # --- sending -----------------------------------------------------------------------------------------------
+
+    def loss(
+        self, *, packets: int, rate_mbit: float | None, settled: Callable[[int], bool], wait_s: float
+    ) -> list[Heard]:
+        """`packets` per flow, all flows in turn, never faster than half the links' rate. `settled(received)` says from
+        the kernel's counters that nothing is under way any more."""
+        heard = [Heard(flow=flow, sent=packets) for flow in self.flows]
+        batch = (
+            BATCH if rate_mbit is None else max(1, min(BATCH, round(rate_mbit * 1e6 / 8 * 0.002 / (self.size + 66))))
+        )
+        round_s = 0.0 if rate_mbit is None else batch * (self.size + 66) * 8 / (rate_mbit * 1e6 * 0.5)
+        frames = [self._frames(n, batch) for n in range(len(self.flows))]
+        clock = time.monotonic()
+        for first in range(0, packets, batch):
+            count = min(batch, packets - first)
+            for number, sender in enumerate(self._senders):
+                self._send(number, sender, frames[number], first, count)
+            self._drain(heard)
+            clock += round_s
+            if round_s and clock > time.monotonic():
+                time.sleep(clock - time.monotonic())
+        self._settle(heard, settled=settled, wait_s=wait_s)
+        return heard
+
+    def _frames(self, number: int, count: int) -> NDArray[np.uint8]:
+        return np.tile(np.frombuffer(self._templates[number], dtype=np.uint8), (count, 1))
+
+    def _send(self, number: int, sender: socket.socket, frames: NDArray[np.uint8], first: int, count: int) -> None:
+        flow, rows = self.flows[number], frames[:count]
+        at = frames.shape[1] - self.size  # headers of a crafted frame
+        index = np.arange(first, first + count, dtype=np.uint32)
+        rows[:, at + CHUNK_AT : at + CHUNK_AT + 4] = index.view(np.uint8).reshape(count, 4)
+        if flow.blocks:
+            blocks = np.array([flow.block_of(i) for i in range(first, first + count)], dtype=np.uint32)
+            offset = contract.HEADER_FIELDS["block"][0]
+            rows[:, at + offset : at + offset + 4] = blocks.view(np.uint8).reshape(count, 4)
+        stamp = np.frombuffer(struct.pack("<Q", time.monotonic_ns()), dtype=np.uint8)
+        rows[:, at + STAMP_AT : at + STAMP_AT + 8] = stamp
+        try:
+            if flow.protocol == "udp" and count > 1:
+                self._send_segmented(sender, rows)
+            else:
+                for row in rows:
+                    sender.send(row.tobytes())
+        except OSError as error:
+            raise RunError(f"probe from {flow.source.name} to {flow.destination.name} can't be sent: {error}") from None
+
+    def _send_segmented(self, sender: socket.socket, rows: NDArray[np.uint8]) -> None:
+        try:
+            sender.sendmsg([rows.tobytes()], [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("<H", self.size))])
+        except OSError as error:
+            if error.errno != errno.EIO:  # older kernels segment only if the device does checksums
+                raise
+            for row in rows:
+                sender.send(row.tobytes())
+
+    # --- receiving ---------------------------------------------------------------------------------------------
+
+    def _drain(self, heard: list[Heard]) -> int:
+        """Everything that waits in any socket; returns how many packets came."""
+        total = 0
+        for (host, _, _, protocol), receiver in self._receivers.items():
+            for _ in range(DRAIN_CALLS):  # others may send faster than we can look
+                try:
+                    data, ancillary, _, address = receiver.recvmsg(65536, 64)
+                except BlockingIOError:
+                    break
+                now = time.monotonic_ns()
+                if protocol == "tcp" and address[2] == PACKET_OUTGOING:
+                    continue  # a tap also sees what its own host sends, before the loss point
+                for level, kind, value in ancillary:
+                    if level == socket.SOL_SOCKET and kind == SO_RXQ_OVFL:
+                        self._overflow[receiver] = struct.unpack("<I", value[:4])[0]
+                origin = address[:2] if protocol == "udp" else datagram.origin(data)
+                if protocol == "tcp":
+                    data = data[-self.size :]
+                total += self._account(heard, data, now, host=host, origin=origin)
+        return total
+
+    def _account(self, heard: list[Heard], data: bytes, now: int, *, host: int, origin: tuple[str, int] | bytes) -> int:
+        if not data or len(data) % self.size:
+            return 0
+        rows = np.frombuffer(data, dtype=np.uint8).reshape(-1, self.size)
+        tokens = np.ascontiguousarray(rows[:, TOKEN_AT : TOKEN_AT + 8]).view(np.uint64)[:, 0]
+        chunks = np.ascontiguousarray(rows[:, CHUNK_AT : CHUNK_AT + 4]).view(np.uint32)[:, 0]
+        total = 0
+        for token in np.unique(tokens):
+            number = int(token) - self.token
+            if not 0 <= number < len(heard) or self._origins[number] != origin:
+                continue  # a stranger's packet
+            if heard[number].flow.destination.rank != host:
+                continue  # somebody else's, seen by a tap
+            mine = tokens == token
+            if not heard[number].order:
+                fields = datagram.dissect(bytes(rows[np.argmax(mine)]))
+                flow = heard[number].flow
+                right = (fields["magic"], fields["source"], fields["destination"], fields["step"], fields["half"]) == (
+                    contract.MAGIC,
+                    flow.source.rank,
+                    flow.destination.rank,
+                    flow.step,
+                    flow.half,
+                )
+                heard[number].wrong_headers += not right
+            heard[number].order.append(chunks[mine].copy())
+            stamp = int.from_bytes(bytes(rows[np.argmax(mine), STAMP_AT : STAMP_AT + 8]), "little")
+            heard[number].delays_ms.append((now - stamp) / 1e6)
+            total += int(mine.sum())
+        return total
+
+    def _settle(self, heard: list[Heard], *, settled: Callable[[int], bool], wait_s: float) -> None:
+        """Until the counters add up, or nothing has come for a while."""
+        quiet_since = time.monotonic()
+        while time.monotonic() - quiet_since < wait_s + SETTLE_S:
+            if self._drain(heard):
+                quiet_since = time.monotonic()
+            if settled(sum(h.sent - int(h.missing().sum()) for h in heard)):
+                return
+            select.select(list(self._receivers.values()), [], [], 0.005)
+
+    def delay(self, *, wait_s: float) -> list[Heard]:
+        """Single packets, spaced, received at once: one-way delay on one clock."""
+        heard = [Heard(flow=flow, sent=DELAY_SAMPLES) for flow in self.flows]
+        frames = [self._frames(n, 1) for n in range(len(self.flows))]
+        for first in range(DELAY_SAMPLES):
+            for number, sender in enumerate(self._senders):
+                self._send(number, sender, frames[number], first, 1)
+            until = time.monotonic() + DELAY_SPACING_S
+            while (left := until - time.monotonic()) > 0:
+                if select.select(list(self._receivers.values()), [], [], left)[0]:
+                    self._drain(heard)
+        self._settle(heard, settled=lambda received: received == DELAY_SAMPLES * len(heard), wait_s=wait_s)
+        return heard
+
+
+def _ends(flow: Flow) -> datagram.Ends:
+    source, destination = addresses(flow)
+    return datagram.Ends(
+        source_mac=flow.source.mac,
+        destination_mac=flow.destination.mac,
+        source=source,
+        destination=destination,
+        source_port=flow.source_port or 29499,
+        destination_port=flow.destination_port,
+        dscp=flow.dscp,
+    )

@@ -1,0 +1,126 @@
+"""The proof of a standing network: probes through every rule, counters around them, joined by lossbench.proof.prove."""
+
+from __future__ import annotations
+
+from lossbench.net.conservation import Between
+from lossbench.net.counters import TOTAL, UNMATCHED, Reading, RuleCounters
+from lossbench.net.network import Network
+from lossbench.proof.evidence import Counts, FlowSeen, Proof, Seen
+from lossbench.proof.probe.exchange import Exchange
+from lossbench.proof.probe.flows import plan, taken_by
+from lossbench.proof.probe.heard import Heard
+from lossbench.proof.prove import prove
+from lossbench.spec.placement import Hook, Rule, Rules
+
+PROBE_S = 1.5  # a run's probe is cut to this on slow links
+MIN_PROBES = 200  # packets per flow
+PROBE_HEADERS = 66  # Ethernet, IPv6 and UDP
+
+
+def prove_network(
+    network: Network,
+    *,
+    packets: int,
+    payload_bytes: int,
+    token: int,
+    bystanders: bool = False,
+    limit_s: float = PROBE_S,
+) -> Proof:
+    """Probe every rule; `packets` over all flows. `bystanders`: others may be sending."""
+    flows, remarks = plan(network.rules, network.experiment.topology)
+    look = network.look()
+    wrong = network.offloads_wrong()
+    remarks += [f"offloads are not as they must be: {', '.join(wrong[:4])}"] if wrong else []
+    remarks += network.not_in_force(look) + network.shaping_wrong() + network.mtu_wrong(look)
+    each = max(MIN_PROBES, packets // max(len(flows), 1))
+    rate_mbit = _slowest_mbit(network)
+    if rate_mbit is not None:  # probes take half of the link
+        bits = (payload_bytes + PROBE_HEADERS) * 8
+        each = max(MIN_PROBES, min(each, int(limit_s * rate_mbit * 1e6 / 2 / bits)))
+    delayed = network.longest_wait_s()
+    with Exchange(flows, place_of=network.place, payload_bytes=payload_bytes, token=token) as exchange:
+        samples = exchange.delay(wait_s=delayed) if delayed else []
+        before = network.read(sockets=True) if bystanders else network.settled()[0]
+        heard = exchange.loss(
+            packets=each,
+            rate_mbit=rate_mbit,
+            settled=lambda received: _settled(network, received, each * len(flows), before),
+            wait_s=delayed,
+        )
+        overflow = exchange.overflow
+    after = network.read(sockets=True) if bystanders else network.settled(since=before)[0]
+    seen = [_flow_seen(network.rules, one, samples[i] if samples else None) for i, one in enumerate(heard)]
+    read_back = network.read_back()
+    return prove(
+        rules=network.rules,
+        seen=Seen(
+            flows=seen,
+            counts=_counts(network.rules, seen, before, after),
+            read_back={(hook, one.rule): one.mean_loss for hook, some in read_back.items() for one in some},
+            overflow=overflow,
+            between=Between(before, after),
+            bystanders=bystanders,
+            begins_good=network.begins_good,
+        ),
+        remarks=remarks + [f"{h.flow}: header came back different" for h in heard if h.wrong_headers],
+    )
+
+
+def _slowest_mbit(network: Network) -> float | None:
+    topology = network.experiment.topology
+    own = [r.profile.rate_mbit for here in network.rules.values() for r in here]
+    rates = [rate for rate in (topology.uplink_mbit(), topology.downlink_mbit(), *own) if rate]
+    return min(rates, default=None)
+
+
+def _settled(network: Network, received: int, sent: int, before: Reading) -> bool:
+    hooks = Between(before, network.read()).hooks
+    gone = sum(count.dropped + count.corrupted for here in hooks.values() for count in here.values())
+    return received + gone >= sent
+
+
+def _flow_seen(rules: Rules, heard: Heard, samples: Heard | None) -> FlowSeen:
+    flow = heard.flow
+    up, down = flow.hooks()
+
+    def rule_at(hook: Hook) -> Rule | None:
+        return taken_by(rules.get(hook, ()), flow)
+
+    return FlowSeen(
+        name=f"{flow.source.name} to {flow.destination.name}",
+        uplink=(up, rule_at(up)),
+        downlink=(down, rule_at(down)),
+        missing=heard.missing(),
+        duplicates=heard.duplicates(),
+        reordered=heard.reordered(),
+        delays_ms=tuple(samples.delays_ms) if samples else (),
+        header={"step": flow.step, "half": flow.half, "source": flow.source.rank, "destination": flow.destination.rank},
+        blocks=tuple(flow.block_of(i) for i in range(heard.sent)),
+    )
+
+
+def _counts(rules: Rules, flows: list[FlowSeen], before: Reading, after: Reading) -> Counts:
+    """Kernel counters of the proof alone, keyed by hook and rule; positions are where the proof began."""
+    out: Counts = {}
+    for hook, counters in Between(before, after).hooks.items():
+        for label, delta in counters.items():
+            start = before.hooks[hook].get(label, RuleCounters())
+            key, seen = label, delta.seen
+            if label == UNMATCHED:
+                key = "none"
+            elif label == TOTAL and len(rules[hook]) <= 1:
+                # One rule and a counter that can't split: what is dropped is its doing, what it saw is what was sent.
+                rule = rules[hook][0] if rules[hook] else None
+                key = rule.label if rule else "none"
+                seen = sum(f.sent for f in flows for place in (f.uplink, f.downlink) if place == (hook, rule))
+            out[(hook, key)] = RuleCounters(
+                seen=seen,
+                dropped=delta.dropped,
+                corrupted=delta.corrupted,
+                duplicated=delta.duplicated,
+                damageable=delta.damageable,
+                super_packets=delta.super_packets,
+                position=start.position,
+                damage_counted=delta.damage_counted,
+            )
+    return out

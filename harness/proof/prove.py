@@ -1,0 +1,229 @@
+"""Was the asked condition really in force? Joins asked, read back, kernel counter and receiver. Pure."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lossbench.net import conservation
+from lossbench.net.counters import RuleCounters
+from lossbench.proof import significance, statistics
+from lossbench.proof.evidence import Counts, FlowSeen, Proof, Row, Seen
+from lossbench.proof.significance import Probed
+from lossbench.proof.verdict import Finding, Judgement, Status
+from lossbench.spec import lossmodel
+from lossbench.spec.lossmodel import Bits
+from lossbench.spec.placement import Hook, Rule, Rules
+from lossbench.spec.profile import BlockLoss, TraceLoss
+
+LONGEST_BURST = 40  # longer ones are counted together
+
+
+def prove(*, rules: Rules, seen: Seen, remarks: list[str]) -> Proof:
+    """`remarks`: what was found not to be as it should before a probe was sent."""
+    findings = [Finding(status=Status.UNKNOWN, text=text) for text in remarks]
+    if seen.overflow:
+        text = f"{seen.overflow} probe packets overflowed a receiver's socket"
+        findings.append(Finding(status=Status.UNKNOWN, text=text))
+    findings += _judge_super_packets(seen.counts)
+    probed = _by_rule(rules, seen.flows)
+    findings += _judge_coverage(rules, probed)
+    rows: list[Row] = []
+    untold: list[Probed] = []  # what can't be predicted is tested
+    for (hook, rule), mine in probed.items():
+        label = rule.label if rule else "none"
+        count = seen.counts.get((hook, label))
+        exact = _exact(rule, hook, mine, count)
+        rows.append(_row(hook, rule, mine, count, seen.read_back.get((hook, label)), exact))
+        findings += _judge_seen(hook, rule, mine, count)
+        if exact is False:
+            text = f"{hook.name}: losses differ from the seeded pattern of {label}"
+            findings.append(Finding(status=Status.UNKNOWN if seen.bystanders else Status.FAILED, text=text))
+        untold.append(Probed(hook=hook, rule=rule, flows=mine, count=count, exact=exact is not None))
+    findings += significance.judge(untold, begins_good=seen.begins_good)
+    findings += significance.judge_delays(seen.flows)
+    findings += _judge_conservation(seen)
+    findings.append(_judge_sum(rules, seen))
+    exact_rows = sum(row.exact is True for row in rows)
+    if rows and all(f.status == Status.VALID for f in findings):
+        packets = sum(flow.sent for flow in seen.flows)
+        text = f"proven by {packets} probe packets; {exact_rows} of {len(rows)} rules exact to the packet"
+        findings.append(Finding(status=Status.VALID, text=text))
+    return Proof(rows=tuple(rows), judgement=Judgement(findings=tuple(findings)))
+
+
+def _judge_super_packets(counts: Counts) -> list[Finding]:
+    """Under any label: some backends count them per hook, not per rule."""
+    return [
+        Finding(status=Status.UNKNOWN, text=f"{hook.name}: {c.super_packets} super-packets passed the loss point")
+        for (hook, _), c in counts.items()
+        if c.super_packets
+    ]
+
+
+def _judge_coverage(rules: Rules, probed: dict[tuple[Hook, Rule | None], list[FlowSeen]]) -> list[Finding]:
+    """A rule that no probe met is not proven, whatever the others show."""
+    return [
+        Finding(status=Status.UNKNOWN, text=f"{hook.name}: no probe met rule {rule.label}")
+        for hook, here in rules.items()
+        for rule in here
+        if (hook, rule) not in probed
+    ]
+
+
+def _judge_seen(hook: Hook, rule: Rule | None, flows: list[FlowSeen], count: RuleCounters | None) -> list[Finding]:
+    """An uplink's rule saw all that was sent; a downlink's all that came that far: what arrived, and what it lost."""
+    if rule is None or count is None:
+        return []
+    wanted = sum(flow.sent for flow in flows)
+    if hook.direction == "downlink":
+        wanted = sum(flow.sent - flow.lost for flow in flows) + count.dropped
+    if count.seen >= wanted and (count.seen or not wanted):
+        return []
+    text = f"{hook.name}: {rule.label} saw {count.seen} of {wanted} probe packets that it should act on"
+    return [Finding(status=Status.FAILED, text=text)]
+
+
+def _by_rule(rules: Rules, flows: list[FlowSeen]) -> dict[tuple[Hook, Rule | None], list[FlowSeen]]:
+    """Flows through each rule; hooks without rules stand with None (they must lose nothing)."""
+    out: dict[tuple[Hook, Rule | None], list[FlowSeen]] = {}
+    for flow in flows:
+        for hook, rule in (flow.uplink, flow.downlink):
+            if hook in rules:
+                out.setdefault((hook, rule), []).append(flow)
+    return out
+
+
+def _row(
+    hook: Hook,
+    rule: Rule | None,
+    flows: list[FlowSeen],
+    count: RuleCounters | None,
+    read: float | None,
+    exact: bool | None,
+) -> Row:
+    chain = rule.profile.chain() if rule else lossmodel.iid(0.0)
+    runs = np.concatenate([statistics.bursts(flow.missing) for flow in flows])
+    delays = [d for flow in flows for d in flow.delays_ms]
+    quartiles = [float(q) for q in np.quantile(delays, (0.25, 0.5, 0.75))] if delays else [None] * 3
+    alone = rule is not None and all(significance.is_alone(flow, hook, rule) for flow in flows)
+    p_value = None
+    if chain is not None and count is not None:
+        p_value = statistics.loss_count_two_sided(count.dropped, count.seen, chain)
+    return Row(
+        hook=hook.name,
+        rule=rule.label if rule else "none",
+        asked=rule.profile.mean_loss() if rule else 0.0,
+        read_back=read,
+        kernel_seen=count.seen if count else None,
+        kernel_dropped=count.dropped if count else None,
+        receiver_sent=sum(flow.sent for flow in flows),
+        receiver_missing=sum(flow.lost for flow in flows),
+        burst_asked=_finite(lossmodel.burst_mean(chain)) if chain is not None else None,
+        burst_seen=float(runs.mean()) if len(runs) else None,
+        p_value=p_value,
+        exact=exact,
+        duplicates=sum(flow.duplicates for flow in flows),
+        reordered=sum(flow.reordered for flow in flows),
+        delay_ms_p25=quartiles[0],
+        delay_ms_p50=quartiles[1],
+        delay_ms_p75=quartiles[2],
+        burst_counts=_histogram(runs) if alone else (),
+        burst_shares=_asked_histogram(chain) if alone else (),
+        pattern=rule.seed if rule is not None and exact is not None else None,
+    )
+
+
+def _histogram(runs: NDArray[np.int64]) -> tuple[int, ...]:
+    return tuple(int(n) for n in np.bincount(np.minimum(runs, LONGEST_BURST), minlength=LONGEST_BURST + 1)[1:])
+
+
+def _asked_histogram(chain: lossmodel.Chain | None) -> tuple[float, ...]:
+    """To the same length whatever was seen, so that rows can be added up."""
+    if chain is None:
+        return ()
+    shares = lossmodel.burst_lengths(chain, up_to=LONGEST_BURST)
+    shares[-1] = max(0.0, 1 - shares[:-1].sum())
+    return tuple(round(float(s), 6) for s in shares)
+
+
+def _exact(rule: Rule | None, hook: Hook, flows: list[FlowSeen], count: RuleCounters | None) -> bool | None:
+    """Packet by packet against the prediction, where the rule is seeded and nothing else touches the flow."""
+    if len(flows) != 1 or count is None or significance.other_end(flows[0], hook) is not None or count.corrupted:
+        return None
+    flow = flows[0]
+    if rule is None:
+        return flow.lost == 0
+    predicted = _prediction(rule, flow, count)
+    if predicted is None:
+        return None
+    return bool(np.array_equal(predicted, flow.missing))
+
+
+def _prediction(rule: Rule, flow: FlowSeen, count: RuleCounters) -> Bits | None:
+    loss = rule.profile.loss
+    if isinstance(loss, BlockLoss):
+        return np.array(
+            [
+                lossmodel.block_lost(seed=rule.block_seed, block=b, loss=loss.percent / 100, **flow.header)
+                for b in flow.blocks
+            ]
+        )
+    position = count.position
+    if position is None or count.seen != flow.sent:
+        return None
+    if isinstance(loss, TraceLoss):
+        pattern = loss.pattern()
+        index = np.arange(position.packets, position.packets + flow.sent)
+        inside = index < len(pattern)
+        return pattern[index % len(pattern)] & (inside | loss.loop)
+    chain = rule.profile.chain()
+    assert chain is not None
+    return lossmodel.predict(chain, seed=position.generator, count=flow.sent, state=position.state)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _judge_conservation(seen: Seen) -> list[Finding]:
+    """Nothing of the probes went past a rule or into a device that nobody counts, or was lost where nothing is asked
+    to."""
+    if seen.bystanders:
+        return []
+    words = [leak.in_words() for leak in conservation.leaks(seen.between)]
+    words += [
+        f"{count} probe packets were lost {place}" for place, count in conservation.lost_elsewhere(seen.between).items()
+    ]
+    return [Finding(status=Status.UNKNOWN, text=text) for text in words]
+
+
+def _judge_sum(rules: Rules, seen: Seen) -> Finding:
+    """Every missing packet is one that a kernel counter says was dropped, damaged or had no room."""
+    missing = sum(flow.lost for flow in seen.flows)
+    links = seen.between.links.values()
+    crowded = sum(link.up.dropped + (link.down.dropped if link.down.asked else 0) for link in links)
+    crowded += sum(conservation.lost_elsewhere(seen.between).values())
+    accounted = sum(c.dropped + c.corrupted for c in seen.counts.values()) + crowded
+    text = f"receivers miss {missing} packets, kernel counters say {accounted}"
+    if accounted - conservation.counted_twice(seen.between) <= missing <= accounted:
+        return Finding(status=Status.VALID, text=text)
+    if seen.bystanders:
+        return Finding(status=Status.VALID, text=f"{text} (other traffic is on the wire: not compared)")
+    if _uncounted_damage(rules, seen.counts, missing - accounted):
+        return Finding(status=Status.VALID, text=f"{text}; the rest is as many as should be damaged")
+    return Finding(status=Status.UNKNOWN, text=text)
+
+
+def _uncounted_damage(rules: Rules, counts: Counts, rest: int) -> bool:
+    """Is the difference what a backend that does not count damage should have damaged?"""
+    expected = variance = 0.0
+    for hook, here in rules.items():
+        for rule in here:
+            count, share = counts.get((hook, rule.label)), rule.profile.corrupt_percent / 100
+            if count is not None and not count.damage_counted:
+                expected += (count.seen - count.dropped) * share
+                variance += (count.seen - count.dropped) * share * (1 - share)
+    return variance > 0 and abs(rest - expected) < 4.5 * math.sqrt(variance) + 1

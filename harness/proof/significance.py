@@ -1,0 +1,190 @@
+"""What of a proof is a matter of statistics: rates and bursts that can't be predicted, damage, delays, overtaking.
+Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from lossbench.net.counters import RuleCounters
+from lossbench.proof import statistics
+from lossbench.proof.evidence import FlowSeen
+from lossbench.proof.verdict import Finding, Status
+from lossbench.spec import lossmodel
+from lossbench.spec.delay import Delay
+from lossbench.spec.placement import Hook, Rule
+from lossbench.spec.profile import Profile
+
+TOLERANCE, TOLERANCE_MS = 0.05, 2.0  # of a delay; what a path adds by itself is some tenths of a millisecond
+SAMPLING = 4.5  # deviations that a quartile of so few samples may be off
+OVERTAKING_FROM_MS = 4.0  # below this a packet that goes at once can't be told from one that waits
+FORGOTTEN = 10  # a channel has forgotten its beginning after so many times its memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probed:
+    """One rule at one hook and the flows that met it."""
+
+    hook: Hook
+    rule: Rule | None
+    flows: list[FlowSeen]
+    count: RuleCounters | None
+    exact: bool  # held against its prediction already
+
+    @property
+    def chain(self) -> lossmodel.Chain | None:
+        return self.rule.profile.chain() if self.rule else lossmodel.iid(0.0)
+
+    @property
+    def label(self) -> str:
+        return self.rule.label if self.rule else "no rule"
+
+
+def other_end(flow: FlowSeen, hook: Hook) -> Rule | None:
+    return flow.downlink[1] if hook.direction == "uplink" else flow.uplink[1]
+
+
+def is_alone(flow: FlowSeen, hook: Hook, rule: Rule | None) -> bool:
+    """A second loss point or damaged packets would mix their gaps into what the receiver misses."""
+    return other_end(flow, hook) is None and not (rule is not None and rule.profile.corrupt_percent)
+
+
+def judge(probed: list[Probed], *, begins_good: bool) -> list[Finding]:
+    """One error budget for all tests of this network."""
+    tests: list[tuple[str, float]] = []
+    for one in probed:
+        tests += [] if one.exact else _loss_tests(one, begins_good=begins_good)
+        tests += _damage_tests(one)
+    tests += _pooled_tests([one for one in probed if not one.exact], begins_good=begins_good)
+    limit = statistics.FAMILY_ERROR / max(len(tests), 1)
+    out = [
+        Finding(status=Status.FAILED, text=f"{what} (p = {p:.1e}, limit {limit:.1e})") for what, p in tests if p < limit
+    ]
+    return out + [finding for one in probed if not one.exact for finding in _judge_memory(one)]
+
+
+def _loss_tests(one: Probed, *, begins_good: bool) -> list[tuple[str, float]]:
+    """(what, p-value)."""
+    chain, count, name = one.chain, one.count, one.hook.name
+    if chain is None:
+        return []
+    tests = []
+    if count is not None and (one.rule is not None or count.seen):
+        p_value = statistics.loss_count_two_sided(count.dropped, count.seen, chain, from_good=begins_good)
+        tests.append((f"{name}: {count.dropped} of {count.seen} lost under {one.label}", p_value))
+    for flow in one.flows:
+        if not is_alone(flow, one.hook, one.rule):
+            continue
+        if count is None:
+            what = f"{name}: {flow.lost} of {flow.sent} missing under {one.label}"
+            tests.append((what, statistics.loss_count_two_sided(flow.lost, flow.sent, chain, from_good=begins_good)))
+        burst = statistics.burst_two_sided(flow.missing, chain)
+        if burst is not None:
+            tests.append((f"{name}: burst lengths under {one.label}", burst))
+    return tests
+
+
+def _pooled_tests(probed: list[Probed], *, begins_good: bool) -> list[tuple[str, float]]:
+    """All hosts of one profile together: what no host shows alone."""
+    groups: dict[tuple[str, lossmodel.Chain], list[tuple[int, int]]] = {}
+    for one in probed:
+        if one.chain is not None and one.rule is not None and one.count is not None:
+            key = one.rule.profile.name, one.chain
+            groups.setdefault(key, []).append((one.count.dropped, one.count.seen))
+    return [
+        (
+            f"all {len(counts)} hooks of {name}: {sum(d for d, _ in counts)} of {sum(s for _, s in counts)} lost",
+            statistics.pooled_two_sided(counts, chain, from_good=begins_good),
+        )
+        for (name, chain), counts in groups.items()
+        if len(counts) > 1
+    ]
+
+
+def _judge_memory(one: Probed) -> list[Finding]:
+    """A channel whose bursts are longer than the probe shows nothing of its rate."""
+    if one.chain is None or len(one.chain.states) == 1 or one.count is None:
+        return []
+    memory = lossmodel.memory_packets(one.chain)
+    if one.count.seen >= FORGOTTEN * memory:
+        return []
+    text = f"{one.hook.name}: {one.label} remembers {memory:.0f} packets, {one.count.seen} probes can't show its rate"
+    return [Finding(status=Status.UNKNOWN, text=text)]
+
+
+def _damage_tests(one: Probed) -> list[tuple[str, float]]:
+    """Damage and duplicates at the asked rate, of the packets that were not lost."""
+    if one.rule is None or one.count is None:
+        return []
+    return [(f"{one.hook.name}: {what} under {one.label}", p) for what, p in damage_tests(one.rule.profile, one.count)]
+
+
+def damage_tests(profile: Profile, count: RuleCounters) -> list[tuple[str, float]]:
+    """netem counts no damage, and of a packet that it duplicates and loses it counts neither: with loss beside them its
+    duplicates are not tested."""
+    survivors = count.seen - count.dropped
+    tests = []
+    if count.damage_counted:  # packets of 64 bytes and less are never damaged
+        trials = count.damageable if profile.corrupt_percent else survivors
+        tests.append(("damaged", count.corrupted, trials, profile.corrupt_percent))
+    if count.damage_counted or profile.loss is None:
+        tests.append(("duplicated", count.duplicated, survivors, profile.duplicate_percent))
+    return [
+        (f"{number} of {trials} {what}", statistics.binomial_two_sided(number, trials, asked / 100))
+        for what, number, trials, asked in tests
+    ]
+
+
+# --- delays ----------------------------------------------------------------------------------------------------------
+
+
+def judge_delays(flows: list[FlowSeen]) -> list[Finding]:
+    """Median one-way delay within 5 % plus 2 ms of what the path asks for; quartiles as the jitter asks; as many
+    packets ahead of their turn as asked."""
+    out = []
+    for flow in flows:
+        delays = [r.profile.delay for _, r in (flow.uplink, flow.downlink) if r and r.profile.delay]
+        profiles = [r.profile for _, r in (flow.uplink, flow.downlink) if r and r.profile.delay]
+        asked = sum(delay.mean_ms for delay in delays)
+        if not asked:
+            continue
+        if not flow.delays_ms:
+            out.append(Finding(status=Status.UNKNOWN, text=f"{flow.name}: no delay could be measured"))
+            continue
+        seen = np.array(flow.delays_ms)
+        if profiles[0].reorder is not None and len(profiles) == 1 and asked >= OVERTAKING_FROM_MS:
+            out += _judge_overtaking(flow, profiles[0])
+            seen = seen[seen >= asked / 2]
+        median = float(np.median(seen)) if len(seen) else 0.0
+        if abs(median - asked) > TOLERANCE * asked + TOLERANCE_MS:
+            out.append(Finding(status=Status.FAILED, text=f"{flow.name}: delay {median:.1f} ms, asked {asked:.1f} ms"))
+        elif len(delays) == 1 and delays[0].jitter_ms:
+            out += _judge_jitter(flow.name, delays[0], seen)
+    return out
+
+
+def _judge_jitter(name: str, delay: Delay, seen: np.ndarray) -> list[Finding]:
+    """Too little spread is a fault of the delay; too much on the late side may be the machine's."""
+    out = []
+    for share, status in ((0.25, Status.FAILED), (0.75, Status.UNKNOWN)):
+        asked, real = delay.quantile_ms(share), float(np.quantile(seen, share))
+        slope = (delay.quantile_ms(share + 0.02) - delay.quantile_ms(share - 0.02)) / 0.04
+        room = TOLERANCE * delay.mean_ms + TOLERANCE_MS + SAMPLING * slope * math.sqrt(share * (1 - share) / len(seen))
+        if abs(real - asked) > room:
+            side = "below" if share < 0.5 else "above"
+            text = f"{name}: a quarter of the delays is {side} {real:.1f} ms, asked {asked:.1f}"
+            out.append(Finding(status=status if real > asked else Status.FAILED, text=text))
+    return out
+
+
+def _judge_overtaking(flow: FlowSeen, profile: Profile) -> list[Finding]:
+    assert profile.reorder is not None and profile.delay is not None
+    at_once = int((np.array(flow.delays_ms) < profile.delay.mean_ms / 2).sum())
+    p = statistics.binomial_two_sided(at_once, len(flow.delays_ms), profile.reorder.share())
+    if p >= statistics.FAMILY_ERROR:
+        return []
+    share = f"{profile.reorder.share():.1%}"
+    text = f"{flow.name}: {at_once} of {len(flow.delays_ms)} packets overtook, asked {share} (p = {p:.1e})"
+    return [Finding(status=Status.FAILED, text=text)]

@@ -1,0 +1,57 @@
+"""What a watch over a run saw, as values. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from lossbench.net.counters import Held, Reading
+from lossbench.spec.placement import Hook, Rule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Carried:
+    """Bytes that links have carried so far; read between two moments."""
+
+    from_s: float
+    to_s: float
+    up: dict[int, int] = field(default_factory=dict)  # by rank
+    down: dict[int, int] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class Quiet:
+    """Was the machine quiet enough to believe latencies? `cpu_busy`: share of the cores that may be used, per sample of
+    the workload; `late_ms`: how late the harness's own clock tick came; `longest_gap_s`: between two looks at the
+    network; `throttled`: share of the time in which a control group held the run back."""
+
+    cpu_busy: list[float] = field(default_factory=list)
+    late_ms: list[float] = field(default_factory=list)
+    longest_gap_s: float = 0.0
+    throttled: float = 0.0
+    cores: int = 1
+
+
+@dataclass(kw_only=True)
+class Watched:
+    before: Reading = field(default_factory=Reading)  # when the network was quiet and no rank had started
+    after: Reading | None = None  # when the ranks had ended and nothing was under way any more; None: can't be read
+    moving: int = 0  # packets that still moved while it was read
+    rules: dict[Hook, dict[str, Rule]] = field(default_factory=dict)  # every rule that was ever in force
+    carried: list[Carried] = field(default_factory=list)
+    held: dict[Hook, Held] = field(default_factory=dict)
+    noticed: dict[str, float] = field(default_factory=dict)  # where packets leaked, and when that was first seen
+    quiet: Quiet = field(default_factory=Quiet)
+    summaries: list[dict[str, Any]] = field(default_factory=list)
+    traffic: dict[int, dict[str, Any]] = field(default_factory=dict)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    units: dict[str, str] = field(default_factory=dict)  # that the workload declares for its numbers
+    not_numbers: dict[str, bool] = field(default_factory=dict)  # names of values that were infinite or no numbers
+    errors: list[str] = field(default_factory=list)
+    lapses: list[str] = field(default_factory=list)  # what was not in force any more when it was looked at
+    never: list[str] = field(default_factory=list)  # entries of the schedule that were never in force
+    late: list[str] = field(default_factory=list)  # entries that came later than asked, by the watch's own fault
+    last_step: int = -1
+    duration_s: float = 0.0
+    damaged_lines: int = 0
+    problem: str = ""

@@ -1,0 +1,1 @@
+"""One kind of plot each; figures lists them, canvas draws and saves."""

@@ -1,0 +1,85 @@
+"""Figures 4 and 5 of the RPS paper (Yu et al., ICML 2019): its digitised points beside our curves."""
+
+from __future__ import annotations
+
+import csv
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lossbench.report.groups import Group
+from lossbench.report.plots.canvas import COLOURS, Picture, draw, legend, sheet
+from lossbench.report.plots.curves import Curve, Curves
+from lossbench.results import measures
+from lossbench.results.measures import short
+
+PAPER = Path(__file__).with_name("rps_figures.csv")
+
+
+@lru_cache(maxsize=1)
+def paper() -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """figure -> series -> points, digitised from the paper (Yu et al., ICML 2019)."""
+    out: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    with open(PAPER, encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            out.setdefault(row["figure"], {}).setdefault(row["series"], []).append((float(row["x"]), float(row["y"])))
+    return out
+
+
+def _paper_figure(group: Group) -> str:
+    """fig4a, fig5c, ...: by strategy, model and data; empty for what the paper does not have."""
+    spec: Any = group.runs[0].manifest
+    for part in ("experiment", "workload", "options"):
+        spec = spec.get(part) if isinstance(spec, dict) else None
+    spec = spec if isinstance(spec, dict) else {}
+    row = {"rps": "4", "gradient_averaging": "5"}.get(str(spec.get("strategy")), "")
+    column = {("resnet20", "cifar10"): "a", ("resnet110", "cifar10"): "b", ("tagger", "atis"): "c"}.get(
+        (str(spec.get("model")), str(spec.get("data"))), ""
+    )
+    return f"fig{row}{column}" if row and column else ""
+
+
+def beside_the_paper(drawn: Curves) -> Picture | None:
+    ours: dict[str, list[tuple[Group, Curve]]] = {}
+    for group in drawn.groups:
+        one, name = drawn.loss(group), _paper_figure(group)
+        if name in paper() and one is not None and drawn.epoch(group):
+            ours.setdefault(name, []).append((group, one))
+    if not ours:
+        return None
+    figure, panels = sheet(len(ours), width=4.2 * len(ours) + 0.8)
+    for axes, (name, lines) in zip(panels, sorted(ours.items()), strict=True):
+        colours: dict[str, str] = {}
+        last = 1.0
+        for group, one in lines:
+            series = _arrival(group)
+            colour = colours.setdefault(series, COLOURS[len(colours) % len(COLOURS)])
+            scale = 1 / (drawn.epoch(group) or 1.0)
+            last = max(last, float(one.x[-1]) * scale)
+            label = drawn.label(group) if len(lines) < 8 else f"ours {series}"
+            draw(axes, one, label, {"color": colour, "linestyle": "-"}, scale=scale)
+        for series, colour in colours.items():
+            points = [(x, y) for x, y in paper()[name].get(series, []) if x <= max(last, 2) + 1]
+            if points:
+                axes.plot(*zip(*points, strict=True), ".", markersize=3, color=colour, label=f"paper {series}")
+        axes.set(xlabel="epoch", ylabel="training loss", title=f"figure {name[3:]}")
+        legend(axes)
+    simulated = [run.simulated for lines in ours.values() for group, _ in lines for run in group.runs]
+    kind = "genuine" if not any(simulated) else "simulated" if all(simulated) else "genuine and simulated"
+    says = f"Lines: ours, {kind} loss. Dots: digitised from Yu et al. 2019 (simulated loss, 16 workers)."
+    return Picture("paper", "Beside the RPS paper", says, figure)
+
+
+def _arrival(group: Group) -> str:
+    """Of what was asked of the paths, which a simulated run has too; not of probes."""
+    asked = [_mean_loss(run.manifest.get("path_loss")) for run in group.runs]
+    loss = float(np.mean(asked)) if asked else 0.0
+    return "base" if loss == 0 else f"{short(100 * (1 - loss))}%"
+
+
+def _mean_loss(path_loss: Any) -> float:
+    values = list(path_loss.values()) if isinstance(path_loss, dict) else [path_loss]
+    known = [number for value in values if (number := measures.number(value)) is not None]
+    return float(np.mean(known)) if known else 0.0

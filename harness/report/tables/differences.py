@@ -1,0 +1,84 @@
+"""Lines of a table against one of them, paired over common seeds."""
+
+from __future__ import annotations
+
+from lossbench.errors import UsageError
+from lossbench.report import inference
+from lossbench.report.gathered import Gathered
+from lossbench.report.groups import Group, shown_of
+from lossbench.report.inference import ALPHA, Difference
+from lossbench.report.tables.table import Cell, Table
+from lossbench.results.measures import short
+
+
+def baseline_of(groups: list[Group], wanted: str) -> Group:
+    found = [group for group in groups if group.name == wanted] or [g for g in groups if wanted in g.name]
+    if wanted and len(found) != 1:
+        known = ", ".join(f"'{group.name}'" for group in groups)
+        problem = "no line" if not found else f"{len(found)} lines"
+        raise UsageError(f"--baseline {wanted}: {problem} of that name", next_step=f"known: {known}")
+    return found[0] if wanted else groups[0]
+
+
+def differences(gathered: Gathered) -> Table | None:
+    """Paired over common seeds against one line; None where nothing can be paired."""
+    suite, groups = gathered.suite, gathered.groups
+    if len(groups) < 2:
+        return None
+    base, names = baseline_of(groups, gathered.baseline), shown_of(groups)
+    found: dict[tuple[str, str], Difference] = {}
+    for group in groups:
+        for name in names:
+            one = inference.paired(base.sound(name), group.sound(name)) if group is not base else None
+            if one is not None and one.n > 1:
+                found[group.name, name] = one
+    if not found:
+        return None
+    sure = dict(zip(found, inference.corrected(list(found.values())), strict=True))
+    rows = [
+        [Cell(group.name), *(difference_cell(sure.get((group.name, name))) for name in names)]
+        for group in groups
+        if group is not base
+    ]
+    by_name = {group.name: group for group in groups}
+    tidy = [
+        {
+            "suite": suite.name,
+            "point": point,
+            "measure": f"{name} minus {base.name}",
+            "n": one.n,
+            "mean": one.mean,
+            "low": one.low,
+            "high": one.high,
+            "method": one.method,
+            "relative": one.relative,
+            "p": one.p,
+            "p_corrected": one.p_all,
+            "folders": [str(run.folder) for g in (base, by_name[point]) for run in g.runs],
+        }
+        for (point, name), one in sure.items()
+    ]
+    tests = sum(not one.nothing for one in sure.values())
+    notes = [
+        f"Paired over common seeds. ± is a 95 % interval of this one difference; * = p < {ALPHA:g} after Holm's "
+        f"correction for all {tests} differences here: harder to earn."
+    ]
+    return Table(f"{suite.name}: change against '{base.name}'", ["point", *names], rows, notes, tidy)
+
+
+def difference_cell(one: Difference | None) -> Cell:
+    if one is None:
+        return Cell("-", "void")
+    factor, unit = (100 / abs(one.base), "%") if one.base else (1.0, "")
+    half = 0.0 if one.low is None or one.high is None else factor * (one.high - one.low) / 2
+    shown = f"{half:.2f}" if unit and half < 10 else short(half)
+    p = "-" if one.p_all is None else f"{one.p_all:.2g}"
+    detail = f"n = {one.n}, difference {one.mean:.4g}, corrected p = {p} ({one.method})"
+    text = _signed(factor * one.mean, percent=bool(unit)) + unit + ("*" if one.significant else "")
+    return Cell(text + (f"\n± {shown}{unit}" if float(shown) else ""), "void" if one.nothing else "", detail)
+
+
+def _signed(value: float, *, percent: bool) -> str:
+    if percent and abs(value) < 10:
+        return f"{value:+.2f}" if round(value, 2) else "0"
+    return f"{value:+.3g}" if value else "0"

@@ -1,0 +1,110 @@
+"""What was asked and what was proven: the first table of every report, and why something is not valid."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+from lossbench.report.gathered import Gathered
+from lossbench.report.tables.table import WORDS, Cell, Table
+from lossbench.results import measures
+from lossbench.results.index import Run, Suite
+from lossbench.results.measures import percent
+from lossbench.results.naming import key_of, said_once
+
+COLUMNS = ("fault", "timing", "outcome")
+PROBES_AND_MET = (
+    "probes: lost of the proof's probes; met: lost of the workload's own packets, by rules, and below it in queues "
+    "under an asked rate or elsewhere."
+)
+
+
+def proven(found: Gathered) -> Table:
+    """One line per point: the verdicts of its runs, then asked, proven by probes, met by the workload, bursts."""
+    suite, points = found.suite, dict[str, list[Run]]()
+    for run in suite.runs:
+        points.setdefault(key_of(run.summary.point), []).append(run)
+    rows, tidy = [], []
+    for runs in points.values():
+        name = runs[0].name
+        figures, numbers = _figures(runs)
+        rows.append([Cell(name), *(_verdicts(runs, column) for column in COLUMNS), *figures])
+        common = {"suite": suite.name, "point": name}
+        tidy += [{**common, **line} for line in numbers]
+        tidy += [
+            {
+                **common,
+                "measure": f"verdict {column}",
+                "seed": run.summary.seed,
+                "value": run.summary.columns.get(column, "unknown"),
+                "folders": [str(run.folder)],
+            }
+            for run in runs
+            for column in COLUMNS
+        ]
+    head = ["point", *COLUMNS, "asked", "probes", "met", "bursts"]
+    notes = [PROBES_AND_MET, "bursts: mean length of the probes' losses in a row."]
+    notes += [f"Not judged: {text}." for text in dict.fromkeys(t for run in suite.runs for t in run.summary.not_judged)]
+    if any("/" in cell.text for row in rows for cell in row[1:4]):
+        notes.append("unknown 1/3: one of three runs.")
+    if any("?" in cell.text for row in rows for cell in row):
+        notes.append("?: the fault was not proven.")
+    backends = ", ".join(sorted({run.summary.backend for run in suite.runs}))
+    return Table(f"{suite.name}: asked and proven (backend {backends})", head, rows, notes, tidy)
+
+
+def _figures(runs: list[Run]) -> tuple[list[Cell], list[dict[str, Any]]]:
+    """Over the runs whose fault was proven; where there are none, over the others, with a question mark."""
+    good = [run for run in runs if run.summary.columns.get("fault") == "valid"]
+    some, mark = (good, "") if good else (runs, "?")
+    asked = sorted({loss for run in runs for loss in run.summary.asked_loss})
+    proofs = [row for run in some for row in run.proof_rows()]
+    wanted = mean_of([row.burst_asked for row in proofs])
+    met = [run.summary.met for run in some]
+    numbers = {
+        "kernel loss": mean_of([run.summary.kernel.loss for run in some]),
+        "receiver loss": mean_of([run.summary.receiver.loss for run in some]),
+        "met: lost by rules": mean_of([one.rule_loss for one in met]),
+        "met: lost in queues": mean_of([one.queue_loss for one in met]),
+        "met: lost elsewhere": mean_of([one.elsewhere_loss for one in met]),
+        "burst": mean_of([row.burst_seen for row in proofs]),
+    }
+    texts = [
+        percent(numbers["receiver loss"]),
+        measures.met_in_words(*(numbers[f"met: lost {cause}"] for cause in ("by rules", "in queues", "elsewhere"))),
+        "-" if numbers["burst"] is None else f"{numbers['burst']:.2f}",
+    ]
+    cells = [Cell(" to ".join(percent(a) for a in dict.fromkeys((asked[0], asked[-1]))) if asked else "-")]
+    cells += [Cell(text if text == "-" else text + mark, "void" if mark else "") for text in texts]
+    if wanted is not None:
+        cells[-1] = replace(cells[-1], detail=f"asked for: {wanted:.2f}")
+    folders = [str(run.folder) for run in some]
+    return cells, [
+        {"measure": name, "n": len(some), "mean": value, "void": len(some) if mark else 0, "folders": folders}
+        for name, value in numbers.items()
+    ]
+
+
+def mean_of(values: list[Any]) -> float | None:
+    known = [number for value in values if (number := measures.number(value)) is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _verdicts(runs: list[Run], column: str) -> Cell:
+    words = Counter(run.summary.columns.get(column, "unknown") for run in runs)
+    worst = max(words, key=list(WORDS).index)
+    text = worst if len(words) == 1 else f"{worst} {words[worst]}/{len(runs)}"
+    reasons = {reason for run in runs for reason in run.summary.reasons.get(column, [])}
+    return Cell(text, WORDS[worst], "; ".join(sorted(reasons)[:6]))
+
+
+def reasons(suite: Suite) -> list[str]:
+    """Why something is not valid."""
+    return said_once(
+        (f"{run.name} #{run.summary.seed}", f"{column}: {text}")
+        for run in suite.runs
+        for column in COLUMNS
+        if run.summary.columns.get(column) != "valid"
+        for text in run.summary.reasons.get(column, [])
+    )

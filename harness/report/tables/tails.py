@@ -1,0 +1,52 @@
+"""Percentiles of long sample sets, each only with enough samples behind it."""
+
+from __future__ import annotations
+
+from lossbench.report import inference
+from lossbench.report.gathered import Gathered
+from lossbench.report.tables.table import Cell, Table
+from lossbench.results.measures import short
+
+PERCENTILES = (0.5, 0.99, 0.999)
+
+
+def tails(found: Gathered) -> Table | None:
+    suite, sets = found.suite, found.sets
+    rows, tidy = [], []
+    for one in sets:
+        numbers = one.numbers
+        if not len(numbers):
+            continue
+        mark, style = ("", "") if one.sound else ("?", "void")
+        values = [inference.percentile(numbers, q) for q in PERCENTILES]
+        texts = ["-" if value is None else short(value) + mark for value in values]
+        rows.append(
+            [
+                Cell(one.label),
+                Cell(str(len(numbers))),
+                *(Cell(text, style) for text in texts),
+                Cell(short(float(numbers.max())) + mark, style),
+            ]
+        )
+        tidy += [
+            {
+                "suite": suite.name,
+                "point": one.point,
+                "measure": f"{one.what} p{100 * q:g}",
+                "n": len(numbers),
+                "mean": value if one.sound else None,
+                "void": 0 if one.sound else len(one.folders),
+                "folders": one.folders,
+            }
+            for q, value in zip(PERCENTILES, values, strict=True)
+        ]
+    if not rows:
+        return None
+    notes = [
+        "A percentile q is printed only with at least 10/(1-q) samples: p99 needs 1000, p99.9 needs 10000.",
+        "A step or call is one sample: as long as its slowest rank took.",
+    ]
+    if not all(one.sound for one in sets):
+        notes.append("?: not to be believed: too busy, failed, simulated, or the fault was not proven.")
+    head = ["samples (ms)", "n", *(f"p{100 * q:g}" for q in PERCENTILES), "max"]
+    return Table(f"{suite.name}: tail", head, rows, notes, tidy)

@@ -1,0 +1,163 @@
+"""What ran: commit and uncommitted changes of a folder, the user's own files, the interpreter and its packages."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+DIFF_LIMIT = 1_000_000
+MOST_FILES, MOST_BYTES, MOST_ENTRIES = 500, 20_000_000, 20_000  # of a folder without git that are looked at
+ASK = (
+    "import json, sys\n"
+    "from importlib import metadata\n"
+    "found = {str(d.metadata['Name']).lower(): d.version for d in metadata.distributions() if d.metadata['Name']}\n"
+    "print(json.dumps({'version': sys.version.split()[0], 'packages': found}))"
+)
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=10,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def git_state(folder: Path = HERE) -> dict[str, Any]:
+    """Commit and uncommitted changes of the checkout that a folder belongs to; empty if it belongs to none."""
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return {}
+    diff = git_diff(folder)
+    digest = hashlib.sha256(diff.encode()).hexdigest()[:16] if diff else None
+    return {"commit": commit.strip(), "dirty": bool(diff), "diff_sha256": digest}
+
+
+def git_diff(folder: Path = HERE) -> str:
+    """What differs from the commit; kept beside the results, so that they can be made again."""
+    return (_git(folder, "diff", "HEAD") or "")[:DIFF_LIMIT]
+
+
+def digest(path: Path) -> str:
+    """Of a file's content; what can't be read has none."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    except OSError:
+        return "unreadable"
+
+
+def _is_file(path: Path) -> bool:
+    return os.path.isfile(path)  # noqa: PTH113 - pathlib's raises where a whole program is taken for a name
+
+
+def of_program(command: list[str], folder: Path) -> dict[str, Any]:
+    """A user's own program: every file that its command names, the folder it runs in, and who interprets it."""
+    found = shutil.which(command[0]) or command[0]
+    files = {argument: digest(folder / argument) for argument in command[1:] if _is_file(folder / argument)}
+    scripts = [(folder / argument).resolve().parent for argument in files]
+    interpreter = interpreter_of(found)
+    return {
+        "command": command,
+        "executable": {"path": found, "sha256": digest(Path(os.path.realpath(found)))},
+        "files": files,
+        "folders": {str(place): folder_state(place) for place in dict.fromkeys((folder.resolve(), *scripts))},
+        "python": packages_of(interpreter) if interpreter else {},
+    }
+
+
+def folder_state(folder: Path) -> dict[str, Any]:
+    """By git, with what it does not track yet; else by the content of its Python files."""
+    state = git_state(folder)
+    if state:
+        listed = _git(folder, "ls-files", "--others", "--exclude-standard", "-z", "--", ".") or ""
+        new = [folder / name for name in listed.split("\0") if name]
+        return {"git": state, **({"untracked_sha256": _digest_of(new, folder)} if new else {})}
+    return {"python_files_sha256": _digest_of(_python_files(folder), folder)}
+
+
+def _python_files(folder: Path) -> Iterator[Path]:
+    """In a fixed order, never more than are looked at: a home may hold millions."""
+    places, entries = [folder], 0
+    while places:
+        here = places.pop()
+        try:
+            found = sorted(os.scandir(here), key=lambda one: one.name)
+        except OSError:
+            continue
+        entries += len(found)
+        if entries > MOST_ENTRIES:
+            return
+        yield from (Path(one.path) for one in found if one.name.endswith(".py") and one.is_file(follow_symlinks=False))
+        places += [
+            Path(one.path)
+            for one in reversed(found)
+            if one.is_dir(follow_symlinks=False) and not one.name.startswith(".")
+        ]
+
+
+def _digest_of(paths: Iterable[Path], folder: Path) -> str:
+    whole, size = hashlib.sha256(), 0
+    for number, path in enumerate(paths):
+        try:
+            size += path.stat().st_size
+        except OSError:
+            continue
+        if number >= MOST_FILES or size > MOST_BYTES:
+            whole.update(b"and more")
+            break
+        whole.update(f"{path.relative_to(folder)} {digest(path)}\n".encode())
+    return whole.hexdigest()[:16]
+
+
+def interpreter_of(program: str) -> str:
+    """The Python that runs it: the program itself, or the one its first line names; empty for what is no Python."""
+    if Path(os.path.realpath(program)).name.startswith("python"):
+        return program
+    try:
+        with open(program, "rb") as file:
+            first = file.readline(512)
+    except OSError:
+        return ""
+    words = first[2:].decode(errors="replace").split() if first.startswith(b"#!") else []
+    if words and Path(words[0]).name == "env":
+        words = [word for word in words[1:] if not word.startswith("-")]
+    found = shutil.which(words[0]) if words and "python" in Path(words[0]).name else None
+    return found or ""
+
+
+@lru_cache(maxsize=8)
+def packages_of(interpreter: str) -> dict[str, Any]:
+    """Version and installed packages of the interpreter that ranks will use."""
+    if (
+        os.path.realpath(interpreter) == os.path.realpath(sys.executable)
+        and Path(interpreter).parent == Path(sys.executable).parent
+    ):
+        named = [(dist.metadata["Name"], dist.version) for dist in metadata.distributions()]
+        packages = {str(name).lower(): version for name, version in named if name}
+        return {"path": interpreter, "version": sys.version.split()[0], "packages": dict(sorted(packages.items()))}
+    try:
+        asked = subprocess.run(
+            [interpreter, "-c", ASK], capture_output=True, text=True, timeout=30, check=False, cwd="/"
+        )
+        found = json.loads(asked.stdout)
+        return {"path": interpreter, "version": found["version"], "packages": dict(sorted(found["packages"].items()))}
+    except (OSError, subprocess.TimeoutExpired, ValueError, KeyError):
+        return {"path": interpreter, "version": "unknown", "packages": {}}

@@ -1,0 +1,59 @@
+"""Which backend a run gets, and the network that comes of it; what this machine can't do is refused before anything is
+built."""
+
+from __future__ import annotations
+
+from lossbench.errors import NotAbleError
+from lossbench.net.impair import registry
+from lossbench.net.kernel import Kernel
+from lossbench.net.network import Network
+from lossbench.net.star import handles
+from lossbench.net.star.network import StarNetwork
+from lossbench.simulate import rules as simulation
+from lossbench.simulate.no_network import NoNetwork
+from lossbench.spec.about import about
+from lossbench.spec.experiment import Experiment
+from lossbench.spec.placement import rules_ever
+
+SIMULATED = "simulated"
+
+
+def network_of(backend: str, network_id: str, experiment: Experiment) -> Network:
+    if backend == SIMULATED:
+        return NoNetwork(experiment)
+    return StarNetwork(network_id=network_id, experiment=experiment, backend=backend)
+
+
+def choose_backend(experiment: Experiment, kernel: Kernel) -> tuple[str, str]:
+    """(its name, why)."""
+    if experiment.backend == SIMULATED:
+        _refuse_to_simulate(experiment)
+        return SIMULATED, "asked for"
+    handles.refuse(experiment)
+    used = [entry.profile for entry in experiment.impair]
+    chosen = registry.choose(
+        experiment.backend,
+        profiles=used,
+        rules=rules_ever(experiment, seed=0),
+        can=registry.able(kernel, also=experiment.backend),
+    )
+    topology, scheduler = experiment.topology, experiment.shaping.scheduler
+    for needed in ("htb", scheduler) if topology.uplink_mbit() or topology.downlink_mbit() else ():
+        missing = kernel.no_qdisc(needed)
+        if missing is not None:
+            step = 'scheduler = "htb" works on most kernels; on a stock one: lossbench vm run -- lossbench run ...'
+            raise NotAbleError(missing, next_step=step)
+    outrun = registry.find(chosen[0]).outrun_by(topology)
+    if outrun is not None:
+        raise NotAbleError(outrun, next_step="lower the rate; or a stock kernel: lossbench vm run -- lossbench run ...")
+    return chosen
+
+
+def _refuse_to_simulate(experiment: Experiment) -> None:
+    workload = experiment.workload
+    if workload.command or not about(workload.name).simulates:
+        raise NotAbleError("only the training workload can simulate loss", next_step="use --backend auto")
+    if workload.ranks_per_process not in (0, experiment.topology.hosts):
+        step = "add --set workload.ranks_per_process=0"
+        raise NotAbleError("a simulation needs all ranks in one process", next_step=step)
+    simulation.layers(experiment)

@@ -1,0 +1,124 @@
+"""One process to be: which program, with which environment, at which place; and the launchers that make it one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from lossbench.errors import RunError, UsageError
+from lossbench.net.host import rootless
+from lossbench.net.host.place import Place
+from lossbench.processes import Running, module_command, module_environment
+from lossbench.spec import about
+from lossbench.spec.experiment import Program
+
+LOG_LINES_SHOWN = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Everything a launcher needs to know. `preload`: what the module imports first, and for long."""
+
+    program: Program
+    place: Place
+    environment: dict[str, str]
+    log: Path
+    hosts_path: Path
+
+    @property
+    def module(self) -> str:
+        """What it runs, if that is a module; empty for a user's own command."""
+        return "" if self.program.command else about.module_of(self.program.name)
+
+    @property
+    def preload(self) -> tuple[str, ...]:
+        return about.about(self.program.name).preload if self.module else ()
+
+
+class Launcher(Protocol):
+    """How a process comes to life at its place: by itself, or forked from one that has loaded its libraries (and what
+    torchrun or Slurm would do)."""
+
+    def start(self, start: Start) -> Running: ...
+
+    def close(self) -> None: ...
+
+
+class Exec:
+    """A process of its own, from the beginning."""
+
+    def start(self, start: Start) -> Running:
+        environment = start.environment
+        if start.module:
+            environment = module_environment(environment)
+        with open(start.log, "wb") as output:
+            try:
+                return start.place.start(
+                    command_of(start.program), environment=environment, output=output, hosts_path=start.hosts_path
+                )
+            except OSError as error:
+                reason = f": {error}"
+            except Exception as error:  # noqa: BLE001 - subprocess wraps what went wrong between fork and exec
+                reason = f":\n{last_lines(start.log)}" if start.log.stat().st_size else f": {error}"
+        raise RunError(f"the rank of {start.place.name} could not be started{reason}")
+
+    def close(self) -> None: ...
+
+
+def command_of(program: Program) -> list[str]:
+    """The program and its arguments."""
+    if program.command:
+        return _present(command_of_user(list(program.command)))
+    about.find(program.name)
+    if about.is_ours(program.name):
+        return module_command(about.module_of(program.name))
+    return module_command("lossbench.runs.launch.module", program.name)
+
+
+def _present(command: list[str]) -> list[str]:
+    """A user's program that is not there is said before anything is built."""
+    if shutil.which(command[0]) is None:
+        raise UsageError(f"no such program: {command[0]}", next_step="check workload.command and PATH")
+    script = next(iter(command[1:]), "")
+    if "python" in Path(command[0]).name and script.endswith(".py") and not Path(script).is_file():
+        raise UsageError(f"no such script: {script}", next_step=f"paths are taken from {Path.cwd()}")
+    return command
+
+
+def command_of_user(command: list[str]) -> list[str]:
+    first, *rest = command
+    return [sys.executable if first == "python" else first, *rest]
+
+
+def prepare(programs: Sequence[Program]) -> None:
+    """Workloads that can say beforehand what is wrong, and fetch what hosts without a way outside can't."""
+    ours = [one for one in programs if not one.command]
+    modules = {one.name: about.about(one.name) for one in ours}
+    if any("simulated" in one.options for one in ours if modules[one.name].simulates):
+        raise UsageError("workload.options.simulated is the harness's own", next_step="use --backend simulated")
+    for name, known in modules.items():
+        if not known.prepare:
+            continue
+        options = [dict(one.options) for one in ours if one.name == name]
+        distinct = list({json.dumps(one, sort_keys=True): one for one in options}.values())
+        status, said = rootless.run_outside(
+            module_command("lossbench.runs.launch.module", known.prepare),
+            text=json.dumps(distinct),
+            environment=module_environment(os.environ),
+        )
+        if status:
+            raise UsageError((said.strip().splitlines() or [f"{known.prepare} failed"])[-1])
+
+
+def last_lines(path: Path) -> str:
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return "(no log)"
+    return "\n".join(f"  | {line}" for line in lines[-LOG_LINES_SHOWN:]) or "  | (nothing was printed)"

@@ -1,0 +1,262 @@
+"""Starts the programs of a run, waits until all are ready, watches them, ends them. Knows processes, not networks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from lossbench.errors import RunError
+from lossbench.net.host.enter import hosts_file
+from lossbench.net.host.place import Place
+from lossbench.processes import Running, catches
+from lossbench.results.folders import RunFolder
+from lossbench.runs.launch.environment import MASTER_PORT, Identity, environment
+from lossbench.runs.launch.program import Exec, Launcher, Start, last_lines
+from lossbench.spec.experiment import Beside, Experiment
+from lossbench.spec.topology import Host
+
+STACK_LINES_SHOWN, RANKS_SHOWN = 16, 3
+GRACE_S = 3.0
+
+
+@dataclass(kw_only=True)
+class _Member:
+    """One rank of the workload, or of a program beside it."""
+
+    number: int
+    role: str = ""
+    process: Running  # of this rank, and maybe of others too
+    records: Path
+    log: Path
+    foreground: bool = True
+    barrier: bool = True
+    read_to: int = 0
+    ready: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.role} {self.number}" if self.role else f"rank {self.number}"
+
+
+@dataclass(kw_only=True)
+class Ranks:
+    """All programs of one run, started host by host."""
+
+    folder: Path  # private to this run: gate, options, hosts file
+    experiment: Experiment
+    store: RunFolder
+    place_of: Callable[[str], Place]
+    identity: Identity
+    launcher: Launcher = field(default_factory=Exec)
+    members: list[_Member] = field(default_factory=list)
+    damaged_lines: int = 0
+    _gate: int = -1
+
+    def prepare(self, *, extra: dict[str, Any] | None = None) -> None:
+        """`extra`: options that the harness itself adds to the workload's."""
+        (self.folder / "hosts").write_text(hosts_file(self.experiment.topology), encoding="ascii")
+        self._write("options.json", {**self.experiment.workload.options, **(extra or {})})
+        for program in self.experiment.beside:
+            self._write(f"options-{program.role}.json", dict(program.options))
+        os.mkfifo(self.folder / "go")
+        self._gate = os.open(self.folder / "go", os.O_RDWR)  # held open, so that no rank ever blocks in open(2)
+
+    def _write(self, name: str, value: Any) -> Path:
+        path = self.folder / name
+        path.write_text(json.dumps(value), encoding="utf-8")
+        return path
+
+    def start(self) -> None:
+        for number, program in enumerate(self.experiment.beside, start=1):
+            self._start_beside(program, MASTER_PORT + number)
+        self._start_workload()
+
+    def _start_workload(self) -> None:
+        experiment, hosts = self.experiment, self.experiment.topology.all_hosts()
+        each = experiment.workload.ranks_per_process
+        crews = [hosts[n : n + each] for n in range(0, len(hosts), each)] if each else [hosts]
+        threads = max(1, (os.cpu_count() or 1) // len(crews))
+        foreground = not any(program.foreground for program in experiment.beside)
+        for crew in crews:
+            first = crew[0]
+            variables = self._environment(first, self.store.records_path(first.rank), threads)
+            if len(crew) > 1:
+                variables["LOSSBENCH_SEATS"] = str(self._seats(crew))
+            log = self.store.log_path(first.rank)
+            process = self._launch(first, variables, log)
+            self.members += [
+                _Member(
+                    number=host.rank,
+                    process=process,
+                    records=self.store.records_path(host.rank),
+                    log=log,
+                    foreground=foreground,
+                    barrier=experiment.workload.barrier,
+                )
+                for host in crew
+            ]
+
+    def _start_beside(self, program: Beside, port: int) -> None:
+        """Ranks of its own, among the hosts that it runs on."""
+        topology = self.experiment.topology
+        hosts = topology.all_hosts() if program.hosts == "all" else tuple(topology.host(name) for name in program.hosts)
+        for number, host in enumerate(hosts):
+            records, log = (
+                self.store.path / part
+                for part in (f"records/{program.role}-{number}.jsonl", f"logs/{program.role}-{number}.log")
+            )
+            variables = self._environment(host, records, 1) | {
+                "RANK": str(number),
+                "WORLD_SIZE": str(len(hosts)),
+                "LOSSBENCH_RANKS_HERE": str(len(hosts)),
+                "MASTER_ADDR": hosts[0].control_ipv4,
+                "MASTER_PORT": str(port),
+                "LOSSBENCH_ROLE": program.role,
+                "LOSSBENCH_ADDRESSES": ",".join(one.address(topology.family) for one in hosts),
+                "LOSSBENCH_SPEC": str(self.folder / f"options-{program.role}.json"),
+            }
+            self.members.append(
+                _Member(
+                    number=number,
+                    role=program.role,
+                    process=self._launch(host, variables, log, program),
+                    records=records,
+                    log=log,
+                    foreground=program.foreground,
+                    barrier=program.barrier,
+                )
+            )
+
+    def _environment(self, host: Host, records: Path, threads: int) -> dict[str, str]:
+        return environment(
+            host,
+            self.experiment.topology,
+            self.identity,
+            folder=self.folder,
+            records=records.resolve(),
+            threads=threads,
+        )
+
+    def _launch(self, host: Host, variables: dict[str, str], log: Path, program: Beside | None = None) -> Running:
+        return self.launcher.start(
+            Start(
+                program=program or self.experiment.workload,
+                place=self.place_of(host.name),
+                environment={**os.environ, **variables},
+                log=log,
+                hosts_path=self.folder / "hosts",
+            )
+        )
+
+    def _seats(self, crew: Sequence[Host]) -> Path:
+        """What a process needs to know of every rank it hosts."""
+        return self._write(
+            f"seats-{crew[0].rank}.json",
+            [
+                {
+                    "rank": host.rank,
+                    "records": str(self.store.records_path(host.rank).resolve()),
+                    "namespace": self.place_of(host.name).where,
+                }
+                for host in crew
+            ],
+        )
+
+    def open_gate(self) -> None:
+        """Every rank waits for one byte of the FIFO: all are let through at once, and none can come too late for it."""
+        os.write(self._gate, b"g" * len(self.members))
+
+    def read(self) -> list[dict[str, Any]]:
+        """New records of all ranks, whole lines only."""
+        out = []
+        for rank in self.members:
+            try:
+                with open(rank.records, "rb") as file:
+                    file.seek(rank.read_to)
+                    data = file.read()
+            except FileNotFoundError:
+                continue
+            whole, _, _ = data.rpartition(b"\n")
+            rank.read_to += len(whole) + 1 if whole else 0
+            for line in whole.splitlines():
+                try:
+                    record = json.loads(line)
+                except (ValueError, RecursionError):
+                    self.damaged_lines += 1
+                    continue
+                if isinstance(record, dict):
+                    rank.ready = rank.ready or record.get("kind") == "ready"
+                    out.append({**record, "rank": rank.number, **({"role": rank.role} if rank.role else {})})
+        return out
+
+    def not_ready(self) -> list[str]:
+        """Of those that are waited for."""
+        return [rank.name for rank in self.members if rank.barrier and not rank.ready]
+
+    def ended_unready(self) -> bool:
+        return any(rank.barrier and not rank.ready and rank.process.poll() is not None for rank in self.members)
+
+    def running(self) -> list[str]:
+        """Of those whose end is the run's."""
+        return [rank.name for rank in self.members if rank.foreground and rank.process.poll() is None]
+
+    def check_alive(self) -> None:
+        """A rank that died ends the run, with its last words."""
+        for rank in self.members:
+            code = rank.process.poll()
+            if code:
+                how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with status {code}"
+                raise RunError(f"{rank.name} {how}; its last lines ({rank.log}):\n{last_lines(rank.log)}")
+
+    def stuck(self, names: Sequence[str]) -> str:
+        """Last lines, and stacks if they are Python, of ranks that should have ended or begun: they do not live on."""
+        chosen = [rank for rank in self.members if rank.name in names and rank.process.poll() is None]
+        chosen = list({rank.process.pid: rank for rank in chosen}.values())[:RANKS_SHOWN]
+        before = {rank.name: last_lines(rank.log) for rank in chosen}
+        sizes = {rank.name: rank.log.stat().st_size for rank in chosen if rank.log.exists()}
+        asked = [rank for rank in chosen if catches(rank.process.pid, signal.SIGABRT)]
+        for rank in asked:
+            rank.process.signal(signal.SIGABRT)
+        deadline = time.monotonic() + GRACE_S
+        while any(rank.process.poll() is None for rank in asked) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        out = ""
+        for rank in chosen:
+            out += f"\n{rank.name}, its last lines ({rank.log}):\n{before[rank.name]}"
+            stack = _after(rank.log, sizes.get(rank.name, 0)) if rank in asked else []
+            out += "".join(f"\n  > {line}" for line in stack[:STACK_LINES_SHOWN])
+        return out
+
+    def end(self) -> None:
+        """By process group, politely first; every child is reaped, last of all."""
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            for rank in self.members:
+                rank.process.signal(number)
+            deadline = time.monotonic() + GRACE_S
+            while any(rank.process.poll() is None for rank in self.members) and time.monotonic() < deadline:
+                time.sleep(0.01)
+        for rank in self.members:
+            rank.process.reap()
+        self.members.clear()
+        if self._gate >= 0:
+            os.close(self._gate)
+            self._gate = -1
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
+
+
+def _after(path: Path, size: int) -> list[str]:
+    with open(path, "rb") as file:
+        file.seek(size)
+        return [line for line in file.read().decode("utf-8", errors="replace").splitlines() if line.strip()]

@@ -1,0 +1,48 @@
+"""The manifest: enough to understand a run and to repeat it, written before anything happens."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from lossbench.contract import SEEDS_VERSION
+from lossbench.results import folders, machine
+from lossbench.results.provenance import git_state, of_program
+from lossbench.runs.launch.program import command_of
+from lossbench.spec.experiment import Experiment
+from lossbench.spec.placement import path_loss, rules_in_force
+
+
+def manifest(
+    experiment: Experiment, seed: int, chosen: dict[str, Any], backend: str, why: str, run_id: str, folder: Path
+) -> dict[str, Any]:
+    topology = experiment.topology
+    rules = rules_in_force(experiment, seed=seed)
+    hosts = topology.all_hosts()
+    losses = {
+        f"{a.name} to {b.name}": round(path_loss(rules, source=a, destination=b, family=topology.family), 9)
+        for a in hosts
+        for b in hosts
+        if a != b
+    }
+    distinct = sorted(set(losses.values()))
+    return {
+        "run_id": run_id,
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "command": folders.command_line(),
+        "seed": seed,
+        "seeds_version": SEEDS_VERSION,
+        "chosen": chosen,
+        "experiment": experiment.model_dump(mode="json"),
+        "profiles": {e.profile.name: e.profile.model_dump(mode="json") for e in experiment.impair},
+        "backend": {"name": backend, "why": why},
+        "warnings": [text for e in experiment.impair for text in e.profile.warnings()],
+        "hook": "MTU-sized packets of a host on entering its switch port (uplink) or leaving it (downlink)",
+        "path_loss": distinct[0] if len(distinct) == 1 else losses,  # when the run starts; see timeline.jsonl
+        "machine": machine.facts(),
+        "gpus": machine.gpus(),
+        "git": git_state(),
+        "program": of_program(command_of(experiment.workload), Path.cwd()) if experiment.workload.command else None,
+        "repeat": f"lossbench replay {folder}",
+    }

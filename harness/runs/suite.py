@@ -1,0 +1,206 @@
+"""A suite: every point of an experiment's sweep, every seed, one run each; one folder, one summary. Resumable."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lossbench.errors import LossbenchError, NotAbleError, UsageError
+from lossbench.files import as_json
+from lossbench.net.kernel import Kernel
+from lossbench.proof.verdict import Status
+from lossbench.results import folders, models, provenance, samples
+from lossbench.results.folders import SuiteFolder
+from lossbench.results.models import FORMAT, RunSummary, SuitePlan
+from lossbench.runs import interrupt
+from lossbench.runs.choose import choose_backend
+from lossbench.runs.launch.nursery import Nurseries
+from lossbench.runs.launch.program import Launcher, command_of, command_of_user, prepare
+from lossbench.runs.run import execute
+from lossbench.runs.summary import summary
+from lossbench.spec.experiment import Experiment, Program
+from lossbench.spec.userfile import check
+
+PLAN = "suite.json"
+Points = list[tuple[dict[str, Any], Experiment]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """One run to be made."""
+
+    number: int
+    chosen: dict[str, Any]
+    experiment: Experiment
+    seed: int
+
+    def programs(self) -> list[Program]:
+        return [self.experiment.workload, *self.experiment.beside]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "number": self.number,
+            "point": self.chosen,
+            "seed": self.seed,
+            "experiment": self.experiment.model_dump(mode="json"),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuiteResult:
+    name: str
+    run_id: str
+    folder: Path
+    summaries: tuple[RunSummary, ...]
+
+    @property
+    def status(self) -> Status:
+        return max((Status[one.verdict.upper()] for one in self.summaries), default=Status.UNKNOWN)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "run_id": self.run_id,
+            "verdict": self.status.word,
+            "dir": str(self.folder),
+            "summary": [one.model_dump() for one in self.summaries],
+        }
+
+
+def plan_of(points: Points, *, seeds: int | None) -> list[Planned]:
+    every = [(c, e, e.first_seed + n) for c, e in points for n in range(seeds or e.seeds)]
+    return [Planned(number=n, chosen=c, experiment=e, seed=seed) for n, (c, e, seed) in enumerate(every)]
+
+
+def run_suite(
+    plan: list[Planned],
+    *,
+    out: Path,
+    run_id: str,
+    progress: Callable[..., None],
+    name: str = "",
+    resumed: SuiteFolder | None = None,
+) -> SuiteResult:
+    """Every point is checked against the machine before the first one runs."""
+    kernel = Kernel.tried()
+    if kernel.namespaces is not None:
+        raise NotAbleError(kernel.namespaces, next_step="run with sudo")
+    for one in plan:
+        choose_backend(one.experiment, kernel)
+        for program in one.programs():
+            command_of(program)
+    prepare([program for one in plan for program in one.programs()])
+    name = name or plan[0].experiment.name
+    folder = resumed or SuiteFolder.new(out, name, run_id)
+    launcher = Nurseries()
+    try:
+        with folder.locked():
+            if unfinished(folder, plan):
+                _write_plan(folder, plan, name=name, run_id=run_id)
+            return run_plan(plan, folder=folder, run_id=run_id, kernel=kernel, progress=progress, launcher=launcher)
+    except (LossbenchError, KeyboardInterrupt):
+        interrupt.last_words(f"what was done is in {folder.path}; to go on: lossbench run {folder.path} --resume")
+        raise
+    finally:
+        launcher.close()
+
+
+def unfinished(folder: SuiteFolder, plan: list[Planned]) -> list[Planned]:
+    return [one for one in plan if folder.finished(one.number, point=one.chosen, seed=one.seed) is None]
+
+
+def run_plan(
+    plan: list[Planned],
+    *,
+    folder: SuiteFolder,
+    run_id: str,
+    kernel: Kernel,
+    progress: Callable[..., None],
+    launcher: Launcher,
+) -> SuiteResult:
+    """One run after the other; what is finished is on disk before the next begins, and never run again."""
+    known = {one.number: folder.finished(one.number, point=one.chosen, seed=one.seed) for one in plan}
+    todo = [one for one in plan if known[one.number] is None]
+    for place, one in enumerate(todo):
+        folder.clear(one.number)
+        result = execute(
+            one.experiment,
+            seed=one.seed,
+            chosen=one.chosen,
+            folder=folder.run(one.number),
+            kernel=kernel,
+            progress=partial(progress, one, len(plan), len(todo) - place),
+            launcher=launcher,
+        )
+        done = known[one.number] = summary(one.chosen, one.experiment, result)
+        samples.pack(folder.run(one.number))
+        folders.RunFolder(folder.run(one.number)).write("summary.json", done.model_dump())
+        so_far = _so_far(plan, known, folder, run_id)
+        folder.write("summary.json", as_json(so_far.as_json(), indent=1) + "\n")
+    return _so_far(plan, known, folder, run_id)
+
+
+def _so_far(plan: list[Planned], known: dict[int, RunSummary | None], folder: SuiteFolder, run_id: str) -> SuiteResult:
+    ended = tuple(found for one in plan if (found := known[one.number]) is not None)
+    return SuiteResult(name=plan[0].experiment.name, run_id=run_id, folder=folder.path, summaries=ended)
+
+
+# --- the plan on disk ------------------------------------------------------------------------------------------------
+
+
+def _write_plan(folder: SuiteFolder, plan: list[Planned], *, name: str, run_id: str) -> None:
+    before = (
+        models.read(folder.path / PLAN, SuitePlan).model_dump()["sessions"] if (folder.path / PLAN).exists() else []
+    )
+    commands = dict.fromkeys(program.command for one in plan for program in one.programs() if program.command)
+    now = folders.session([command_of_user(list(command)) for command in commands])
+    for place in (provenance.HERE, *(Path(name) for program in now["programs"] for name in program["folders"])):
+        state = provenance.git_state(place)
+        if state.get("dirty"):
+            folder.write(f"{state['diff_sha256']}.diff", provenance.git_diff(place))
+    content = {
+        "format": FORMAT,
+        "run_id": run_id,
+        "suite": name,
+        "why": plan[0].experiment.why,
+        "sessions": [*before, now],
+        "plan": [one.as_json() for one in plan],
+    }
+    folder.write(PLAN, as_json(content, indent=1) + "\n")
+
+
+def planned(found: SuitePlan, folder: Path) -> list[Planned]:
+    """As experiments that can be run; later changes of the suite's file do not matter."""
+    return [
+        Planned(
+            number=one.number,
+            chosen=one.point,
+            seed=one.seed,
+            experiment=check(Experiment, one.experiment, origin=f"{folder / PLAN}, run {one.number}"),
+        )
+        for one in found.plan
+    ]
+
+
+def resume(folder: Path) -> tuple[SuiteFolder, str, list[Planned]]:
+    found = models.read(folder / PLAN, SuitePlan)
+    return SuiteFolder(folder), found.run_id, planned(found, folder)
+
+
+def newest_unfinished(out: Path, plan: list[Planned]) -> Path:
+    """Of the suites in `out` that planned exactly this."""
+    wanted = json.loads(json.dumps([one.as_json() for one in plan]))
+    for path in sorted(out.glob(f"*_{plan[0].experiment.name}_*"), reverse=True):
+        try:
+            same = models.read(path / PLAN, SuitePlan).model_dump()["plan"] == wanted
+        except UsageError:
+            continue
+        if same and unfinished(SuiteFolder(path), plan):
+            return path
+    raise UsageError(
+        f"nothing to resume: no unfinished run in {out} was planned like this",
+        next_step="give the settings it was started with, or its folder: lossbench run FOLDER --resume",
+    )

@@ -1,0 +1,277 @@
+"""While the workload runs: the barrier, the schedule of faults, health, and what is needed to judge timing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from lossbench.errors import RunError
+from lossbench.files import finite
+from lossbench.net import conservation
+from lossbench.net.conservation import Between
+from lossbench.net.counters import Reading, counters_as_json
+from lossbench.net.network import Network
+from lossbench.net.tc.look import Look
+from lossbench.proof.watched import Carried, Watched
+from lossbench.runs import interrupt
+from lossbench.runs.launch.ranks import Ranks
+from lossbench.runs.load import Load
+from lossbench.spec.experiment import Impair
+from lossbench.spec.placement import rules_in_force
+
+TICK_S = 0.02
+SAMPLE_S = 0.25
+READY_LIMIT_S = 120.0
+LEAK_PACKETS = 4096  # fewer may be on their way between two counters while packets flow
+LATE_S = 0.25  # a change of the schedule that comes later than this is said
+
+ROW_OWN = ("kind", "rank", "time_s")
+
+LIVE = ("steps", "loss", "arrived_1", "arrived_2")  # of a rank's records, for the live view
+
+Progress = Callable[[str | dict[str, Any]], None]  # a stage in words, or how the workload does just now
+
+
+class Watch:
+    """Ranks are started; `run` returns when they have ended. `before`: read when the network was quiet."""
+
+    def __init__(self, *, network: Network, ranks: Ranks, seed: int, before: Reading, progress: Progress) -> None:
+        self.experiment, self.store = ranks.experiment, ranks.store
+        self.network = network
+        self.ranks = ranks
+        self.seed = seed
+        self.progress = progress
+        self.seen = Watched(before=before)
+        self._start = 0.0
+        self._looked = 0.0
+        self._active: tuple[bool, ...] = ()
+        self._ever: set[int] = set()
+        self._load = Load()
+        self._now: dict[str, Any] = {}
+
+    def run(self) -> Watched:
+        try:
+            self._wait_until_ready()
+            self._start = time.monotonic()
+            self._load.begin()  # what starting up took is not the workload's
+            self._schedule(0.0)
+            self.ranks.open_gate()
+            self.progress("8 workload runs")
+            self._watch()
+        except RunError as error:
+            # What was measured until then is kept; the outcome column says what happened.
+            self.seen.problem = str(error)
+        self.seen.damaged_lines = self.ranks.damaged_lines
+        self.ranks.end()
+        self._finish()
+        return self.seen
+
+    def _wait_until_ready(self) -> None:
+        deadline = time.monotonic() + min(READY_LIMIT_S, self.experiment.workload.time_limit_s)
+        while missing := self.ranks.not_ready():
+            interrupt.check()
+            self._take(self.ranks.read())
+            self.ranks.check_alive()
+            if self.ranks.ended_unready():
+                raise RunError(
+                    "a rank ended before it said ready (workload.barrier = false for programs that never do)"
+                )
+            if time.monotonic() > deadline:
+                raise RunError(
+                    f"{', '.join(missing)} did not say ready in time (workload.barrier = false if they never do)"
+                    f"{self.ranks.stuck(missing)}"
+                )
+            time.sleep(TICK_S)
+
+    def _watch(self) -> None:
+        limit, next_sample = self.experiment.workload.time_limit_s, 0.0
+        while True:
+            interrupt.check()
+            running = self.ranks.running()
+            self._take(self.ranks.read())
+            elapsed = self.seen.duration_s = time.monotonic() - self._start
+            self.ranks.check_alive()
+            if not running:
+                return
+            if elapsed > limit:
+                text = f"the workload ran past its limit of {limit:g} s (workload.time_limit_s)"
+                raise RunError(text + self.ranks.stuck(running))
+            self._schedule(elapsed)
+            if elapsed >= next_sample:
+                next_sample = elapsed + SAMPLE_S
+                self._sample(elapsed)
+            before = time.monotonic()
+            time.sleep(TICK_S)
+            self.seen.quiet.late_ms.append((time.monotonic() - before - TICK_S) * 1000)
+
+    def _sample(self, elapsed: float) -> None:
+        self._load.sample()
+        self.progress(
+            {"elapsed_s": elapsed, "last_step": self.seen.last_step, **self._now, "network": self._network_now}
+        )
+        if not self.network.genuine:
+            return
+        self.seen.quiet.longest_gap_s = max(self.seen.quiet.longest_gap_s, elapsed - self._looked)
+        self._look(elapsed)
+        self._looked = time.monotonic() - self._start
+
+    def _look(self, elapsed: float) -> None:
+        """Is everything still there, has every packet met its rule, what have the links carried?"""
+        began = time.monotonic() - self._start
+        look = self.network.look()
+        gone = self.network.links_wrong(look)
+        if gone:
+            raise RunError(f"links went away during the run: switch ports {', '.join(gone)}")
+        reading = self.network.read(look=look)
+        self._carried(reading, began)
+        self._lapsed(self.network.changes() + self.network.not_in_force(look) + self.network.shaping_wrong(look))
+        for leak in conservation.leaks(Between(self.seen.before, reading)):
+            if "past the rules" in leak.place and abs(leak.missing) > LEAK_PACKETS:
+                self.seen.noticed.setdefault(leak.place, round(elapsed, 1))
+        if self.experiment.shaping.classes:
+            self._store_backlog(look, elapsed)
+
+    def _carried(self, reading: Reading, began: float) -> None:
+        links, ended = reading.links.items(), time.monotonic() - self._start
+        up, down = {r: c.entered_bytes for r, c in links}, {r: c.left_bytes for r, c in links}
+        self.seen.carried.append(Carried(from_s=began, to_s=ended, up=up, down=down))
+
+    def _lapsed(self, texts: list[str]) -> None:
+        self.seen.lapses += [text for text in texts if text not in self.seen.lapses]
+
+    def _store_backlog(self, look: Look, elapsed: float) -> None:
+        backlog = {
+            link: {c.name: c.backlog_bytes for c in states} for link, states in self.network.classes(look).items()
+        }
+        self.store.append("queues.jsonl", {"elapsed_s": round(elapsed, 3), "backlog_bytes": backlog})
+
+    def _take(self, records: list[dict[str, Any]]) -> None:
+        for one in records:
+            try:
+                record = finite(one, lambda name: self.seen.not_numbers.setdefault(name, True))
+            except RecursionError:
+                self.ranks.damaged_lines += 1
+                continue
+            kind, role = record.get("kind"), record.pop("role", "")
+            units = record.pop("units", None)
+            if isinstance(units, dict):
+                self.seen.units |= {str(name): str(unit) for name, unit in units.items()}
+            if role:
+                self._take_beside(role, kind, record)
+                continue
+            if kind in ("begin", "step"):
+                self._now |= {name: record[name] for name in LIVE if name in record}
+            if kind == "step" and isinstance(record.get("step"), int):
+                self.seen.last_step = max(self.seen.last_step, record["step"])
+            elif kind == "summary":
+                self.seen.summaries.append(record)
+            elif kind == "row":
+                self.seen.rows.append({key: value for key, value in record.items() if key not in ROW_OWN})
+            elif kind == "traffic":
+                self._take_traffic(record)
+            elif kind == "error":
+                self.seen.errors.append(f"rank {record['rank']}: {record.get('message', 'error')}")
+
+    def _take_beside(self, role: str, kind: Any, record: dict[str, Any]) -> None:
+        """Of a program beside the workload: its numbers are called by its role."""
+        if kind == "summary":
+            numbers = {key: value for key, value in record.items() if key not in ROW_OWN}
+            self.seen.summaries.append({f"{role}.{key}": value for key, value in numbers.items()})
+        elif kind == "row":
+            self.seen.rows.append({key: value for key, value in record.items() if key not in ROW_OWN})
+        elif kind == "error":
+            self.seen.errors.append(f"{role} {record['rank']}: {record.get('message', 'error')}")
+
+    def _network_now(self) -> tuple[int, int]:
+        """Packets that met a rule, and those dropped, since the run began; only asked for where somebody looks."""
+        here = [c for counters in self.network.counters().values() for c in counters.values()]
+        return sum(c.seen for c in here), sum(c.dropped for c in here)
+
+    def _take_traffic(self, record: dict[str, Any]) -> None:
+        columns = (record.get("sent"), record.get("received"))
+        if all(isinstance(c, list) and all(isinstance(n, int) and n >= 0 for n in c) for c in columns):
+            whole = record.get("complete") and not self.experiment.beside  # others send on the same links
+            self.seen.traffic[record["rank"]] = {**record, "complete": bool(whole)}
+        else:
+            self.seen.errors.append(f"rank {record['rank']}: a traffic record without lists of counts")
+
+    # --- the schedule ------------------------------------------------------------------------------------------
+
+    def _schedule(self, elapsed_s: float) -> None:
+        """Put in force what time and step ask for; written to the timeline whenever it changes."""
+        step = max(self.seen.last_step, 0)
+        active = tuple(entry.active(elapsed_s=elapsed_s, step=step) for entry in self.experiment.impair)
+        if active == self._active:
+            return
+        rules = rules_in_force(self.experiment, seed=self.seed, elapsed_s=elapsed_s, step=step)
+        self._lapsed(self.network.not_in_force())
+        began = time.monotonic()
+        changed = self.network.put(rules)
+        for hook, here in rules.items():
+            self.seen.rules.setdefault(hook, {}).update({rule.label: rule for rule in here})
+        self._late(active, elapsed_s)
+        self._active = active
+        self._ever |= {number for number, on in enumerate(active) if on}
+        in_force = [entry for entry, on in zip(self.experiment.impair, active, strict=True) if on]
+        self.store.append(
+            "timeline.jsonl",
+            {
+                "time_s": time.time(),
+                "elapsed_s": round(elapsed_s, 4),
+                "took_s": round(time.monotonic() - began, 4),
+                "step": self.seen.last_step,
+                "in_force": [{**entry.model_dump(), "profile": entry.profile.name} for entry in in_force],
+                "changed_hooks": [hook.name for hook in changed],
+            },
+        )
+        self.store.append("counters.jsonl", {"time_s": time.time(), "hooks": counters_as_json(self.network.counters())})
+
+    def _late(self, active: tuple[bool, ...], elapsed_s: float) -> None:
+        """Changes that were asked for at a time and came later."""
+        before = self._active or (False,) * len(active)
+        for number, (entry, was, now) in enumerate(zip(self.experiment.impair, before, active, strict=True)):
+            due = entry.from_s if now and not was else entry.to_s if was and not now else None
+            if due is not None and elapsed_s - due > LATE_S:
+                text = f"impair.{number} {'came' if now else 'went'} {elapsed_s - due:.2f} s late"
+                self.seen.late.append(text)
+
+    def _finish(self) -> None:
+        """The last counters, and whether what was asked was still there and ever came."""
+        seen = self.seen
+        seen.quiet.cpu_busy, seen.quiet.throttled = self._load.busy, self._load.throttled()
+        seen.quiet.cores = self._load.cores
+        seen.never += [
+            _never(number, entry, seen.duration_s)
+            for number, entry in enumerate(self.experiment.impair)
+            if number not in self._ever
+        ]
+        if not self.network.genuine:
+            return
+        try:
+            look = self.network.look()
+            gone = self.network.links_wrong(look)
+            if gone:
+                seen.lapses.append(f"the network can't be read any more: no switch ports {', '.join(gone)}")
+                return
+            self.network.end_programs()
+            seen.after, seen.moving = self.network.settled(since=seen.before)
+            self._carried(seen.after, time.monotonic() - self._start)
+            self._lapsed(self.network.changes() + self.network.not_in_force(look))
+            self._lapsed(self.network.shaping_wrong() + self.network.mtu_wrong(look))
+            seen.held = self.network.held()
+            wrong = self.network.offloads_wrong()
+        except Exception as error:  # noqa: BLE001 - a port that is gone has no counters; say so and keep the rest
+            seen.lapses.append(f"the network can't be read any more ({error})")
+            return
+        if wrong:
+            seen.lapses.append(f"offloads were switched during the run: {', '.join(wrong[:4])}")
+        self.store.append("counters.jsonl", {"time_s": time.time(), "hooks": counters_as_json(seen.after.hooks)})
+
+
+def _never(number: int, entry: Impair, duration_s: float) -> str:
+    """Whose fault it was."""
+    name = f"impair.{number} ({entry.profile.name}) was never in force"
+    if entry.from_s is not None and entry.from_step is None and entry.from_s < duration_s:
+        return f"{name}: the watch was too busy to open its window in time"
+    return f"{name}: the workload ended before its time"

@@ -1,0 +1,88 @@
+"""What is known of a workload before it runs, told by a file beside it: workload.toml in its folder, or for a NAME.py
+NAME.workload.toml. The harness reads it and knows nothing else of any workload; a workload needs none."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from lossbench.errors import UsageError
+from lossbench.spec.userfile import Frozen, check, read_toml
+
+SHIPPED = Path(__file__).resolve().parent.parent / "workloads"
+FORMER = {"collectives": "allreduce"}  # names that stored runs and older files use
+
+
+class Measure(Frozen):
+    """One number of a workload's results."""
+
+    better: Literal["low", "high", ""] = ""
+    """Which way is an improvement."""
+    column: Literal["timing", "outcome", ""] = ""
+    """The column of the verdict that it stands on: times and rates need a quiet machine. Empty: by its unit or name."""
+    meaning: str = ""
+    """In words, for whoever reads a table."""
+
+
+class About(Frozen):
+    """The file beside a workload."""
+
+    why: str = ""
+    """What it does, in a line."""
+    preload: tuple[str, ...] = ()
+    """Modules that take long to import: loaded once, ranks are forked from there."""
+    prepare: str = ""
+    """A module that is run once before anything is built, with all options on standard input: checks, downloads."""
+    simulates: bool = False
+    """It can draw loss itself (backend = "simulated")."""
+    measures: dict[str, Measure] = {}
+    """Of the numbers in its rows and summaries, by name."""
+
+
+def module_of(name: str) -> str:
+    """What `python -m` runs: one of ours by its short name, or a user's own module."""
+    name = FORMER.get(name, name)
+    return f"lossbench.workloads.{name}" if _file(SHIPPED, name) is not None else name
+
+
+def is_ours(name: str) -> bool:
+    return _file(SHIPPED, FORMER.get(name, name)) is not None
+
+
+def find(name: str) -> Path:
+    """The file that a workload's name leads to: ours, or a module on the user's path or in the current folder."""
+    name = FORMER.get(name, name)
+    for folder in (SHIPPED, *(Path(part) for part in sys.path if part.startswith(os.sep)), Path.cwd()):
+        found = _file(folder, name)
+        if found is not None:
+            return found
+    raise UsageError(
+        f"no workload '{name}'", next_step=f"known: {', '.join(known())}; or a module of yours, or a command"
+    )
+
+
+def known() -> list[str]:
+    single = [path.stem for path in SHIPPED.glob("[a-z]*.py")]
+    return sorted([*single, *(path.parent.name for path in SHIPPED.glob("*/__main__.py"))])
+
+
+def _file(folder: Path, name: str) -> Path | None:
+    path = folder / name.replace(".", "/")
+    return next((one for one in (path.with_suffix(".py"), path / "__main__.py") if one.is_file()), None)
+
+
+def about(name: str) -> About:
+    program = find(name)
+    beside = (
+        program.parent / "workload.toml" if program.name == "__main__.py" else program.with_suffix(".workload.toml")
+    )
+    return check(About, read_toml(beside), origin=str(beside)) if beside.exists() else About()
+
+
+@lru_cache(maxsize=1)
+def shipped_measures() -> dict[str, Measure]:
+    """Of all workloads that come along: results that were stored before measures were kept beside them need these."""
+    return {name: measure for workload in known() for name, measure in about(workload).measures.items()}

@@ -1,0 +1,52 @@
+"""What a profile does to the time of packets: how long they wait, which overtake, when a shared medium lets them go."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field
+
+from lossbench.spec.userfile import Frozen
+
+Percent: TypeAlias = Annotated[float, Field(ge=0, le=100)]
+NotNegative: TypeAlias = Annotated[float, Field(ge=0)]
+
+
+class Delay(Frozen):
+    mean_ms: NotNegative
+    jitter_ms: NotNegative = 0.0
+    distribution: Literal["uniform", "normal", "pareto", "paretonormal"] = "uniform"
+    correlation_percent: Percent = 0.0
+
+    def quantile_ms(self, share: float) -> float:
+        """So long or shorter is the delay of this share of the packets."""
+        normal = NormalDist().inv_cdf(share)
+        pareto = (math.pow(1 - share, -1 / 3) - 1.5) * 4 / 3
+        spread = {
+            "uniform": 2 * share - 1,
+            "normal": normal,
+            "pareto": pareto,
+            "paretonormal": 0.25 * normal + 0.75 * pareto,
+        }
+        return max(0.0, self.mean_ms + self.jitter_ms * spread[self.distribution])
+
+
+class Reorder(Frozen):
+    percent: Percent
+    gap: Annotated[int, Field(ge=1)] = 1
+    correlation_percent: Percent = 0.0
+
+    def share(self) -> float:
+        """Of all packets, those that overtake: after gap - 1 that wait each of the next may, until one does."""
+        return self.percent / (100 + (self.gap - 1) * self.percent)
+
+
+class Slot(Frozen):
+    """Packets delivered in slots, as a shared medium does."""
+
+    min_ms: NotNegative
+    max_ms: NotNegative
+    packets: Annotated[int, Field(ge=0)] = 0
+    bytes: Annotated[int, Field(ge=0)] = 0

@@ -1,0 +1,161 @@
+"""From an experiment to rules: which packets meet which profile at which hook, at a given moment. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+from lossbench.contract import derive_seed
+from lossbench.spec.experiment import Direction, Experiment, Impair
+from lossbench.spec.profile import BlockLoss, Match, Profile
+from lossbench.spec.topology import Host, Topology
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hook:
+    """The one place where a packet of this host meets its fate: the switch's port, on entering or leaving it."""
+
+    rank: int
+    direction: Direction
+
+    @property
+    def name(self) -> str:
+        return f"h{self.rank} {self.direction}"
+
+    @classmethod
+    def named(cls, name: str) -> Hook:
+        """The inverse of `name`."""
+        host, _, direction = name.partition(" ")
+        return cls(rank=int(host[1:]), direction="uplink" if direction == "uplink" else "downlink")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """One profile at one hook. `match` holds addresses only, no host names; `seed` is this place's own."""
+
+    label: str
+    profile: Profile
+    match: Match
+    seed: int
+    block_seed: int  # the same everywhere, since the header names source and destination
+    entry: int = 0  # number of the [[impair]] that asks for it
+    pair: str = ""  # the other end, where it is about one
+    named: bool = False  # the experiment names this host or pair, it does not say "all"
+
+    @property
+    def place(self) -> str:
+        """The same for whatever this entry asks here, now or later."""
+        return f"{self.entry} {self.pair}".strip()
+
+    def takes_all(self) -> bool:
+        return self.match.is_everything() and not isinstance(self.profile.loss, BlockLoss)
+
+
+Rules = dict[Hook, tuple[Rule, ...]]
+
+
+def rules_in_force(experiment: Experiment, *, seed: int, elapsed_s: float = 0.0, step: int = 0) -> Rules:
+    """Rules of every hook, first match first. Hooks without an entry now get none (but stay, so that they count)."""
+    active = [entry.active(elapsed_s=elapsed_s, step=step) for entry in experiment.impair]
+    rules = _rules(experiment, seed=seed, active=active)
+    return {hook: _reachable(here) for hook, here in rules.items()}
+
+
+def rules_ever(experiment: Experiment, *, seed: int) -> Rules:
+    """Every rule that the schedule can put in force, wherever it does."""
+    return _rules(experiment, seed=seed, active=[True] * len(experiment.impair))
+
+
+def _rules(experiment: Experiment, *, seed: int, active: list[bool]) -> Rules:
+    rules: Rules = dict.fromkeys(hooks(experiment), ())
+    for number, entry in enumerate(experiment.impair):
+        profile = entry.profile
+        base = profile.seed if profile.seed is not None else seed
+        for hook, match, other in _places(entry, experiment.topology) if active[number] else []:
+            pair = other.name if other else ""
+            rule = Rule(
+                label=f"{number}:{profile.name} {pair}".strip(),
+                profile=profile,
+                match=match,
+                seed=derive_seed(base, "network", hook.direction, hook.rank, number, pair or "all"),
+                block_seed=derive_seed(base, "network", "block", number),
+                entry=number,
+                pair=pair,
+                named=bool(entry.pairs) or entry.hosts != "all",
+            )
+            rules[hook] = (rule, *rules[hook])
+    return rules
+
+
+def _reachable(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """Up to the first rule that takes every packet: what an earlier entry asked behind it was overruled."""
+    for number, rule in enumerate(rules, start=1):
+        if rule.takes_all():
+            return rules[:number]
+    return rules
+
+
+def hooks(experiment: Experiment) -> list[Hook]:
+    """Every hook that is ever used, uplinks first; uplinks always count, even where nothing is asked."""
+    used = {Hook(rank=h.rank, direction="uplink") for h in experiment.topology.all_hosts()}
+    for entry in experiment.impair:
+        used |= {hook for hook, _, _ in _places(entry, experiment.topology)}
+    return sorted(used, key=lambda hook: (hook.direction != "uplink", hook.rank))
+
+
+def _places(entry: Impair, topology: Topology) -> list[tuple[Hook, Match, Host | None]]:
+    """(hook, match, the other end of a pair)."""
+    match = _resolved(entry.profile.match, topology)
+    places: list[tuple[Hook, Match, Host | None]] = []
+    for direction in entry.directions():
+        for source, destination in entry.pairs:
+            places.append(_pair_place(topology.host(source), topology.host(destination), direction, match, topology))
+        if entry.pairs:
+            continue
+        hosts = topology.all_hosts() if entry.hosts == "all" else tuple(topology.host(name) for name in entry.hosts)
+        places += [(Hook(rank=host.rank, direction=direction), match, None) for host in hosts]
+    return places
+
+
+def _pair_place(
+    source: Host, destination: Host, direction: Direction, match: Match, topology: Topology
+) -> tuple[Hook, Match, Host]:
+    """On an uplink a pair is told by its destination, on a downlink by its source."""
+    if direction == "uplink":
+        narrowed = match.model_copy(update={"destinations": destination.addresses(topology.family)})
+        return Hook(rank=source.rank, direction=direction), narrowed, destination
+    narrowed = match.model_copy(update={"sources": source.addresses(topology.family)})
+    return Hook(rank=destination.rank, direction=direction), narrowed, source
+
+
+def _resolved(match: Match, topology: Topology) -> Match:
+    """Host names become addresses."""
+
+    def addresses(places: tuple[str, ...]) -> tuple[str, ...]:
+        out: list[str] = []
+        for place in places:
+            out += topology.host(place).addresses(topology.family) if place.startswith("h") else (place,)
+        return tuple(out)
+
+    return match.model_copy(update={"destinations": addresses(match.destinations), "sources": addresses(match.sources)})
+
+
+def matches_addresses(match: Match, *, source: str, destination: str) -> bool:
+    """Would a packet between these two addresses be matched, as far as addresses go?"""
+    return _within(source, match.sources) and _within(destination, match.destinations)
+
+
+def _within(address: str, networks: tuple[str, ...]) -> bool:
+    return not networks or any(ipaddress.ip_address(address) in ipaddress.ip_network(n) for n in networks)
+
+
+def path_loss(rules: Rules, *, source: Host, destination: Host, family: str) -> float:
+    """What share of packets from source to destination is lost on the way, all loss points together (unmatched ports
+    and headers aside)."""
+    delivered = 1.0
+    for hook in (Hook(rank=source.rank, direction="uplink"), Hook(rank=destination.rank, direction="downlink")):
+        for rule in rules.get(hook, ()):
+            if matches_addresses(rule.match, source=source.address(family), destination=destination.address(family)):
+                delivered *= 1 - rule.profile.mean_loss()
+                break
+    return 1 - delivered

@@ -1,1 +1,0 @@
-"""The collectives benchmark: `lossy` against TCP done well, on the same ports, in turns."""

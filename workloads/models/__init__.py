@@ -1,5 +1,0 @@
-"""Networks by name; `build(name, data.about)` makes one for a data set."""
-
-from workloads.models.registry import MODELS, ModelError, build
-
-__all__ = ["MODELS", "ModelError", "build"]

@@ -1,0 +1,1 @@
+"""What a strategy speaks through: genuine (packets that cross a network), simulated (a generator in this process)."""

@@ -1,0 +1,1 @@
+"""Parameters as one vector: flat (views into it), shards (a part with an optimizer of its own)."""

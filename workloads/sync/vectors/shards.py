@@ -1,0 +1,99 @@
+"""An optimizer whose state lives at the shard's owner: the user's optimizer class on a part of the vector."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from lossbench.workloads.sync.vectors.flat import Flat
+from lossbench.workloads.transport.packet.layout import even
+
+# Their update of an element depends on that element alone: they may be cut anywhere. Whoever is not named here
+# (Adafactor,
+# LAMB, Muon, a user's own) sees whole tensors.
+ELEMENTWISE = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")
+
+
+def is_elementwise(optimizer: torch.optim.Optimizer) -> bool:
+    return type(optimizer).__name__ in ELEMENTWISE and type(optimizer).__module__.startswith("torch.optim")
+
+
+def cut(flat: Flat, world: int, *, whole_tensors: bool) -> tuple[int, ...]:
+    """How many elements each rank owns; rank r's shard follows rank r-1's."""
+    if not whole_tensors:
+        return even(sum(flat.counts), world)
+    total, done, counts = sum(flat.counts), 0, [0] * world
+    for count in flat.counts:  # to the rank in whose even share the tensor's middle lies
+        owner = min(int((done + count / 2) * world / total), world - 1)
+        counts[owner] += count
+        done += count
+    return tuple(counts)
+
+
+class ShardOptimizer:
+    """Steps the own shard of `flat.values`; options are taken from the user's optimizer anew at every step."""
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, flat: Flat, *, start: int, count: int, whole_tensors: bool
+    ) -> None:
+        self._outer = optimizer
+        self._slices: list[tuple[torch.nn.Parameter, int]] = []  # with where it begins in the shard
+        groups, at = [], 0
+        for group, size in zip(optimizer.param_groups, flat.group_counts, strict=True):
+            wanted = _within(flat, at, at + size, start, start + count, whole_tensors=whole_tensors)
+            parts = []
+            for low, high, shape in wanted:
+                part = torch.nn.Parameter(flat.values[low:high].view(shape))
+                self._slices.append((part, low - start))
+                parts.append(part)
+            groups.append({**_options(group), "params": parts})
+            at += size
+        self.inner = _like(optimizer, groups) if self._slices else None
+
+    def step(self, gradient: torch.Tensor) -> None:
+        if self.inner is None:
+            return
+        for part, at in self._slices:
+            part.grad = gradient[at : at + part.numel()].view(part.shape)
+        for mine, theirs in zip(self.inner.param_groups, self._outer.param_groups, strict=True):
+            mine.update(_options(theirs))
+        self.inner.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self.inner is None else self.inner.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.inner is not None:
+            self.inner.load_state_dict(state)
+
+
+def _options(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key != "params"}
+
+
+def _within(
+    flat: Flat, low: int, high: int, start: int, end: int, *, whole_tensors: bool
+) -> list[tuple[int, int, Sequence[int]]]:
+    """What of [low, high) lies in [start, end): one run of elements, or tensor by tensor."""
+    low, high = max(low, start), min(high, end)
+    if low >= high:
+        return []
+    if not whole_tensors:
+        return [(low, high, (high - low,))]
+    out: list[tuple[int, int, Sequence[int]]] = []
+    at = 0
+    for parameter in flat.parameters:
+        if low <= at < high:
+            out.append((at, at + parameter.numel(), parameter.shape))
+        at += parameter.numel()
+    return out
+
+
+def _like(optimizer: torch.optim.Optimizer, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """Groups may be empty here, but torch refuses an empty list of all parameters only."""
+    known = inspect.signature(type(optimizer).__init__).parameters
+    defaults = {key: value for key, value in optimizer.defaults.items() if key in known}
+    return type(optimizer)(groups, **defaults)

@@ -1,0 +1,5 @@
+"""Networks by name; `build(name, data.about)` makes one for a data set."""
+
+from lossbench.workloads.training.models.registry import MODELS, ModelError, build
+
+__all__ = ["MODELS", "ModelError", "build"]

@@ -1,0 +1,1 @@
+"""The loops over packets in C: pump.c, and how it is compiled at first use (native.py)."""

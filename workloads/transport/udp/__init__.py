@@ -1,0 +1,1 @@
+"""The socket: link (whom it talks to, how fast), admission (whom the kernel lets in)."""

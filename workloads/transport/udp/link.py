@@ -1,0 +1,213 @@
+"""One UDP socket: super-packets out (UDP_SEGMENT), merged packets in (UDP_GRO). Falls back to single packets."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import select
+import socket
+import struct
+import warnings
+from collections.abc import Iterable
+
+import numpy as np
+
+from lossbench.contract import HEADER_BYTES
+from lossbench.workloads.transport.packet import wire
+from lossbench.workloads.transport.udp.admission import admit_only
+
+UDP_SEGMENT, UDP_GRO, SO_RCVBUFFORCE, SO_SNDBUFFORCE, SO_MEMINFO = 103, 104, 33, 32, 55
+IP_MTU, IPV6_MTU, IPV6_TCLASS = 14, 24, 67
+MEMINFO_RCVBUF, MEMINFO_DROPS = 1, 8
+RECEIVE_BYTES, SEND_BYTES = 64 << 20, 8 << 20
+LARGEST_DATAGRAM = 65_000
+MAX_SEGMENTS = 64  # of one super-packet, on all kernels
+TRUESIZE = 3  # what a packet costs in the receive buffer, at worst, in its own size
+
+Address = tuple[str, int]
+
+
+class Link:
+    """Sends and receives; counts nothing, judges nothing."""
+
+    def __init__(self, address: str, port: int, *, dscp: int = 0) -> None:
+        self.family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self.socket = socket.socket(self.family, socket.SOCK_DGRAM)
+        self._buffer(SO_RCVBUFFORCE, socket.SO_RCVBUF, RECEIVE_BYTES)
+        self._buffer(SO_SNDBUFFORCE, socket.SO_SNDBUF, SEND_BYTES)
+        self.segments = self._option(UDP_SEGMENT, 0)
+        self.merges = self._option(UDP_GRO, 1)
+        if dscp:
+            v6 = self.family == socket.AF_INET6
+            self.socket.setsockopt(
+                socket.IPPROTO_IPV6 if v6 else socket.IPPROTO_IP, IPV6_TCLASS if v6 else socket.IP_TOS, dscp << 2
+            )
+        self.socket.bind((address, port))
+        self.socket.setblocking(False)
+        self.address: Address = self.socket.getsockname()[:2]
+        self._room = bytearray(1 << 16)
+        self._array = np.frombuffer(self._room, dtype=np.uint8)
+        self._rest = self._array[:0]
+        # Opened now: they stay those of the host that this thread is in.
+        places = [f"/proc/thread-self/net/{name}" for name in ("snmp", "snmp6")]
+        self._tables = [os.open(place, os.O_RDONLY) for place in places if os.access(place, os.R_OK)]
+        self._errors_before = self._errors()
+        self.sender: Address = ("", 0)  # of what was received last
+        if not self.segments or not self.merges:
+            missing = " and ".join(n for n, has in (("GSO", self.segments), ("GRO", self.merges)) if not has)
+            warnings.warn(f"no UDP {missing} here: every packet is a system call, several times slower", stacklevel=3)
+
+    def _buffer(self, force: int, plain: int, size: int) -> None:
+        try:
+            self.socket.setsockopt(socket.SOL_SOCKET, force, size)
+        except PermissionError:  # up to the system's limit; the window is made to fit
+            self.socket.setsockopt(socket.SOL_SOCKET, plain, size)
+
+    def _option(self, option: int, value: int) -> bool:
+        try:
+            self.socket.setsockopt(socket.IPPROTO_UDP, option, value)
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        self.socket.close()
+        for table in self._tables:
+            os.close(table)
+        self._tables = []
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    def datagram_bytes(self, peer: Address) -> int:
+        """The largest UDP payload that fits the path's MTU; loopback's is cut to what a batch can hold."""
+        v6 = self.family == socket.AF_INET6
+        with socket.socket(self.family, socket.SOCK_DGRAM) as probe:
+            probe.connect(peer)
+            mtu = probe.getsockopt(socket.IPPROTO_IPV6 if v6 else socket.IPPROTO_IP, IPV6_MTU if v6 else IP_MTU)
+        return min(mtu, 9000) - (48 if v6 else 28)
+
+    def window_bytes(self, peers: int) -> int:
+        """What each of so many senders may have under way here without any chance of overflow."""
+        return max(self._memory()[MEMINFO_RCVBUF] // TRUESIZE // max(peers, 1), 2 * HEADER_BYTES)
+
+    def admit_only(self, peers: Iterable[Address]) -> None:
+        admit_only(self.socket, peers)
+
+    def dropped(self) -> int:
+        """Packets that reached this socket and did not fit, or were damaged."""
+        all_of_them = self._memory()[MEMINFO_DROPS]
+        return min(all_of_them, self._errors() - self._errors_before) if all_of_them else 0
+
+    def turned_away(self) -> int:
+        """Strangers' packets that the filter kept out."""
+        return self._memory()[MEMINFO_DROPS] - self.dropped()
+
+    def _errors(self) -> int:
+        """No room, no memory, wrong checksums, of all UDP sockets here; a socket counts what the filter drops, too."""
+        texts = [os.pread(table, 65536, 0).decode("ascii", "replace") for table in self._tables]
+        return sum(_counted(text, name) for text in texts for name in ("RcvbufErrors", "InCsumErrors", "MemErrors"))
+
+    def _memory(self) -> tuple[int, ...]:
+        return struct.unpack("9I", self.socket.getsockopt(socket.SOL_SOCKET, SO_MEMINFO, 36))
+
+    # --- sending -----------------------------------------------------------------------------------------------------
+
+    def batch(self, segment: int) -> int:
+        """Packets per system call."""
+        return max(1, min(MAX_SEGMENTS, LARGEST_DATAGRAM // segment))
+
+    def send_rows(self, rows: wire.Bytes, peer: Address) -> bool:
+        """At most one batch; False if the network takes nothing now. What the host itself refuses is not sent."""
+        segment = rows.shape[1]
+        if self.segments and len(rows) > 1:
+            cut = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("H", segment))]
+            try:
+                self.socket.sendmsg([rows.reshape(-1).data], cut, 0, peer)
+            except OSError as error:
+                if error.errno != errno.EIO:  # EIO: this device can't have its packets cut
+                    return self._refused(error)
+                self.segments = False
+                warnings.warn("this device takes no UDP GSO: every packet is a system call", stacklevel=2)
+            else:
+                return True
+        for row in rows:
+            while not self.send(row.data, peer):
+                self.wait_writable(0.1)
+        return True
+
+    def send(self, packet: bytes | memoryview, peer: Address) -> bool:
+        """One datagram."""
+        try:
+            self.socket.sendto(packet, peer)
+        except OSError as error:
+            return self._refused(error)
+        return True
+
+    @staticmethod
+    def _refused(error: OSError) -> bool:
+        """Full queues are tried again; whatever else the host says (link down, no route) loses packets as a network
+        does: those who wait for them have their deadline."""
+        if error.errno in (errno.EAGAIN, errno.ENOBUFS):
+            return False
+        if error.errno == errno.EBADF:
+            raise error
+        return True
+
+    def wait_either(self, seconds: float) -> None:
+        """Until something can be sent or received."""
+        _select([self.socket.fileno()], [self.socket.fileno()], seconds)
+
+    def wait_writable(self, seconds: float) -> None:
+        _select([], [self.socket.fileno()], seconds)
+
+    # --- receiving ---------------------------------------------------------------------------------------------------
+
+    def receive(self) -> tuple[wire.Bytes, bool] | None:
+        """(rows, more follow of another size): the packets of one system call, valid until the next; None if there are
+        none. Rows of equal length; a shorter last packet is its own row: see `leftover`."""
+        try:
+            count, ancillary, _, sender = self.socket.recvmsg_into([self._room], 64)
+        except (BlockingIOError, ConnectionRefusedError):
+            return None
+        self.sender = sender[:2]
+        segment = count
+        for level, kind, value in ancillary:
+            if level == socket.IPPROTO_UDP and kind == UDP_GRO:
+                segment = struct.unpack_from("i", value)[0]
+        if segment == 0:
+            return self._array[:0].reshape(0, 1), False
+        whole = count // segment
+        self._rest = self._array[whole * segment : count]
+        return self._array[: whole * segment].reshape(whole, segment), len(self._rest) > 0
+
+    def leftover(self) -> wire.Bytes:
+        """The shorter packet that ended the last merged run."""
+        return self._rest.reshape(1, -1)
+
+    def wait(self, seconds: float, wake: int) -> bool:
+        """Until a packet comes, somebody writes to `wake`, or the time is over; True if a packet is there."""
+        return self.socket.fileno() in _select([self.socket.fileno(), wake], [], seconds)
+
+
+def _counted(text: str, name: str) -> int:
+    """Of /proc/net/snmp (two lines for each protocol: names, numbers) or snmp6 (a line for each counter)."""
+    lines = [line.split() for line in text.splitlines()]
+    for names, numbers in itertools.pairwise(lines):
+        if names[0] == numbers[0] == "Udp:" and name in names:
+            return int(numbers[names.index(name)])
+    return next((int(line[1]) for line in lines if line[0] == f"Udp6{name}"), 0)
+
+
+def _select(read: list[int], write: list[int], seconds: float) -> list[int]:
+    """select, which knows microseconds; poll, which knows milliseconds, where descriptors are too many for it."""
+    if max(*read, *write, 0) < 1024:
+        readable, writable, _ = select.select(read, write, [], seconds)
+        return [*readable, *writable]
+    poll = select.poll()
+    for descriptor in read:
+        poll.register(descriptor, select.POLLIN)
+    for descriptor in write:
+        poll.register(descriptor, select.POLLOUT)
+    return [descriptor for descriptor, _ in poll.poll(seconds * 1000)]
