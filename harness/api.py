@@ -197,7 +197,8 @@ def _experiment() -> dict[str, Any]:
     out["properties"]["full"] = {**dotted, "title": "Full", "description": "Changes for --full, and its own sweep."}
     entry = out["$defs"]["Impair"]["properties"]
     named = {"type": "string", "description": "A profile that comes along, or the path of a TOML file."}
-    entry["profile"] = {"anyOf": [named, entry["profile"]]}
+    about = entry["profile"].pop("description", "")
+    entry["profile"] = {"description": about, "anyOf": [named, entry["profile"]]}
     return out
 
 

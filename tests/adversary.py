@@ -30,11 +30,12 @@ from lossbench.net.bpf import syscalls  # noqa: E402
 from lossbench.net.bpf.assembler import Assembler  # noqa: E402
 from lossbench.net.host import namespaces  # noqa: E402
 from lossbench.net.tc import kinds, offloads  # noqa: E402
-from lossbench.net.tc.hook import PARENT  # noqa: E402
+from lossbench.net.tc.hook import PARENT as SIDES  # noqa: E402
 from tests.conftest import namespaces_of  # noqa: E402
 from tests.shared import wait_until_begun  # noqa: E402
 
 LOSSBENCH = [sys.executable, "-m", "lossbench.cli.main"]
+PARENT = {"uplink": SIDES["ingress"], "downlink": SIDES["egress"]}
 PASS_ALL = struct.pack("<HBBI", 0x06, 0, 0, 0)  # classic BPF: return TC_ACT_OK, whatever comes after
 SECONDS = 1.6  # that chatter talks
 DELAY = {"why": "t", "loss": {"model": "iid", "percent": 5}, "delay": {"mean_ms": 10}}
@@ -96,11 +97,11 @@ def fault_away_for_a_moment(run: Running) -> None:
     """The filter is taken out; what comes back is not ours."""
     with namespaces.open_inside(run.place("sw")) as switch:
         port = switch.link_lookup(ifname="p1")[0]
-        prio = max(f["info"] >> 16 for f in switch.get_filters(index=port, parent=PARENT["ingress"]))
-        switch.tc("del-filter", "bpf", port, parent=PARENT["ingress"], prio=prio, handle=1)
+        prio = max(f["info"] >> 16 for f in switch.get_filters(index=port, parent=PARENT["uplink"]))
+        switch.tc("del-filter", "bpf", port, parent=PARENT["uplink"], prio=prio, handle=1)
         run.pause(0.05, 0.2)
         switch.tc(
-            "add-filter", "bpf", port, parent=PARENT["ingress"], prio=prio, handle=1, ops=PASS_ALL, direct_action=True
+            "add-filter", "bpf", port, parent=PARENT["uplink"], prio=prio, handle=1, ops=PASS_ALL, direct_action=True
         )
 
 

@@ -7,7 +7,10 @@ import json
 import typer
 
 
-def schema(kind: str = typer.Argument("", help="profile, experiment, suite, run or result; empty lists them.")) -> None:
+def schema(
+    kind: str = typer.Argument("", help="profile, experiment, suite, run or result; empty lists them."),
+    markdown: bool = typer.Option(False, "--markdown", help="As tables for people instead."),
+) -> None:
     """JSON schemas: of profiles and experiments that you write, of suite.json and summary.json that runs leave.
 
     Example: lossbench schema experiment > experiment.schema.json
@@ -20,4 +23,9 @@ def schema(kind: str = typer.Argument("", help="profile, experiment, suite, run 
         return
     if kind not in api.SCHEMAS:
         raise UsageError(f"no schema '{kind}'", next_step=f"known: {', '.join(api.SCHEMAS)}")
+    if markdown:
+        from lossbench.spec.reference import tables
+
+        typer.echo(tables(api.schema(kind), title=kind), nl=False)
+        return
     typer.echo(json.dumps(api.schema(kind), indent=1))

@@ -16,9 +16,13 @@ NotNegative: TypeAlias = Annotated[float, Field(ge=0)]
 
 class Delay(Frozen):
     mean_ms: NotNegative
+    """Of every packet."""
     jitter_ms: NotNegative = 0.0
+    """Spread around it, as the distribution has it."""
     distribution: Literal["uniform", "normal", "pareto", "paretonormal"] = "uniform"
+    """Of the jitter."""
     correlation_percent: Percent = 0.0
+    """Of a delay with the one before; netem takes it and correlates nothing."""
 
     def quantile_ms(self, share: float) -> float:
         """So long or shorter is the delay of this share of the packets."""
@@ -35,8 +39,11 @@ class Delay(Frozen):
 
 class Reorder(Frozen):
     percent: Percent
+    """Of the packets whose turn it is go at once."""
     gap: Annotated[int, Field(ge=1)] = 1
+    """Every how many packets it is a packet's turn."""
     correlation_percent: Percent = 0.0
+    """Of one with the one before."""
 
     def share(self) -> float:
         """Of all packets, those that overtake: after gap - 1 that wait each of the next may, until one does."""
@@ -47,6 +54,10 @@ class Slot(Frozen):
     """Packets delivered in slots, as a shared medium does."""
 
     min_ms: NotNegative
+    """Shortest wait for the next slot."""
     max_ms: NotNegative
+    """Longest."""
     packets: Annotated[int, Field(ge=0)] = 0
+    """That a slot takes."""
     bytes: Annotated[int, Field(ge=0)] = 0
+    """That a slot takes."""

@@ -22,14 +22,22 @@ Column: TypeAlias = Literal["fault", "timing", "outcome"]
 class Impair(Frozen):
     """Put one profile somewhere, for all of the run or a part of it. Of several, the last that matches wins."""
 
-    profile: Profile  # in a file: the name of a shipped profile, a path, or the profile itself as a table
+    profile: Profile
+    """What happens to packets: the name of a shipped profile, a path, or the profile itself as a table."""
     hosts: Annotated[tuple[str, ...], Field(min_length=1)] | Literal["all"] = "all"
-    pairs: tuple[tuple[str, str], ...] = ()  # (source, destination): only packets from one to the other
+    """Whose links: "all", or a list of names."""
+    pairs: tuple[tuple[str, str], ...] = ()
+    """(source, destination): only packets from one to the other; instead of hosts."""
     direction: Literal["uplink", "downlink", "both"] = "uplink"
+    """Uplink: what a host sends; downlink: what it gets. A packet passes one of each."""
     from_s: Annotated[float, Field(ge=0)] | None = None
+    """From this second of the run on; none: from its start."""
     to_s: Annotated[float, Field(gt=0)] | None = None
+    """Until this second; none: to its end."""
     from_step: Annotated[int, Field(ge=0)] | None = None
+    """From this step on, as ranks report their steps."""
     to_step: Annotated[int, Field(gt=0)] | None = None
+    """Until this step."""
 
     @field_validator("profile", mode="before")
     @classmethod
@@ -75,19 +83,28 @@ class TrafficClass(Frozen):
     """One queue of every rate-limited link; packets are sorted in by DSCP or port."""
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,14}$")]
+    """As it is called in results; `rest` takes what no other takes."""
     dscp: Annotated[int, Field(ge=0, le=63)] | None = None
-    ports: tuple[Port, ...] = ()  # TCP or UDP, source or destination
-    share_percent: Annotated[float, Field(gt=0, le=100)] = 1.0  # guaranteed part of the link
-    priority: Annotated[int, Field(ge=0, le=7)] = 0  # 0 is served first when there is rate to spare
-    queue_kb: Annotated[float, Field(gt=0)] | None = None  # at the switch; default from rate and burst
-    host_queue_kb: Annotated[float, Field(gt=0)] | None = None  # at the sender, where a full queue is backpressure
+    """Packets with this DSCP belong to it."""
+    ports: tuple[Port, ...] = ()
+    """Packets from or to these ports, TCP or UDP."""
+    share_percent: Annotated[float, Field(gt=0, le=100)] = 1.0
+    """Guaranteed part of the link."""
+    priority: Annotated[int, Field(ge=0, le=7)] = 0
+    """0 is served first when there is rate to spare."""
+    queue_kb: Annotated[float, Field(gt=0)] | None = None
+    """Room at the switch, where a full queue loses packets; none: by rate and burst."""
+    host_queue_kb: Annotated[float, Field(gt=0)] | None = None
+    """Room at the sender, where a full queue is backpressure."""
 
 
 class Shaping(Frozen):
     """How links with a rate serve their classes. Without classes there is one queue, `rest`."""
 
     scheduler: Literal["htb", "prio", "ets"] = "htb"
+    """htb serves by share and priority everywhere; prio and ets where the kernel has them."""
     classes: tuple[TrafficClass, ...] = ()
+    """Queues of every link with a rate, the first that fits takes a packet."""
 
     @model_validator(mode="after")
     def _sensible(self) -> Shaping:
@@ -140,37 +157,54 @@ class Beside(Program):
 class Probe(Frozen):
     """The proof before the run."""
 
-    packets: Annotated[int, Field(ge=0, le=5_000_000)] = (
-        120_000  # over all hosts; 0 = no proof, the fault stays unknown
-    )
+    packets: Annotated[int, Field(ge=0, le=5_000_000)] = 120_000
+    """Over all hosts; 0: no proof, the fault stays unknown."""
     payload_bytes: Annotated[int, Field(ge=40, le=1000)] = 64
+    """Of each."""
 
 
 class Expect(Frozen):
     """A number of the workload's summary records that must lie in a range (mean over ranks)."""
 
     field: str
+    """Its name in the summary records."""
     min: float | None = None
+    """At least; none: no lower end."""
     max: float | None = None
+    """At most; none: no upper end."""
 
 
 class Experiment(Frozen):
     """One file a user writes."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,40}$")]
+    """Default: the file's name."""
     why: str = ""
+    """What it is for, in a line."""
     backend: Annotated[str, Field(pattern=r"^[a-z_][\w.]*(:\w+)?$")] = "auto"
+    """What puts the loss in force: auto, one that lossbench doctor lists, one of yours (module:KIND), or simulated."""
     topology: Topology = Topology()
+    """Hosts and links."""
     impair: tuple[Impair, ...] = ()
+    """What is done to packets where and when; of several that match, the last wins."""
     shaping: Shaping = Shaping()
+    """How links with a rate serve their queues."""
     workload: Workload = Workload()
+    """What every host runs."""
     beside: tuple[Beside, ...] = ()
+    """What some hosts run beside it."""
     probe: Probe = Probe()
+    """What is sent to prove the network before the run."""
     expect: tuple[Expect, ...] = ()
+    """Numbers that must lie in a range."""
     essential: Annotated[tuple[Column, ...], Field(min_length=1)] = ("fault", "outcome")
+    """Columns that decide the verdict; add timing where latencies matter."""
     seeds: Annotated[int, Field(ge=1, le=1000)] = 1
+    """Runs of every point; --seeds overrides."""
     first_seed: int = 0
+    """Of them; the others follow."""
     sweep: dict[str, list[Any]] = {}
+    """Dotted keys with lists of values; every combination is a point."""
 
     @model_validator(mode="after")
     def _programs_agree(self) -> Experiment:

@@ -27,10 +27,11 @@ class IidLoss(Frozen):
     """Every packet is lost with the same probability, independently (netem: loss random)."""
 
     model: Literal["iid"]
+    """Each packet by itself."""
     percent: Percent
-    correlation_percent: Percent = (
-        0.0  # netem only, and netem's correlation lowers the rate: better use gilbert_elliott
-    )
+    """Of the packets."""
+    correlation_percent: Percent = 0.0
+    """netem only; its correlation lowers the rate: better use gilbert_elliott."""
 
     def chain(self) -> Chain:
         return lossmodel.iid(self.percent / 100)
@@ -40,12 +41,19 @@ class GilbertElliottLoss(Frozen):
     """Bursts: a good and a bad state. Either p, r, h, k or the two numbers a person thinks in."""
 
     model: Literal["gilbert_elliott"]
+    """Bursts."""
     mean_percent: Annotated[float, Field(ge=0, lt=100)] | None = None
+    """Lost in the long run."""
     burst_packets_mean: Annotated[float, Field(ge=1)] | None = None
-    p_percent: Percent | None = None  # good to bad, per packet
-    r_percent: Percent | None = None  # bad to good, per packet
-    h_percent: Percent = 0.0  # delivered while bad
-    k_percent: Percent = 100.0  # delivered while good
+    """Lost in a row, on average."""
+    p_percent: Percent | None = None
+    """Good to bad, per packet."""
+    r_percent: Percent | None = None
+    """Bad to good, per packet."""
+    h_percent: Percent = 0.0
+    """Delivered while bad."""
+    k_percent: Percent = 100.0
+    """Delivered while good."""
 
     @model_validator(mode="after")
     def _one_way_of_saying_it(self) -> GilbertElliottLoss:
@@ -74,11 +82,17 @@ class State4Loss(Frozen):
     """netem's four-state Markov model, probabilities named as in tc-netem(8)."""
 
     model: Literal["state4"]
+    """netem's four states."""
     p13_percent: Percent
+    """Good to lossy burst."""
     p31_percent: Percent = 100.0
+    """Lossy burst to good."""
     p32_percent: Percent = 0.0
+    """Lossy burst to a good packet inside it."""
     p23_percent: Percent = 100.0
+    """From there back to the burst."""
     p14_percent: Percent = 0.0
+    """Good to a single loss."""
 
     @model_validator(mode="after")
     def _rows_fit(self) -> State4Loss:
@@ -100,9 +114,13 @@ class TraceLoss(Frozen):
     """A recorded pattern: the i-th matching packet is lost if character i is 1."""
 
     model: Literal["trace"]
+    """As recorded."""
     bits: str = ""
-    file: str = ""  # text of 0 and 1, beside the profile
+    """0 is delivered, 1 is lost; white space does not count."""
+    file: str = ""
+    """A text of 0 and 1 beside the profile, instead."""
     loop: bool = True
+    """Begin again at its end; else nothing is lost any more."""
 
     @model_validator(mode="after")
     def _some_pattern(self) -> TraceLoss:
@@ -124,7 +142,9 @@ class BlockLoss(Frozen):
     """Whole blocks of our own datagrams (the papers' shard-level loss): a hash of the header decides. ebpf only."""
 
     model: Literal["block"]
+    """Whole blocks."""
     percent: Percent
+    """Of the blocks."""
 
 
 Loss: TypeAlias = Annotated[
@@ -136,9 +156,13 @@ class DatagramMatch(Frozen):
     """Fields of our own datagram header (contract.py). Ranges are [first, one past the last]."""
 
     kinds: tuple[str, ...] = ("data", "probe")
+    """data, marker, ack, reliable, probe."""
     halves: tuple[str, ...] = ()
+    """reduce_scatter, all_gather; empty: both."""
     steps: Range | None = None
+    """Of training."""
     blocks: Range | None = None
+    """Of a half."""
 
     @field_validator("steps", "blocks")
     @classmethod
@@ -169,12 +193,19 @@ class Match(Frozen):
     """Which packets a profile acts on; what is not said matches everything."""
 
     protocol: Literal["tcp", "udp"] | None = None
+    """tcp or udp; none: both."""
     source_ports: Annotated[tuple[Port, ...], Field(max_length=MAX_LISTED)] = ()
+    """Any of these."""
     destination_ports: Annotated[tuple[Port, ...], Field(max_length=MAX_LISTED)] = ()
+    """Any of these."""
     dscp: Annotated[int, Field(ge=0, le=63)] | None = None
-    destinations: tuple[str, ...] = ()  # host names (h3) or addresses, with or without prefix length
+    """Of the IP header."""
+    destinations: tuple[str, ...] = ()
+    """Host names (h3) or addresses, with or without prefix length."""
     sources: tuple[str, ...] = ()
+    """The same for who sends."""
     datagram: DatagramMatch | None = None
+    """Only datagrams with our own header, with these fields."""
 
     @field_validator("destinations", "sources")
     @classmethod
@@ -195,19 +226,33 @@ class Profile(Frozen):
     """One network condition."""
 
     name: str = ""
+    """Default: the file's name."""
     why: str
+    """Which real thing this stands for."""
     source: str = ""
-    seed: int | None = None  # pins the pattern whatever the run's seed is
+    """Where its numbers come from."""
+    seed: int | None = None
+    """Pins the pattern whatever the run's seed is."""
     loss: Loss | None = None
+    """Which packets are lost."""
     delay: Delay | None = None
+    """How long packets wait."""
     reorder: Reorder | None = None
+    """Which overtake those that wait."""
     slot: Slot | None = None
+    """Packets go in slots, as on a shared medium."""
     duplicate_percent: Percent = 0.0
+    """Of the packets, delivered twice."""
     corrupt_percent: Percent = 0.0
+    """Of the packets, with one bit turned over."""
     rate_mbit: Annotated[float, Field(gt=0, le=1_000_000)] | None = None
+    """A limit of this profile's own; a topology's rate is usually meant."""
     queue_limit_packets: Annotated[int, Field(ge=1)] | None = None
-    ecn: bool = False  # mark instead of drop where the packet allows it
+    """That may wait; none: enough for the delay."""
+    ecn: bool = False
+    """Mark instead of drop where the packet allows it."""
     match: Match = Match()
+    """Which packets it is about; none: all."""
 
     @model_validator(mode="after")
     def _sensible(self) -> Profile:

@@ -24,11 +24,17 @@ class Topology(Frozen):
     """How many hosts, how big their packets, how fast their links."""
 
     hosts: Annotated[int, Field(ge=2, le=MAX_HOSTS)] = 4
+    """h0, h1, ... around one switch."""
     mtu: Annotated[int, Field(ge=576, le=65535)] = 1500
+    """Of the data links."""
     family: Literal["ipv4", "ipv6", "both"] = "both"
-    rate_mbit: Rate | None = None  # both directions, unless one is given on its own
+    """IP versions that hosts have on the data link."""
+    rate_mbit: Rate | None = None
+    """Of every link, both directions, unless one is given on its own; none: no limit."""
     uplink_rate_mbit: Rate | None = None
+    """From hosts to the switch."""
     downlink_rate_mbit: Rate | None = None
+    """From the switch to hosts."""
 
     @model_validator(mode="after")
     def _sensible(self) -> Topology:
