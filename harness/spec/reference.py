@@ -35,7 +35,7 @@ def _default(field: dict[str, Any]) -> str:
 def _values(field: dict[str, Any]) -> str:
     """A type in few words, with its limits."""
     if "$ref" in field:
-        return field["$ref"].rpartition("/")[2]
+        return str(field["$ref"]).rpartition("/")[2]
     if "const" in field or "enum" in field:
         return ", ".join(json.dumps(one) for one in field.get("enum", [field.get("const")]))
     some = field.get("anyOf") or field.get("oneOf")

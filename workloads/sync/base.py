@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -63,6 +64,11 @@ class Strategy:
     name: ClassVar[str] = ""
     exchanges: ClassVar[str] = ""  # in words, for tables and docs
     owned: ClassVar[bool] = False  # fixed owners hold the true values of their shard
+    lone: ClassVar[bool] = False  # needs a process for every rank, and a real network
+
+    @dataclass(frozen=True, kw_only=True)
+    class Options:
+        """What this strategy can be told beside what all are told; a strategy's own class has fields."""
 
     def __init__(
         self,
@@ -72,7 +78,9 @@ class Strategy:
         flat: Flat | None = None,
         seed: int = 0,
         clip_norm: float | None = None,
+        **options: Any,
     ) -> None:
+        self.options = self.told(options)
         self.optimizer, self.channel, self.seed, self.clip_norm = optimizer, channel, seed, clip_norm
         self.flat = flat or Flat(group["params"] for group in optimizer.param_groups)
         self.steps = 0
@@ -82,6 +90,19 @@ class Strategy:
         self.optimizer_s = 0.0
         self.aggregated: torch.Tensor | None = None  # the own block of the latest gradient, where there is such a thing
         self.counts = even(len(self.flat.values), channel.world)
+
+    @classmethod
+    def told(cls, options: dict[str, Any]) -> Any:
+        """As the strategy's own Options; ValueError names what it does not know."""
+        known = [one.name for one in fields(cls.Options)]
+        if unknown := [name for name in options if name not in known]:
+            raise ValueError(f"strategy {cls.name} has no option '{unknown[0]}': {', '.join(known) or 'it has none'}")
+        return cls.Options(**options)
+
+    @property
+    def label(self) -> str:
+        """As tables call it."""
+        return self.name
 
     def step(self) -> None:
         self.flat.check_untouched()

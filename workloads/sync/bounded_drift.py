@@ -1,11 +1,11 @@
 """Weintraub et al. 2025: unbiased gradient aggregation at a shard's owner, and bounded-drift broadcasts of its values.
 
-Half 1 carries gradients to the owner, who steps its shard with an optimizer whose state only it has; half 2 carries
-the new
-VALUES, so that one later success wipes out earlier losses. Lost values: the worker keeps its old ones."""
+Half 1 carries gradients to the owner, who steps its shard with an optimizer whose state only it has; half 2 carries the
+new VALUES, so that one later success wipes out earlier losses. Lost values: the worker keeps its old ones."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from lossbench.workloads.sync.base import Strategy
@@ -17,9 +17,12 @@ class BoundedDrift(Strategy):
     exchanges = "gradients, updated parameters"
     owned = True
 
-    def __init__(self, *given: Any, normaliser: str = "count", **keys: Any) -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class Options:
+        normaliser: str = "count"
+
+    def __init__(self, *given: Any, **keys: Any) -> None:
         super().__init__(*given, **keys)
-        self.normaliser = normaliser
         whole = not is_elementwise(self.optimizer)
         self.counts = cut(self.flat, self.channel.world, whole_tensors=whole)
         start, end = self.own_part()
@@ -27,7 +30,7 @@ class BoundedDrift(Strategy):
 
     def _step(self) -> None:
         values, owners = self.flat.values, self.fixed_owners()
-        gradient = self.reduce_half(self.flat.grads, owners, normaliser=self.normaliser)
+        gradient = self.reduce_half(self.flat.grads, owners, normaliser=self.options.normaliser)
         self.aggregated = gradient.clone() if self.clip_norm is not None else gradient
         self.clip(gradient, share=1.0)
         self.optimize(lambda: self.shard.step(gradient))

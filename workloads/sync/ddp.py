@@ -35,6 +35,7 @@ def merged(accounts: list[Account]) -> list[Account]:
 class Ddp(Strategy):
     name = "ddp"
     exchanges = "gradients, gradients (torch's own buckets)"
+    lone = True
 
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
         group: Any = getattr(self.channel, "group", None)

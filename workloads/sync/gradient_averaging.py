@@ -5,7 +5,7 @@ step."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 from lossbench.workloads.sync.base import Strategy
 
@@ -14,15 +14,22 @@ class GradientAveraging(Strategy):
     name = "gradient_averaging"
     exchanges = "gradients, gradients"
 
-    def __init__(self, *given: Any, rule: str = "own", normaliser: str = "count", **keys: Any) -> None:
-        super().__init__(*given, **keys)
-        if rule not in ("own", "zero"):
-            raise ValueError(f"rule '{rule}': own (the worker's own gradient stays) or zero")
-        self.rule, self.normaliser = rule, normaliser
+    @dataclass(frozen=True, kw_only=True)
+    class Options:
+        rule: str = "own"
+        normaliser: str = "count"
+
+        def __post_init__(self) -> None:
+            if self.rule not in ("own", "zero"):
+                raise ValueError(f"rule '{self.rule}': own (the worker's own gradient stays) or zero")
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} {self.options.rule}"
 
     def _step(self) -> None:
         grads, owners = self.flat.grads, self.fixed_owners()
-        mine = self.aggregated = self.reduce_half(grads, owners, normaliser=self.normaliser)
-        self.gather_half(mine, grads, owners, zero_missing=self.rule == "zero")
+        mine = self.aggregated = self.reduce_half(grads, owners, normaliser=self.options.normaliser)
+        self.gather_half(mine, grads, owners, zero_missing=self.options.rule == "zero")
         self.clip(grads, share=1 / self.channel.world)
         self.optimize(self.optimizer.step)

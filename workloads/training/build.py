@@ -73,8 +73,9 @@ def choose_device(settings: Settings) -> torch.device:
 
 
 def built(settings: Settings, doors: list[Door]) -> Built:
-    if settings.strategy == "ddp" and (len(doors) > 1 or settings.simulated is not None):
-        raise SystemExit("strategy ddp needs one process per rank and a real network: workload.ranks_per_process = 1")
+    if sync.find(settings.strategy).lone and (len(doors) > 1 or settings.simulated is not None):
+        step = "one process per rank and a real network: workload.ranks_per_process = 1"
+        raise SystemExit(f"strategy {settings.strategy} needs {step}")
     device = choose_device(settings)
     set_threads(len(doors))
     ranks, first = [door.rank for door in doors], doors[0]
@@ -135,11 +136,7 @@ def _seats(
     size = sum(p.numel() for p in models[0].parameters())
     memory = (torch.zeros(len(models), size, device=device), torch.zeros(len(models), size, device=device))
     channels, controls = _links(settings, crew)
-    options: dict[str, Any] = {}
-    if settings.strategy in ("gradient_averaging", "bounded_drift"):
-        options["normaliser"] = settings.normaliser
-    if settings.strategy == "gradient_averaging":
-        options["rule"] = settings.rule
+    channels = [settings.coded(channel) for channel in channels]
     seats, calls = [], []
     for number, (door, model) in enumerate(zip(crew.doors, models, strict=True)):
         optimizer = settings.make_optimizer(model.parameters())
@@ -151,7 +148,7 @@ def _seats(
             flat=flat,
             seed=door.seed,
             clip_norm=settings.clip_norm,
-            **options,
+            **settings.of_strategy(),
         )
         calls.append(strategy.wrap(model))
         meter = DriftMeter(strategy, controls[number], door.seed)

@@ -62,9 +62,7 @@ def result_row(
 
 
 def _name(job: Built) -> str:
-    settings = job.settings
-    rule = f" {settings.rule}" if settings.strategy == "gradient_averaging" else ""
-    return settings.strategy + rule + (" (simulated)" if settings.simulated is not None else "")
+    return job.seats[0].strategy.label + (" (simulated)" if job.settings.simulated is not None else "")
 
 
 def _notes(job: Built, cut: float) -> list[str]:

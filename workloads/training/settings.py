@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from lossbench.contract import by_path
 from lossbench.workloads import sync
 
 OPTIMIZERS = {
@@ -20,42 +22,69 @@ OPTIMIZERS = {
 
 
 class Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     strategy: str = "bounded_drift"
-    rule: Literal["own", "zero"] = "own"  # gradient_averaging: a lost mean
+    """By name, or one of your own: my_module:Mine."""
+    strategy_options: dict[str, Any] = {}
+    """Of a strategy's own, by the names of its Options."""
+    coding: tuple[str, ...] = ()
+    """Channels around the channel, the first outermost: my_module:Mine."""
+    rule: Literal["own", "zero"] = "own"
+    """Gradient_averaging: a lost mean."""
     normaliser: Literal["count", "world", "expected"] = "count"
-    data: str = "digits"  # or "random_walk": no data, gradients are noise
+    data: str = "digits"
+    """Or "random_walk": no data, gradients are noise."""
     data_dir: str = ""
     model: str = "mlp"
     walk_size: int = Field(40_000, ge=1)
 
     steps: int = Field(300, ge=1)
-    epochs: float | None = Field(None, gt=0)  # instead of steps
-    batch: int = Field(32, ge=1)  # of every worker
-    window: int = Field(64, ge=1)  # bytes of text per item
+    epochs: float | None = Field(None, gt=0)
+    """Instead of steps."""
+    batch: int = Field(32, ge=1)
+    """Of every worker."""
+    window: int = Field(64, ge=1)
+    """Bytes of text per item."""
     optimizer: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "adafactor"] = "adamw"
     lr: float = Field(2e-3, gt=0)
     optimizer_options: dict[str, Any] = {}
     schedule: Literal["constant", "cosine", "steps"] = "constant"
-    warm_up: float = Field(0.0, ge=0, lt=1)  # share of all steps in which the rate rises
-    drop_at: tuple[float, ...] = (0.5, 0.75)  # schedule steps: x 0.1 at these shares of all steps
+    warm_up: float = Field(0.0, ge=0, lt=1)
+    """Share of all steps in which the rate rises."""
+    drop_at: tuple[float, ...] = (0.5, 0.75)
+    """Schedule steps: x 0.1 at these shares of all steps."""
     clip_norm: float | None = Field(None, gt=0)
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Literal["fp32", "bf16"] = "fp32"
     engine: Literal["auto", "loop", "vmap", "graph"] = "auto"
-    trusted: Literal["gloo", "nccl", "lossy"] = "gloo"  # carries what `reliable` exchanges
-    rto_min_ms: float = Field(0.0, ge=0)  # of its TCP; 0 leaves the kernel's 200 ms
+    trusted: Literal["gloo", "nccl", "lossy"] = "gloo"
+    """Carries what `reliable` exchanges."""
+    rto_min_ms: float = Field(0.0, ge=0)
+    """Of its TCP; 0 leaves the kernel's 200 ms."""
 
-    evaluate_every: int = Field(0, ge=0)  # 0: at the end only
+    evaluate_every: int = Field(0, ge=0)
+    """0: at the end only."""
     evaluate_items: int = Field(2000, ge=1)
     drift_every: int = Field(25, ge=0)
-    bias_every: int = Field(0, ge=0)  # costs a reliable exchange of all gradients
+    bias_every: int = Field(0, ge=0)
+    """Costs a reliable exchange of all gradients."""
     checkpoint_every: int = Field(0, ge=0)
     checkpoint_dir: str = ""
     resume: bool = False
-    simulated: list[list[dict[str, Any]]] | None = None  # rules, from the harness: backend = "simulated"
+    simulated: list[list[dict[str, Any]]] | None = None
+    """Rules, from the harness: backend = "simulated"."""
+
+    def of_strategy(self) -> dict[str, Any]:
+        """Those of these settings that the strategy takes, and what is its own."""
+        names = [one.name for one in fields(sync.find(self.strategy).Options)]
+        return {name: getattr(self, name) for name in names if name in type(self).model_fields} | self.strategy_options
+
+    def coded(self, channel: sync.Channel) -> sync.Channel:
+        for path in reversed(self.coding):
+            channel = by_path(path)(channel)
+        return channel
 
     def learning_rate(self, step: int, steps: int) -> float:
         """A warm-up, then as the schedule says."""
@@ -75,9 +104,12 @@ def read(options: Any) -> Settings:
     """One line that names the option and what it may be."""
     try:
         settings = Settings.model_validate(dict(options))
-        if settings.strategy not in sync.STRATEGIES:
-            known = ", ".join(sync.STRATEGIES)
-            raise SystemExit(f"workload.options.strategy: no strategy '{settings.strategy}'; known are {known}")
+        try:
+            sync.find(settings.strategy).told(settings.of_strategy())
+            for path in settings.coding:
+                by_path(path)
+        except ValueError as error:
+            raise SystemExit(f"workload.options.strategy: {error}") from None
         if settings.resume and not settings.checkpoint_dir:
             raise SystemExit("workload.options.resume: give checkpoint_dir, the folder to resume from")
         return settings
