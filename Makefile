@@ -18,12 +18,12 @@ test: $(VENV)/.dev check
 GUEST = $(BIN)/lossbench vm run --writable results --timeout-s
 PYTEST_GUEST = -- $(BIN)/python -m pytest -p no:cacheprovider -q --timeout 1200
 test-guest: $(VENV)/.dev
-	$(GUEST) 2700 $(PYTEST_GUEST) -m tier tests/netns tests/guest
-	$(GUEST) 1800 --instruction-clock $(PYTEST_GUEST) -m clock tests/guest
+	$(GUEST) 2700 $(PYTEST_GUEST) -m tier tests
+	$(GUEST) 1800 --instruction-clock $(PYTEST_GUEST) -m clock tests
 
 test-guest-full: $(VENV)/.dev
 	$(GUEST) 14400 $(PYTEST_GUEST) -m "netns and not clock and not wallclock and not training" --timeout 3000 tests
-	$(GUEST) 3600 --instruction-clock $(PYTEST_GUEST) -m clock --timeout 3000 tests/guest
+	$(GUEST) 3600 --instruction-clock $(PYTEST_GUEST) -m clock --timeout 3000 tests
 
 setup: $(VENV)/.dev
 
@@ -31,20 +31,20 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/pure/test_architecture.py
+	$(BIN)/python -m pytest -q tests/ground/test_architecture.py
 
 # Broken input, and runs that are killed: by the clock; their own help says how to ask for more.
 FUZZ_S   ?= 60
 SOAK_MIN ?= 20
 fuzz: $(VENV)/.dev
-	$(BIN)/python tests/fuzz.py --seconds $(FUZZ_S)
+	$(BIN)/python tests/bench/fuzz.py --seconds $(FUZZ_S)
 
 soak: $(VENV)/.dev
-	$(BIN)/python tests/soak.py --minutes $(SOAK_MIN)
+	$(BIN)/python tests/bench/soak.py --minutes $(SOAK_MIN)
 
 # The figures behind the promises of README and docs; minutes, not part of the tests.
 bars: $(VENV)/.dev
-	$(BIN)/python tests/bars.py
+	$(BIN)/python tests/bench/bars.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "lossbench needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }

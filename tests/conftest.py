@@ -14,6 +14,7 @@ from lossbench.net.host import rootless
 from lossbench.net.impair import registry
 from lossbench.net.kernel import Kernel
 from lossbench.results import machine
+from tests.networks import build, profile_file  # noqa: F401 - fixtures for all
 
 
 def _why_not(marker: str) -> str | None:

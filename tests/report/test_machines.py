@@ -19,7 +19,7 @@ from lossbench.results.models import RunSummary
 from lossbench.runs.suite import Planned, plan_of
 from lossbench.spec import points
 from lossbench.spec.experiment import Experiment
-from tests.pure.test_architecture import ROOT
+from tests.ground.test_architecture import ROOT
 
 from . import made
 

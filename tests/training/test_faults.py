@@ -15,7 +15,7 @@ import pytest
 from lossbench.net.host.enter import hosts_file
 from lossbench.net.star.network import StarNetwork
 from lossbench.spec.topology import Topology
-from tests.netns.conftest import Build, build  # noqa: F401 - the fixture
+from tests.networks import Build
 
 HERE = Path(__file__).parent
 pytestmark = [pytest.mark.training, pytest.mark.netns]

@@ -1,1 +1,0 @@
-from tests.netns.conftest import build, profile_file  # noqa: F401

@@ -1,0 +1,189 @@
+"""What every backend must do, measured on real packets. Adding a backend means adding one line to BACKENDS."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from lossbench.net.impair import registry
+from lossbench.net.kernel import Kernel
+from lossbench.net.star.network import StarNetwork
+from lossbench.proof.verdict import Status
+from lossbench.spec import profile
+from lossbench.spec.placement import rules_in_force
+from tests.networks import Build, open_socket, prove, receive_all
+
+BACKENDS = [
+    "ebpf",
+    "cbpf",
+    "relay",
+    pytest.param("netem", marks=pytest.mark.guest),
+    pytest.param("edt", marks=pytest.mark.guest),
+]
+pytestmark = [pytest.mark.netns, pytest.mark.parametrize("backend", BACKENDS)]
+
+
+def able(backend: str, name: str) -> None:
+    reason = registry.able(Kernel.tried())[backend]
+    if reason is not None:
+        pytest.skip(f"{backend}: {reason}")
+    refusal = registry.KINDS[backend].refusal(profile.load(name))
+    if refusal is not None:
+        pytest.skip(f"{backend} refuses {refusal}: by design")
+
+
+PROFILES = [
+    "clean",
+    "loss_0p1",
+    "loss_1",
+    "loss_5",
+    "loss_10",
+    "brownout",
+    "bursty_1",
+    "bursty_5",
+    "dc_tail",
+    "wifi_like",
+]
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_profile_is_in_force_as_asked(build: Build, backend: str, name: str) -> None:
+    """Read back equal, kernel counter equal to what receivers miss, rate and bursts as the model says."""
+    able(backend, name)
+    network = build(backend=backend, impair=[{"profile": name}])
+    proof = prove(network)
+    assert proof.judgement.status == Status.VALID, proof.judgement.reasons()
+    assert {row.hook for row in proof.rows} == {f"h{n} uplink" for n in range(4)}
+    for row in proof.rows:
+        assert row.kernel_dropped == row.receiver_missing
+        assert row.kernel_seen == row.receiver_sent
+        assert row.read_back == pytest.approx(row.asked, abs=1e-6)
+
+
+@pytest.mark.parametrize("direction", ["uplink", "downlink", "both"])
+def test_every_direction_is_counted_apart(build: Build, backend: str, direction: str) -> None:
+    able(backend, "loss_10")
+    network = build(backend=backend, impair=[{"profile": "loss_10", "direction": direction}])
+    proof = prove(network)
+    assert proof.judgement.status == Status.VALID, proof.judgement.reasons()
+    lossy = {row.hook.split()[1] for row in proof.rows if row.kernel_dropped}
+    assert lossy == ({"uplink", "downlink"} if direction == "both" else {direction})
+
+
+@pytest.mark.parametrize("family", ["ipv4", "ipv6"])
+@pytest.mark.parametrize("mtu", [1500, 9000])
+def test_both_ip_versions_and_mtus(build: Build, backend: str, family: str, mtu: int) -> None:
+    able(backend, "loss_5")
+    network = build(backend=backend, topology={"family": family, "mtu": mtu}, impair=[{"profile": "loss_5"}])
+    assert prove(network).judgement.status == Status.VALID
+
+
+MATCHES = {
+    "udp": 'protocol = "udp"',
+    "tcp": 'protocol = "tcp"',
+    "destination port": "destination_ports = [4242, 4243]",
+    "source port": "source_ports = [5151]",
+    "dscp": "dscp = 8",
+    "destination host": 'destinations = ["h2"]',
+    "destination network": 'destinations = ["10.77.0.2/31", "fd6c:6f73:7362::2/127"]',
+    "all of it": 'protocol = "udp"\ndestination_ports = [4242]\ndscp = 10\ndestinations = ["h1"]',
+}
+
+
+@pytest.mark.parametrize("family", ["ipv4", "ipv6"])
+@pytest.mark.parametrize("match", MATCHES.values(), ids=MATCHES.keys())
+def test_a_match_takes_its_packets_and_no_others(
+    build: Build, backend: str, family: str, match: str, profile_file: Callable[[str], str]
+) -> None:
+    """Everything lost that matches; a second flow that does not match loses nothing."""
+    able(backend, "loss_5")
+    path = profile_file(f'[loss]\nmodel = "iid"\npercent = 100\n[match]\n{match}')
+    hosts = {"topology": {"family": family, "hosts": 4}}
+    network = build(backend=backend, **hosts, impair=[{"profile": path, "hosts": ["h0"]}])
+    proof = prove(network, packets=3000)
+    assert proof.judgement.status == Status.VALID, proof.judgement.reasons()
+    taken = [row for row in proof.rows if row.hook == "h0 uplink"]
+    assert len(taken) == 1 and taken[0].receiver_missing == taken[0].receiver_sent == taken[0].kernel_dropped
+    assert all(row.receiver_missing == 0 for row in proof.rows if row.hook != "h0 uplink")
+    if match != MATCHES["udp"]:  # there every UDP packet matches
+        assert _plain_datagrams_arrive(network, family)
+
+
+def _plain_datagrams_arrive(network: StarNetwork, family: str) -> bool:
+    """Unmarked UDP to odd ports of h3, whom no rule here names."""
+    kind = socket.AF_INET if family == "ipv4" else socket.AF_INET6
+    address = network.experiment.topology.host("h3").address(family)
+    with open_socket(network, "h3", kind) as receiver, open_socket(network, "h0", kind) as sender:
+        receiver.bind((address, 7777))
+        for _ in range(50):
+            sender.sendto(b"x", (address, 7777))
+        return len(receive_all(receiver)) == 50
+
+
+def test_a_tcp_rule_is_proven_on_every_host(build: Build, backend: str, profile_file: Callable[[str], str]) -> None:
+    able(backend, "loss_5")
+    path = profile_file('[loss]\nmodel = "iid"\npercent = 5\n[match]\nprotocol = "tcp"')
+    network = build(backend=backend, topology={"hosts": 3}, impair=[{"profile": path}])
+    proof = prove(network, packets=6000)
+    assert proof.judgement.status == Status.VALID, proof.judgement.reasons()
+    assert all(0 < row.receiver_missing < 300 for row in proof.rows)
+
+
+def test_two_pairs_of_one_source_lose_apart(build: Build, backend: str) -> None:
+    able(backend, "loss_10")
+    pairs = [["h0", "h1"], ["h0", "h2"]]
+    network = build(backend=backend, topology={"hosts": 3}, impair=[{"profile": "loss_10", "pairs": pairs}])
+    proof = prove(network, packets=12_000)
+    assert proof.judgement.status == Status.VALID, proof.judgement.reasons()
+    assert sum(row.hook == "h0 uplink" and row.asked > 0 for row in proof.rows) == 2
+
+
+def test_every_rule_at_a_hook_is_probed(build: Build, backend: str, profile_file: Callable[[str], str]) -> None:
+    """Rules that differ only in a port must not stand in for each other."""
+    able(backend, "loss_10")
+    path = profile_file("[match]\ndestination_ports = [29500, 30000]")
+    network = build(backend=backend, topology={"hosts": 2}, impair=[{"profile": "loss_10"}, {"profile": path}])
+    proof = prove(network, packets=8000)
+    assert proof.judgement.status == Status.VALID, proof.judgement.reasons()
+    assert sorted(row.asked for row in proof.rows) == [0, 0, 0.1, 0.1]
+
+
+def test_pairs_lose_only_between_the_two(build: Build, backend: str) -> None:
+    able(backend, "brownout")
+    network = build(backend=backend, impair=[{"profile": "brownout", "pairs": [["h0", "h2"]]}])
+    proof = prove(network, packets=20_000)
+    assert proof.judgement.status == Status.VALID, proof.judgement.reasons()
+    assert [row.hook for row in proof.rows if row.kernel_dropped] == ["h0 uplink"]
+
+
+def test_a_change_in_place_tears_no_flow(build: Build, backend: str) -> None:
+    """A TCP connection lives through ten changes of the profile, and every change is in force."""
+    able(backend, "loss_1")
+    network = build(backend=backend, impair=[{"profile": "clean"}])
+    with (
+        open_socket(network, "h1", kind=socket.SOCK_STREAM) as listener,
+        open_socket(network, "h0", kind=socket.SOCK_STREAM) as client,
+    ):
+        listener.bind(("10.77.0.2", 5000))
+        listener.listen(1)
+        client.connect(("10.77.0.2", 5000))
+        server, _ = listener.accept()
+        with server:
+            server.settimeout(10)
+            for number in range(10):
+                name = ("loss_1", "clean")[number % 2]
+                experiment = network.experiment.model_copy(
+                    update={
+                        "impair": (network.experiment.impair[0].model_copy(update={"profile": profile.load(name)}),)
+                    }
+                )
+                network.put(rules_in_force(experiment, seed=number))
+                assert all(e.attached and e.equal for here in network.read_back().values() for e in here)
+                client.sendall(b"x" * 20_000)
+                got = 0
+                while got < 20_000:
+                    got += len(server.recv(65536))
+    total = sum(c.seen for here in network.counters().values() for c in here.values())
+    assert total > 150, "counters run on over every change"

@@ -1,0 +1,132 @@
+"""What only the ebpf backend does: seeded patterns, traces, duplicates, damage, loss by our own header."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from lossbench.contract import HALVES, KINDS, Header
+from lossbench.net.star.network import StarNetwork
+from lossbench.proof.verdict import Status
+from lossbench.spec import lossmodel
+from tests.networks import Build, open_socket, prove, receive_all
+
+pytestmark = pytest.mark.netns
+
+
+@pytest.mark.parametrize("name", ["loss_5", "bursty_5", "dc_tail", "wifi_like"])
+def test_a_seeded_pattern_equals_its_prediction_and_repeats(build: Build, name: str) -> None:
+    positions = []
+    for _ in range(2):
+        network = build(seed=99, topology={"hosts": 2}, impair=[{"profile": name}])
+        proof = prove(network, packets=20_000)
+        assert all(row.exact for row in proof.rows), proof.judgement.reasons()
+        positions.append([(row.kernel_dropped, row.burst_seen) for row in proof.rows])
+    assert positions[0] == positions[1]
+
+
+def test_another_seed_is_another_pattern(build: Build) -> None:
+    drops = []
+    for seed in (1, 2):
+        network = build(seed=seed, topology={"hosts": 2}, impair=[{"profile": "loss_5"}])
+        drops.append([row.kernel_dropped for row in prove(network, packets=20_000).rows])
+    assert drops[0] != drops[1]
+
+
+@pytest.mark.parametrize("loop", [True, False])
+def test_a_trace_is_followed_to_the_packet(build: Build, loop: bool, profile_file: Callable[[str], str]) -> None:
+    bits = "0010110" * 30
+    path = profile_file(f'[loss]\nmodel = "trace"\nbits = "{bits}"\nloop = {str(loop).lower()}')
+    network = build(topology={"hosts": 2}, impair=[{"profile": path}])
+    proof = prove(network, packets=2000)
+    assert all(row.exact for row in proof.rows)
+    wanted = sum(int(b) for b in (bits * 10)[:1000]) if loop else bits.count("1")
+    assert [row.kernel_dropped for row in proof.rows] == [wanted, wanted]
+
+
+def test_duplicates_and_damage_are_counted_and_damage_never_reaches_a_socket(
+    build: Build, profile_file: Callable[[str], str]
+) -> None:
+    path = profile_file("duplicate_percent = 2\ncorrupt_percent = 3")
+    network = build(topology={"hosts": 2}, impair=[{"profile": path}])
+    proof = prove(network, packets=20_000)
+    assert proof.judgement.status == Status.VALID, proof.judgement.reasons()
+    for hook, counters in network.counters().items():
+        row = next(r for r in proof.rows if r.hook == hook.name)
+        (rule,) = [c for label, c in counters.items() if label != "unmatched"]
+        assert row.receiver_missing == rule.corrupted and 150 < rule.corrupted < 450
+        assert 100 < rule.duplicated < 300
+        assert row.duplicates <= rule.duplicated  # a duplicate of a damaged packet is damaged too
+
+
+def send_headers(network: StarNetwork, headers: list[Header]) -> list[Header]:
+    """From h0 to h1; returns what arrived."""
+    with open_socket(network, "h1") as receiver, open_socket(network, "h0") as sender:
+        receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        receiver.bind(("10.77.0.2", 29400))
+        for header in headers:
+            sender.sendto(header.pack() + b"payload", ("10.77.0.2", 29400))
+        return [h for data in receive_all(receiver) if (h := Header.unpack(data)) is not None]
+
+
+def grid(kind: str = "data") -> list[Header]:
+    return [
+        Header(kind=KINDS[kind], token=1, source=0, destination=1, step=step, half=half, block=block, chunk=chunk)
+        for step in range(6)
+        for half in HALVES.values()
+        for block in range(8)
+        for chunk in range(4)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("match", "hit"),
+    [
+        ('halves = ["all_gather"]', lambda h: h.half == 1),
+        ("steps = [2, 4]", lambda h: 2 <= h.step < 4),
+        ("blocks = [7, 4294967295]", lambda h: h.block == 7),
+        (
+            'halves = ["reduce_scatter"]\nsteps = [5, 6]\nblocks = [0, 2]',
+            lambda h: h.half == 0 and h.step == 5 and h.block < 2,
+        ),
+    ],
+)
+def test_loss_by_header_takes_exactly_what_was_asked(
+    build: Build, match: str, hit: Callable[[Header], bool], profile_file: Callable[[str], str]
+) -> None:
+    path = profile_file(f'[loss]\nmodel = "iid"\npercent = 100\n[match.datagram]\n{match}')
+    network = build(topology={"hosts": 2}, impair=[{"profile": path}])
+    sent = grid()
+    assert send_headers(network, sent) == [h for h in sent if not hit(h)]
+    assert send_headers(network, grid("marker")) == grid("marker"), "markers and acknowledgements are not data"
+    assert prove(network, packets=2000).judgement.status == Status.VALID
+
+
+def test_block_loss_takes_whole_blocks_as_predicted(build: Build, profile_file: Callable[[str], str]) -> None:
+    path = profile_file('[loss]\nmodel = "block"\npercent = 30')
+    network = build(seed=4, topology={"hosts": 2}, impair=[{"profile": path}])
+    rule = network.rules[next(iter(network.rules))][0]
+    sent = grid()
+
+    def lost(h: Header) -> bool:
+        return lossmodel.block_lost(
+            seed=rule.block_seed, step=h.step, half=h.half, source=0, destination=1, block=h.block, loss=0.3
+        )
+
+    arrived = send_headers(network, sent)
+    assert arrived == [h for h in sent if not lost(h)]
+    assert 0.1 < 1 - len(arrived) / len(sent) < 0.5
+    assert all(row.exact for row in prove(network, packets=4000).rows)
+
+
+def test_ordinary_traffic_passes_a_header_rule(build: Build, profile_file: Callable[[str], str]) -> None:
+    path = profile_file('[loss]\nmodel = "block"\npercent = 100')
+    network = build(topology={"hosts": 2}, impair=[{"profile": path}])
+    with open_socket(network, "h1") as receiver, open_socket(network, "h0") as sender:
+        receiver.bind(("10.77.0.2", 5000))
+        for size in np.linspace(1, 1400, 30, dtype=int):
+            sender.sendto(bytes(int(size)), ("10.77.0.2", 5000))
+        assert len(receive_all(receiver)) == 30

@@ -1,0 +1,93 @@
+"""The network itself: complete, silent, and with a control link that nothing touches."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+
+from lossbench.net.host import namespaces
+from lossbench.net.star.network import StarNetwork
+from lossbench.spec.topology import CONTROL_INTERFACE, DATA_INTERFACE
+from tests.networks import Build, open_socket, prove, receive_all
+
+pytestmark = pytest.mark.netns
+
+
+def packets_on_the_wire(network: StarNetwork) -> int:
+    total = 0
+    for port in network.star.ports.values():
+        stats = network.star.switch.get_links(port)[0].get_attr("IFLA_STATS64")
+        total += stats["rx_packets"] + stats["tx_packets"]
+    return total
+
+
+def test_nothing_but_the_experiments_packets_is_on_the_wire(build: Build) -> None:
+    """No ARP, no neighbour discovery, no router solicitation, no multicast listener report, no spanning tree."""
+    network = build(topology={"hosts": 8, "family": "both"}, impair=[{"profile": "clean"}])
+    time.sleep(3)
+    assert packets_on_the_wire(network) == 0
+    with open_socket(network, "h7") as receiver, open_socket(network, "h0") as sender:
+        receiver.bind((network.experiment.topology.host("h7").ipv4, 5000))
+        sender.sendto(b"x", (network.experiment.topology.host("h7").ipv4, 5000))
+        assert receive_all(receiver) == [b"x"]
+    assert packets_on_the_wire(network) == 2, "in at one port, out at another, nowhere else"
+
+
+@pytest.mark.parametrize("family", ["ipv4", "ipv6"])
+def test_every_host_reaches_every_other(build: Build, family: str) -> None:
+    network = build(topology={"hosts": 6, "family": family}, impair=[])
+    kind = socket.AF_INET if family == "ipv4" else socket.AF_INET6
+    hosts = network.experiment.topology.all_hosts()
+    receivers = [open_socket(network, h.name, kind) for h in hosts]
+    senders = [open_socket(network, h.name, kind) for h in hosts]
+    for host, receiver in zip(hosts, receivers, strict=True):
+        receiver.bind((host.address(family), 5000))
+    for source, sender in zip(hosts, senders, strict=True):
+        for destination in hosts:
+            sender.sendto(source.name.encode(), (destination.address(family), 5000))
+    for receiver in receivers:
+        assert sorted(receive_all(receiver, quiet_s=0.2)) == [h.name.encode() for h in hosts]
+    for one in (*receivers, *senders):
+        one.close()
+
+
+def test_the_control_link_lives_when_the_data_link_loses_everything(build: Build, profile_file) -> None:  # noqa: ANN001
+    path = profile_file('[loss]\nmodel = "iid"\npercent = 100')
+    network = build(impair=[{"profile": path, "direction": "both"}])
+    with (
+        open_socket(network, "h0", kind=socket.SOCK_STREAM) as server,
+        open_socket(network, "h3", kind=socket.SOCK_STREAM) as client,
+    ):
+        server.bind(("10.78.0.1", 5000))
+        server.listen(1)
+        client.settimeout(5)
+        client.connect(("10.78.0.1", 5000))
+        accepted, _ = server.accept()
+        client.sendall(b"alive")
+        assert accepted.recv(10) == b"alive"
+        accepted.close()
+    assert all(row.receiver_missing == row.receiver_sent for row in prove(network, packets=2000).rows)
+
+
+def test_sixty_four_hosts_with_loss_and_rate(build: Build) -> None:
+    network = build(topology={"hosts": 64, "rate_mbit": 1000}, impair=[{"profile": "loss_1"}])
+    proof = prove(network, packets=64_000)
+    assert proof.judgement.status == 0, proof.judgement.reasons()[:3]
+    assert len(proof.rows) == 64
+
+
+def test_interfaces_have_the_mtu_and_names_that_were_promised(build: Build) -> None:
+    network = build(topology={"hosts": 2, "mtu": 9000}, impair=[])
+    with namespaces.open_inside(network.star.namespace("h1")) as inside:
+        links = {link.get_attr("IFLA_IFNAME"): link for link in inside.get_links()}
+    assert links[DATA_INTERFACE].get_attr("IFLA_MTU") == 9000
+    assert CONTROL_INTERFACE in links
+
+
+def test_two_networks_at_once_do_not_meet(build: Build) -> None:
+    one = build(topology={"hosts": 2}, impair=[{"profile": "brownout"}])
+    other = build(topology={"hosts": 2}, impair=[{"profile": "clean"}])
+    assert sum(r.receiver_missing for r in prove(one, packets=2000).rows) > 0
+    assert sum(r.receiver_missing for r in prove(other, packets=2000).rows) == 0

@@ -1,0 +1,180 @@
+"""Killed at any moment, lossbench leaves nothing that `lossbench clean` does not find, and touches nothing foreign."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lossbench.net import journal
+from lossbench.net.host import namespaces
+from tests.cli.test_command import LOSSBENCH, lossbench
+from tests.conftest import left_behind, namespaces_of
+from tests.shared import foreign_network, wait_until_begun
+
+pytestmark = pytest.mark.netns
+
+DRIVER = """
+import os, sys
+from pathlib import Path
+from lossbench.net import journal
+from lossbench.net.kernel import Kernel
+from lossbench.runs import run
+from lossbench.spec import points
+where, number, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+count = 0
+def die(*_):
+    os.kill(os.getpid(), 9)
+def progress(what):
+    if where == "step" and str(what).startswith(str(number)): die()
+before = journal.Journal.before_making
+def making(self, kind, name):
+    global count
+    before(self, kind, name)
+    count += 1
+    if where == "making" and count == number: die()
+journal.Journal.before_making = making
+((chosen, e),) = points.points(points.find("proof"), settings=["workload.options.seconds=0.2"])
+run.execute(e, seed=0, chosen={}, folder=folder, kernel=Kernel.tried(), progress=progress)
+"""
+
+
+@pytest.fixture
+def foreign() -> Iterator[str]:
+    with foreign_network() as (name, stands):
+        yield name
+        assert stands()
+
+
+POINTS = [("step", n) for n in range(1, 10)] + [("making", n) for n in (1, 3, 5)]
+
+
+@pytest.mark.parametrize(("where", "number"), POINTS)
+def test_killed_at_any_step_clean_removes_all_of_ours_and_nothing_else(
+    tmp_path: Path, foreign: str, where: str, number: int
+) -> None:
+    command = [sys.executable, "-c", DRIVER, where, str(number), str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == -9, done.stderr
+    left = left_behind()
+    if number >= 5 and where == "step":
+        assert left, "the test must leave something, or it shows nothing"
+    cleaned = lossbench("clean")
+    assert cleaned.returncode == 0
+    assert left_behind() == []
+    assert all(name in cleaned.stdout for name in left)
+    assert not [j for j in journal.networks() if not j.owner_alive() and not j.is_lab()]
+
+
+def _no_signal_ignored() -> None:
+    """nohup and shells hand ignored signals down to what they start, and so would these tests."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.mark.wallclock
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("delay_s", [0.8, 1.5, 2.5])
+def test_interrupted_it_undoes_everything_by_itself(tmp_path: Path, number: signal.Signals, delay_s: float) -> None:
+    process = subprocess.Popen(
+        [*LOSSBENCH, "run", "proof", "--out", str(tmp_path), "--set", "workload.options.seconds=20"],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_no_signal_ignored,
+    )
+    time.sleep(delay_s)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    # An interpreter through which a KeyboardInterrupt went inside C ends by SIGINT, whatever it was told to say.
+    assert process.returncode in (130, -number, -signal.SIGINT), errors
+    assert "Traceback" not in errors
+    assert process.returncode != 130 or "lossbench: interrupted" in errors
+    assert left_behind() == []
+
+
+@pytest.mark.wallclock
+def test_ranks_die_with_the_harness(tmp_path: Path) -> None:
+    marker = f"600.{os.getpid()}"
+    process = subprocess.Popen(
+        [
+            *LOSSBENCH,
+            "run",
+            "proof",
+            "--out",
+            str(tmp_path),
+            "--set",
+            f'workload.command=["sleep","{marker}"]',
+            "--set",
+            "workload.barrier=false",
+        ],
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 20
+    while _sleepers(marker) < 4 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert _sleepers(marker) == 4
+    process.kill()
+    process.wait()
+    time.sleep(0.3)
+    assert _sleepers(marker) == 0
+    lossbench("clean")
+    assert left_behind() == []
+
+
+def _sleepers(marker: str) -> int:
+    count = 0
+    for entry in Path("/proc").iterdir():
+        try:
+            count += entry.name.isdigit() and marker.encode() in (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+    return count
+
+
+def test_clean_leaves_a_running_experiment_alone(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*LOSSBENCH, "run", "proof", "--out", str(tmp_path), "--set", "workload.options.seconds=3", "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    while not namespaces_of(process.pid):
+        time.sleep(0.02)
+    assert "in use by a running lossbench" in lossbench("clean").stdout
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
+def test_a_full_disk_is_one_line_and_nothing_stays(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(disk)], check=True)
+    try:
+        done = lossbench("run", "proof", "--out", str(disk))
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+    assert done.returncode == 4, done.stderr
+    assert "can't be written" in done.stderr and "No space left" in done.stderr and "Traceback" not in done.stderr
+    assert left_behind() == []
+
+
+@pytest.mark.wallclock
+def test_a_link_that_goes_away_during_a_run_is_named(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*LOSSBENCH, "run", "proof", "--out", str(tmp_path), "--set", "workload.options.seconds=20"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until_begun(process, tmp_path)
+    (switch,) = [n for n in namespaces_of(process.pid) if n.endswith("-sw")]
+    with namespaces.open_inside(switch) as inside:
+        inside.link("del", index=inside.link_lookup(ifname="p1")[0])
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1, errors
+    assert "links went away during the run: switch ports p1" in errors and "Traceback" not in errors
+    assert left_behind() == []
