@@ -14,8 +14,9 @@ from lossbench.proof.pace import judge_rates
 from lossbench.proof.verdict import Finding, Judgement, Status
 from lossbench.proof.watched import Watched
 from lossbench.spec.experiment import Experiment, Impair
+from lossbench.spec.losses import BlockLoss, TraceLoss
 from lossbench.spec.placement import Hook, Rule
-from lossbench.spec.profile import BlockLoss, Match, Profile, TraceLoss
+from lossbench.spec.profile import Match, Profile
 
 LATE_SHARE, LATE_MS = 0.05, 2.0  # of a delay, as in the proof
 TAIL_SHARE, TAIL_MS = 0.25, 20.0  # that one packet in twenty may be late by

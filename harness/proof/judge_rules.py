@@ -8,8 +8,8 @@ from lossbench.proof import significance, statistics
 from lossbench.proof.verdict import Finding, Status
 from lossbench.proof.watched import Watched
 from lossbench.spec import lossmodel
+from lossbench.spec.losses import BlockLoss, TraceLoss
 from lossbench.spec.placement import Hook, Rule
-from lossbench.spec.profile import BlockLoss, TraceLoss
 
 PREDICT_PACKETS = 20_000_000  # of one rule; beyond this the pattern is tested statistically
 PREDICT_BURSTY = 1_000_000  # which is walked packet by packet, half a second

@@ -14,9 +14,9 @@ from lossbench.proof.evidence import Counts, FlowSeen, Proof, Row, Seen
 from lossbench.proof.significance import Probed
 from lossbench.proof.verdict import Finding, Judgement, Status
 from lossbench.spec import lossmodel
+from lossbench.spec.losses import BlockLoss, TraceLoss
 from lossbench.spec.lossmodel import Bits
 from lossbench.spec.placement import Hook, Rule, Rules
-from lossbench.spec.profile import BlockLoss, TraceLoss
 
 LONGEST_BURST = 40  # longer ones are counted together
 

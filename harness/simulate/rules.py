@@ -9,7 +9,7 @@ from lossbench.contract import HALVES
 from lossbench.errors import NotAbleError
 from lossbench.spec import lossmodel
 from lossbench.spec.experiment import Experiment, Impair
-from lossbench.spec.profile import BlockLoss
+from lossbench.spec.losses import BlockLoss
 from lossbench.spec.topology import Topology
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from lossbench.contract import derive_seed
 from lossbench.spec.experiment import Direction, Experiment, Impair
-from lossbench.spec.profile import BlockLoss, Match, Profile
+from lossbench.spec.losses import BlockLoss
+from lossbench.spec.profile import Match, Profile
 from lossbench.spec.topology import Host, Topology
 
 

@@ -1,8 +1,8 @@
 """Runs, kills and cleans at random; afterwards nothing of ours is left and everything foreign stands.
 
-python tests/bench/soak.py [--minutes 20] [--seed N]      random runs, ended at random, then `lossbench clean`
-python tests/bench/soak.py --kills 50                     kill -9 of the harness, its nursery, its relay and `net set`, at so
-                                                    many moments each, spread over all steps
+python tests/bench/soak.py [--minutes 20] [--seed N]    random runs, ended at random, then `lossbench clean`
+python tests/bench/soak.py --kills 50                   kill -9 of the harness, its nursery, its relay and `net set`,
+                                                        at so many moments each, spread over all steps
 Looked for after every one: namespaces, journals, processes (by a mark in their environment), mounts, temporary files; a
 namespace with a qdisc, a mount and a process of somebody else must stand. At the end: memory and file descriptors of a
 process that has made run after run."""

@@ -136,6 +136,12 @@ def test_the_harness_never_imports_torch_or_workloads() -> None:
             )
 
 
+def test_workloads_import_nothing_of_the_harness_but_the_contract() -> None:
+    for one, path in MODULES.items():
+        if room(one) == "workloads":
+            assert {room(m) for m in imports(path) if m in MODULES} <= {"workloads", "contract", ""}, one
+
+
 @pytest.mark.parametrize("one", ["lossbench.errors", "lossbench.contract"])
 def test_the_door_needs_nothing_but_the_standard_library(one: str) -> None:
     assert {m.split(".")[0] for m in imports(MODULES[one])} <= set(sys.stdlib_module_names)

@@ -17,9 +17,10 @@ from lossbench.net.tc.hook import HookPoint, ensure_clsact, filters_at, put_filt
 from lossbench.net.tc.look import Look
 from lossbench.net.tc.oversize import OversizeCounter, is_counter, oversize
 from lossbench.net.tc.rtnl import Reader
+from lossbench.spec.losses import IidLoss
 from lossbench.spec.lossmodel import ONE, threshold
 from lossbench.spec.placement import Hook, Rule
-from lossbench.spec.profile import IidLoss, Profile
+from lossbench.spec.profile import Profile
 
 
 def refusal(profile: Profile) -> str | None:

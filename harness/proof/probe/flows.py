@@ -6,8 +6,9 @@ import ipaddress
 from dataclasses import dataclass
 
 from lossbench import contract
+from lossbench.spec.losses import BlockLoss
 from lossbench.spec.placement import Hook, Rule, Rules, matches_addresses
-from lossbench.spec.profile import BlockLoss, DatagramMatch
+from lossbench.spec.profile import DatagramMatch
 from lossbench.spec.topology import Host, Topology
 
 FIRST_PORT = 29500

@@ -21,8 +21,9 @@ from lossbench.net.kernel import Kernel
 from lossbench.net.tc.hook import HookPoint, ensure_clsact, filters_at, put_filter
 from lossbench.net.tc.look import Look
 from lossbench.net.tc.rtnl_messages import Filter
+from lossbench.spec.losses import BlockLoss, TraceLoss
 from lossbench.spec.placement import Hook, Rule
-from lossbench.spec.profile import BlockLoss, Profile, TraceLoss
+from lossbench.spec.profile import Profile
 
 NAME = "lossbench"
 # A program refers to at most 64 maps. The verifier adds instructions, and jumps must still fit 16 bits: 28,000 were

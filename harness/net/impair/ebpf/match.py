@@ -6,8 +6,9 @@ import ipaddress
 
 from lossbench import contract
 from lossbench.net.bpf.assembler import FP, R0, R1, R2, R3, R4, R6, R7, SKB_LOAD_BYTES, Assembler, Reg
+from lossbench.spec.losses import BlockLoss
 from lossbench.spec.placement import Rule
-from lossbench.spec.profile import BlockLoss, DatagramMatch, Match
+from lossbench.spec.profile import DatagramMatch, Match
 
 # What is parsed from the packet, at fixed places of the stack (u32 each unless said).
 SCRATCH = -40  # 40 bytes to load headers into

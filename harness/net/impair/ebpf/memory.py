@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 
+from lossbench.spec.losses import BlockLoss, TraceLoss
 from lossbench.spec.lossmodel import (
     MAX_OUTCOMES,
     MAX_STATES,
@@ -20,7 +21,6 @@ from lossbench.spec.lossmodel import (
     threshold,
 )
 from lossbench.spec.placement import Rule
-from lossbench.spec.profile import BlockLoss, TraceLoss
 
 COUNTERS = ("seen", "seen_bytes", "dropped", "super_packets", "duplicated", "corrupted", "damageable", "spare")
 AT = {name: 8 * i for i, name in enumerate(COUNTERS)}

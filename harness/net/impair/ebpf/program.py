@@ -30,9 +30,9 @@ from lossbench.net.bpf.assembler import (
 from lossbench.net.impair.ebpf.delay import Delays
 from lossbench.net.impair.ebpf.match import HEADER, SAVED, SCRATCH, emit_match, emit_parse
 from lossbench.net.impair.ebpf.memory import AT, CORRUPT, DUPLICATE, OUTCOME_BYTES, RULE_BYTES, STATE_BYTES, TABLE
+from lossbench.spec.losses import BlockLoss, TraceLoss
 from lossbench.spec.lossmodel import GAMMA, MAX_OUTCOMES, MAX_STATES, MIX_ROUNDS
 from lossbench.spec.placement import Rule
-from lossbench.spec.profile import BlockLoss, TraceLoss
 
 PASS, DROP = -1, 2  # TC_ACT_UNSPEC: go on with whatever comes next; TC_ACT_SHOT
 DUPLICATE_MARK = 0x6C62  # a clone of ours comes round again with this skb mark

@@ -7,8 +7,9 @@ from typing import Any
 
 from lossbench.net.tc import kinds
 from lossbench.spec import lossmodel
+from lossbench.spec.losses import BlockLoss, GilbertElliottLoss, IidLoss, State4Loss, TraceLoss
 from lossbench.spec.placement import Rule
-from lossbench.spec.profile import BlockLoss, GilbertElliottLoss, IidLoss, Profile, State4Loss, TraceLoss
+from lossbench.spec.profile import Profile
 
 DEFAULT_LIMIT_PACKETS = 1000
 ASSUMED_PACKETS_PER_S = 1_000_000  # for sizing the queue of a delay when no rate is given
