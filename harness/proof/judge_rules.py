@@ -8,7 +8,8 @@ from lossbench.proof import significance, statistics
 from lossbench.proof.verdict import Finding, Status
 from lossbench.proof.watched import Watched
 from lossbench.spec import lossmodel
-from lossbench.spec.losses import BlockLoss, TraceLoss
+from lossbench.spec.losses import TraceLoss
+from lossbench.spec.pattern import predicted
 from lossbench.spec.placement import Hook, Rule
 
 PREDICT_PACKETS = 20_000_000  # of one rule; beyond this the pattern is tested statistically
@@ -86,14 +87,7 @@ def expected_drops(rule: Rule, counters: RuleCounters) -> int | None:
     """How many of the packets seen a seeded rule must have dropped, exactly; None if that can't be said."""
     if counters.position is None or counters.position.packets != counters.seen:
         return None
-    if isinstance(rule.profile.loss, TraceLoss):
-        pattern = rule.profile.loss.pattern()
-        if not rule.profile.loss.loop:
-            return int(pattern[: counters.seen].sum())
-        rounds, rest = divmod(counters.seen, len(pattern))
-        return int(rounds * pattern.sum() + pattern[:rest].sum())
-    chain = rule.profile.chain()
-    limit = PREDICT_PACKETS if chain is not None and len(chain.states) == 1 else PREDICT_BURSTY
-    if chain is None or isinstance(rule.profile.loss, BlockLoss) or counters.seen > limit:
-        return None
-    return int(lossmodel.predict(chain, seed=rule.seed, count=counters.seen).sum())
+    chain, trace = rule.profile.chain(), isinstance(rule.profile.loss, TraceLoss)
+    limit = PREDICT_PACKETS if trace or (chain is not None and len(chain.states) == 1) else PREDICT_BURSTY
+    lost = predicted(rule, counters.seen) if counters.seen <= limit else None
+    return None if lost is None else int(lost.sum())

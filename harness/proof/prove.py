@@ -14,8 +14,8 @@ from lossbench.proof.evidence import Counts, FlowSeen, Proof, Row, Seen
 from lossbench.proof.significance import Probed
 from lossbench.proof.verdict import Finding, Judgement, Status
 from lossbench.spec import lossmodel
-from lossbench.spec.losses import BlockLoss, TraceLoss
 from lossbench.spec.lossmodel import Bits
+from lossbench.spec.pattern import blocks_predicted, predicted
 from lossbench.spec.placement import Hook, Rule, Rules
 
 LONGEST_BURST = 40  # longer ones are counted together
@@ -156,32 +156,15 @@ def _exact(rule: Rule | None, hook: Hook, flows: list[FlowSeen], count: RuleCoun
     flow = flows[0]
     if rule is None:
         return flow.lost == 0
-    predicted = _prediction(rule, flow, count)
-    if predicted is None:
-        return None
-    return bool(np.array_equal(predicted, flow.missing))
+    lost = _prediction(rule, flow, count)
+    return None if lost is None else bool(np.array_equal(lost, flow.missing))
 
 
 def _prediction(rule: Rule, flow: FlowSeen, count: RuleCounters) -> Bits | None:
-    loss = rule.profile.loss
-    if isinstance(loss, BlockLoss):
-        return np.array(
-            [
-                lossmodel.block_lost(seed=rule.block_seed, block=b, loss=loss.percent / 100, **flow.header)
-                for b in flow.blocks
-            ]
-        )
-    position = count.position
-    if position is None or count.seen != flow.sent:
-        return None
-    if isinstance(loss, TraceLoss):
-        pattern = loss.pattern()
-        index = np.arange(position.packets, position.packets + flow.sent)
-        inside = index < len(pattern)
-        return pattern[index % len(pattern)] & (inside | loss.loop)
-    chain = rule.profile.chain()
-    assert chain is not None
-    return lossmodel.predict(chain, seed=position.generator, count=flow.sent, state=position.state)
+    blocks, position = blocks_predicted(rule, flow.blocks, flow.header), count.position
+    if blocks is not None or position is None or count.seen != flow.sent:
+        return blocks
+    return predicted(rule, flow.sent, first=position.packets, seed=position.generator, state=position.state)
 
 
 def _finite(value: float) -> float | None:

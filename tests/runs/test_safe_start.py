@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,19 @@ def test_a_users_own_program_finds_its_own_folder_and_only_that(tmp_path: Path) 
     assert one["columns"]["outcome"] == "valid", one["reasons"]
 
 
+SHORT = [
+    f"--set={one}"
+    for one in (
+        "workload.options.steps=3",
+        "topology.hosts=2",
+        "probe.packets=4000",
+        "workload.options.strategy=rps",
+        "impair.0.profile=loss_10",
+    )
+]
+
+
+@pytest.mark.training
 def test_the_installed_wheel_works_in_a_project_with_folders_of_our_names(hostile: Path, tmp_path: Path) -> None:
     pytest.importorskip("setuptools")
     copy = tmp_path / "source"
@@ -136,16 +150,19 @@ def test_the_installed_wheel_works_in_a_project_with_folders_of_our_names(hostil
     site = Path(subprocess.check_output(ask, text=True).strip())
     (site / "dependencies.pth").write_text("\n".join(p for p in sys.path if p.endswith("-packages")))
     plain = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [str(python.parent / "lossbench"), "run", "proof", "--json"],
-        cwd=hostile,
-        env=plain,
-        capture_output=True,
-        text=True,
-    )
-    assert trapped(hostile) == ""
-    assert done.returncode == 0, done.stderr
-    where = [str(python), "-P", "-c", "import lossbench; print(lossbench.__file__)"]
+    with zipfile.ZipFile(wheel) as inside:
+        tops = {name.split("/")[0] for name in inside.namelist()}
+        assert {name for name in tops if not name.endswith(".dist-info")} == {"lossbench"}
+        assert "lossbench/workloads/transport/native/pump.c" in inside.namelist()
+        assert wheel.name.endswith("-none-any.whl"), "one wheel serves all architectures"
+    lossbench = [str(python.parent / "lossbench"), "run"]
+    for suite in (["proof"], ["quickstart", *SHORT]):
+        done = subprocess.run(
+            [*lossbench, *suite, "--json"], cwd=hostile, env=plain, capture_output=True, text=True, timeout=250
+        )
+        assert trapped(hostile) == ""
+        assert done.returncode == 0, done.stderr
+    where = [str(python), "-P", "-c", "import lossbench.torch; print(lossbench.__file__)"]
     assert str(ROOT) not in subprocess.check_output(where, env=plain, text=True)
 
 

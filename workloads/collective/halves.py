@@ -32,13 +32,13 @@ class Reduction:
     half: Half
     layout: Layout
     mine: int
-    sums: Array  # wide elements of the own block: own part (if wanted) and what arrived
+    sums: Array  # wide elements of its own block: own part (if wanted) and what arrived
     own: Array | None  # this rank's own contribution, where it is still needed afterwards
     counts_own: bool
     account: Account | None = None
 
     def counts(self) -> Array:
-        """Contributions per packet of the own block."""
+        """Contributions per packet of its own block."""
         assert self.account is not None
         out = np.full(self.layout.packets[self.mine], int(self.counts_own), dtype=np.int32)
         for arrived in self.account.arrived.values():
@@ -120,7 +120,7 @@ def start_all_gather(
 
 
 def finish_all_gather(endpoint: Endpoint, half: Half, mine: Array, *, layout: Layout, block: int) -> Account:
-    """Send the own block, in its memory format, to everybody; until the half ends."""
+    """Send its own block, in its memory format, to everybody; until the half ends."""
     for peer in endpoint.peers:
         endpoint.send_to(half, peer, wire.as_bytes(mine), segment=layout.segment, block=block, code=layout.codec.code)
     return endpoint.drive(half)

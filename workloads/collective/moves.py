@@ -51,7 +51,7 @@ class Moves(Base):
     all_gather_single = _allgather_base
 
     def _gather_with_copies(self, given: Staged, taken: Staged) -> None:
-        mine = given.array.copy()  # FSDP gathers in place: the own shard is part of the output
+        mine = given.array.copy()  # FSDP gathers in place: its own shard is part of the output
         copy = self._stale.find(mine, len(taken.array), given.codec)
         everybody = np.array([copy is not None], dtype=np.int8)
         all_reduce(self._group, everybody, codec=CODECS["int8"], op="min", lossy=False)  # all lossy, or none

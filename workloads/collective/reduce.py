@@ -70,7 +70,7 @@ def is_lossy(codec: Codec, op: str) -> bool:
 def scatter_half(
     group: Group, reduction: halves.Reduction, *, op: str, normaliser: str, lossy: bool
 ) -> tuple[Array, Bits]:
-    """Drive the first half to its end; the own block reduced, wide and flat, and the packets nothing contributed to."""
+    """Drive the first half to its end; its own block reduced, wide and flat, and the packets nothing contributed to."""
     endpoint, world = group.endpoint, group.endpoint.world
     reduction.account = endpoint.drive(reduction.half)
     empty: Bits = np.zeros(0, dtype=np.bool_)
@@ -95,8 +95,8 @@ def all_reduce(
     counts: Sequence[int] | None = None,
     ready: Callable[[int], bool] | None = None,
 ) -> None:
-    """In place. Under loss: SUM is N times the mean of what arrived; a lost second half keeps N times the own values
-    (AVG: the mean, the own values), or zero, by the policy's `missing`."""
+    """In place. Under loss: SUM is N times the mean of what arrived; a lost second half keeps N times its own values
+    (AVG: the mean, its own values), or zero, by the policy's `missing`."""
     endpoint, policy = group.endpoint, group.endpoint.policy
     world = endpoint.world
     block_of = block_of or group.everyone()
@@ -149,7 +149,7 @@ def reduce_scatter(
     block_of: tuple[int, ...] | None = None,
     normaliser: str | None = None,
 ) -> Array:
-    """The own block, reduced. Packets to which nothing contributed keep the own contribution (times N for SUM)."""
+    """Its own block, reduced. Packets to which nothing contributed keep its own contribution (times N for SUM)."""
     endpoint = group.endpoint
     normaliser = normaliser or endpoint.policy.normaliser
     layout = group.layout(counts or even(len(values), endpoint.world), codec)

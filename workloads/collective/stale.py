@@ -1,6 +1,6 @@
 """Copies of gathered parameters to fall back on: FSDP frees what it gathered, so a lost packet would leave rubbish.
 
-A gather carries no name. It is recognised by its size and by the own shard, which changes little from step to step: the
+A gather carries no name. It is recognised by its size and by its own shard, which changes little from step to step: the
 nearest remembered own shard wins, and nothing near enough means a new one, gathered reliably. Costs one copy of all
 gathered parameters per rank."""
 

@@ -34,7 +34,7 @@ class Channel(Protocol):
     def reduce_scatter(
         self, values: torch.Tensor, *, counts: tuple[int, ...], owners: tuple[int, ...], normaliser: str = "count"
     ) -> tuple[torch.Tensor, Account]:
-        """The mean of what arrived of the own block. `owners[rank]` is the block that rank reduces."""
+        """The mean of what arrived of its own block. `owners[rank]` is the block that rank reduces."""
 
     def all_gather(
         self,
@@ -88,7 +88,7 @@ class Strategy:
         self.network_s: list[float] = []  # of the latest step: time in each half
         self.agree_s = 0.0  # and in agreeing on a norm
         self.optimizer_s = 0.0
-        self.aggregated: torch.Tensor | None = None  # the own block of the latest gradient, where there is such a thing
+        self.aggregated: torch.Tensor | None = None  # its own block of the latest gradient, where there is such a thing
         self.counts = even(len(self.flat.values), channel.world)
 
     @classmethod

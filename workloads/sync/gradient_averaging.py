@@ -1,4 +1,4 @@
-"""Gradients averaged over a lossy network. A part whose mean did not come back is the own gradient, or zero.
+"""Gradients averaged over a lossy network. A part whose mean did not come back is its own gradient, or zero.
 
 Workers apply different gradients to their own copy: nothing pulls them together again, the drift grows with every
 step."""

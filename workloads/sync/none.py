@@ -10,7 +10,7 @@ class Alone(Strategy):
     exchanges = "nothing"
 
     def _step(self) -> None:
-        if self.clip_norm is not None:  # nobody to ask: the own norm
+        if self.clip_norm is not None:  # nobody to ask: one's own norm
             norm = float(self.flat.grads.norm())
             if norm > self.clip_norm:
                 self.flat.grads.mul_(self.clip_norm / (norm + 1e-6))

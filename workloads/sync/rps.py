@@ -1,6 +1,6 @@
 """RPS (Yu et al., ICML 2019): a local step first, then MODELS are averaged, by owners drawn anew at every step.
 
-A block whose mean does not come back stays as this worker has it: the own, locally updated block."""
+A block whose mean does not come back stays as this worker has it: its own, locally updated block."""
 
 from __future__ import annotations
 

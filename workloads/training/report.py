@@ -70,7 +70,7 @@ def _notes(job: Built, cut: float) -> list[str]:
     if job.settings.simulated is not None:
         out.append("simulated loss: no packet crossed a network")
     if cut > CUT_SAID:
-        out.append(f"{100 * cut:.2g} % of the packets were cut by the own deadline, not lost by the network")
+        out.append(f"{100 * cut:.2g} % of the packets were cut by our own deadline, not lost by the network")
     return out
 
 

@@ -23,7 +23,7 @@ class Seat:
     losses: list[float] = field(default_factory=list)
     arrived: list[list[float]] = field(default_factory=lambda: [[], []])  # per half, per step
     weights: list[list[float]] = field(default_factory=list)  # of every worker in this owner's mean, where measured
-    cut: int = 0  # packets that the own deadline cut, or that a peer had no room for: not the network's doing
+    cut: int = 0  # packets that our own deadline cut, or that a peer had no room for: not the network's doing
     expected: int = 0
 
     def assembled(self) -> torch.Tensor | None:

@@ -25,7 +25,7 @@ def all_pictures(content: Content) -> list[Picture]:
     makers: list[Callable[[], Picture | None]] = [
         lambda: beside_the_paper(drawn),
         lambda: convergence(drawn),
-        lambda: apart(drawn),
+        lambda: drift_plot(drawn),
         lambda: against_the_sweep(content),
         lambda: times_against_loss(content),
         lambda: against_theory(content),
@@ -59,7 +59,7 @@ def convergence(drawn: Curves) -> Picture | None:
     return Picture("convergence", "Training loss", says + drawn.left_out, figure)
 
 
-def apart(drawn: Curves) -> Picture | None:
+def drift_plot(drawn: Curves) -> Picture | None:
     lines = [(group, one, look) for group, one, look in _lines(drawn, drawn.drift) if float(np.max(one.y)) > 0]
     if not lines:
         return None

@@ -34,7 +34,7 @@ def cut(flat: Flat, world: int, *, whole_tensors: bool) -> tuple[int, ...]:
 
 
 class ShardOptimizer:
-    """Steps the own shard of `flat.values`; options are taken from the user's optimizer anew at every step."""
+    """Steps its own shard of `flat.values`; options are taken from the user's optimizer anew at every step."""
 
     def __init__(
         self, optimizer: torch.optim.Optimizer, flat: Flat, *, start: int, count: int, whole_tensors: bool

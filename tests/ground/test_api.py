@@ -1,0 +1,60 @@
+"""lossbench from Python: values, nothing printed; the names that users import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lossbench
+from tests.report import made
+
+
+def row(point: dict[str, int], seed: int) -> dict[str, float]:
+    return {"train_loss": 1.0 + point["a"] + 0.01 * seed}
+
+
+def test_results_are_loaded_and_compared_without_a_word(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("scipy")
+    place = made.suite(tmp_path, [{"a": 1}, {"a": 2}], 3, row)
+    (suite,) = lossbench.load(str(place), where=tmp_path)
+    assert suite.name == "made" and len(suite.runs) == 6
+    lines = lossbench.compare(str(place), str(place), where=tmp_path)
+    assert lines and not any(line.change.significant for line in lines)
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.netns
+def test_a_run_is_a_value(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    result = lossbench.run("proof", settings=["workload.options.seconds=0.4"], out=tmp_path)
+    assert result.status.word == "valid" and result.folder.parent == tmp_path
+    assert result.summaries[0].columns["fault"] == "valid"
+    assert lossbench.load("latest", where=tmp_path)[0].id == result.run_id
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.netns
+def test_the_doctor_answers_with_values() -> None:
+    found = lossbench.doctor()
+    assert found["backend"]["name"] in found["backend"]["able"]
+
+
+@pytest.mark.training
+def test_the_names_that_users_import() -> None:
+    code = (
+        "from lossbench import Door, sync\n"
+        "import torch.distributed as dist, lossbench.torch\n"
+        "assert 'lossy' in dist.Backend.backend_list and sync.STRATEGIES['rps'] and Door.from_environment().rank == 0\n"
+        "assert lossbench.torch.Policy is not None\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_nothing_is_loaded_before_it_is_asked_for() -> None:
+    code = "import sys, lossbench; print([m for m in ('numpy', 'pydantic', 'pyroute2', 'torch') if m in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+    with pytest.raises(AttributeError):
+        _ = lossbench.nothing_of_that_name
