@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CLAIM = """
 import sys, time
 from lossbench.net.journal import Journal
-from lossbench.net import namespaces
+from lossbench.net.host import namespaces
 book = Journal.claim(kind="run")
 book.before_making("namespace", f"lb-{book.id}-sw"); namespaces.create(f"lb-{book.id}-sw")
 print(book.id, flush=True)
