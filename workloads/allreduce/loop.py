@@ -1,6 +1,6 @@
 """Lossy all-reduces of one size, over and over: time and memory; all its packets are counted at both ends.
 
-[workload] name = "collectives.loop", options = { mb = 16, calls = 100 }; used by tests/bench/scaling.py
+[workload] name = "allreduce.loop", options = { mb = 16, calls = 100 }; used by tests/bench/scaling.py
 """
 
 from __future__ import annotations
