@@ -24,7 +24,7 @@ def measure(*, hosts: int, mb: float, calls: int, profile: str = "clean") -> dic
             "name": "scaling",
             "topology": {"hosts": hosts},
             "impair": [{"profile": profile}],
-            "workload": {"name": "collectives.loop", "options": {"mb": mb, "calls": calls}, "time_limit_s": 600},
+            "workload": {"name": "allreduce.loop", "options": {"mb": mb, "calls": calls}, "time_limit_s": 600},
         },
         origin="scaling",
     )
