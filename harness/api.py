@@ -9,6 +9,7 @@ for suite in lossbench.load("latest"):
 from __future__ import annotations
 
 import secrets
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -80,7 +81,9 @@ def _planned(
 
 def load(*which: str, where: Path | str = RUNS) -> list[Suite]:
     """Results: by folder, id, suite name (its latest), commit, or `latest`; without any, all."""
-    found, _ = index.pick(list(which), Path(where)) if which else index.scan(Path(where))
+    found, problems = index.pick(list(which), Path(where)) if which else index.scan(Path(where))
+    for text in problems:
+        warnings.warn(text, stacklevel=2)
     return found
 
 
@@ -88,8 +91,11 @@ def compare(a: str, b: str, *, where: Path | str = RUNS, with_simulated: bool = 
     """What differs between two results, number by number, with significance."""
     from lossbench.report.compare import result_lines
 
-    (left,), (right,) = load(a, where=where), load(b, where=where)
-    return result_lines(left, right, with_simulated=with_simulated)
+    sides = [load(word, where=where) for word in (a, b)]
+    for word, found in zip((a, b), sides, strict=True):
+        if len(found) != 1:
+            raise UsageError(f"{word} names {len(found)} results", next_step="give a folder or an id")
+    return result_lines(sides[0][0], sides[1][0], with_simulated=with_simulated)
 
 
 def replay(

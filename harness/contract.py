@@ -129,14 +129,18 @@ def by_path(path: str) -> Any:
     """`module:name`, for a strategy, a backend, a table of one's own. Modules are found as Python finds them, and last
     of all in the current folder, so that no file there can stand in for another module. ValueError: what is wrong."""
     module, _, name = path.partition(":")
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise ValueError(f"{path}: not module:name")
     here = str(Path.cwd())
-    sys.path.append(here)
+    added = here not in sys.path
+    sys.path += [here] if added else []
     try:
         found = importlib.import_module(module)
-    except ImportError as error:
-        raise ValueError(f"{path}: {error}") from None
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with the user's file
+        raise ValueError(f"{path}: {type(error).__name__}: {error}") from None
     finally:
-        sys.path.remove(here)
+        if added:
+            sys.path.remove(here)
     if not hasattr(found, name):
         raise ValueError(f"{path}: {module} has no '{name}'")
     return getattr(found, name)
@@ -152,6 +156,7 @@ def by_path(path: str) -> Any:
 #   LOSSBENCH_CONTROL_INTERFACE the unimpaired link, for rendezvous and health
 #   LOSSBENCH_ADDRESSES         data addresses of all ranks, comma-separated, in rank order
 #   LOSSBENCH_PORT
+#   LOSSBENCH_ROLE              of a program beside the workload; RANK, WORLD_SIZE and ADDRESSES are among its own then
 #   LOSSBENCH_SPEC              JSON file: the workload's options
 #   LOSSBENCH_RECORDS           file this rank appends its JSON lines to
 #   LOSSBENCH_GO                FIFO: one byte of it for each rank, once every rank is ready
@@ -184,6 +189,7 @@ class Door:
     options: Mapping[str, Any] = field(default_factory=dict)
     records_path: str = ""
     go_path: str = ""
+    role: str = ""  # of a program beside the workload
     namespace: str = ""  # the host this rank's sockets belong to, where it is not the process's own
     _records: TextIO | None = None
     _samples: dict[str, BinaryIO] = field(default_factory=dict)
@@ -208,6 +214,7 @@ class Door:
             options=options,
             records_path=env.get("LOSSBENCH_RECORDS", ""),
             go_path=env.get("LOSSBENCH_GO", ""),
+            role=env.get("LOSSBENCH_ROLE", ""),
         )
 
     @classmethod
@@ -249,6 +256,7 @@ class Door:
         False: every number is an event of its own (a request)."""
         if not self.records_path:
             return
+        name = f"{self.role}.{name}" if self.role else name
         if name not in self._samples:
             folder = Path(self.records_path).parent.parent / "samples"
             folder.mkdir(exist_ok=True)

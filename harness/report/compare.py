@@ -15,8 +15,9 @@ from lossbench.report.inference import ALPHA, Difference
 from lossbench.report.tables.differences import difference_cell
 from lossbench.report.tables.table import Cell, Table
 from lossbench.results.index import Suite
-from lossbench.results.measures import of, short
+from lossbench.results.measures import short
 from lossbench.results.naming import key_of, point_name
+from lossbench.spec.experiment import as_now
 
 PAIR_FROM = 2
 VALUE_WIDTH = 18  # of a changed value; longer ones take several lines
@@ -73,7 +74,8 @@ def _plans(suite: Suite) -> dict[str, Any]:
     for one in suite.plan.plan:
         name = point_name(one.point)
         name += f" {key_of(one.point)}" if alike[name] > 1 else ""
-        out[name] = {key: value for key, value in one.experiment.items() if key not in ignored}
+        asked = as_now(one.experiment)
+        out[name] = {key: value for key, value in asked.items() if key not in ignored}
     return out
 
 
@@ -104,7 +106,7 @@ class Line:
     a: inference.Estimate
     b: inference.Estimate
     change: Difference
-    unit: str | None = None
+    better: str = ""
 
 
 def result_lines(a: Suite, b: Suite, *, with_simulated: bool = False) -> list[Line]:
@@ -125,7 +127,7 @@ def lines_of(pairs: list[tuple[Group, Group]]) -> list[Line]:
             one = difference(left, right)
             before, after = (inference.estimate(list(some.values())) for some in (left, right))
             if one is not None and before is not None and after is not None:
-                found.append(Line(a.name, name, before, after, one, a.unit(name)))
+                found.append(Line(a.name, name, before, after, one, a.measure(name).better))
     sure = inference.corrected([line.change for line in found])
     return [replace(x, change=change) for x, change in zip(found, sure, strict=True)]
 
@@ -174,7 +176,6 @@ def _estimate(one: inference.Estimate) -> Cell:
 
 
 def _direction(line: Line) -> str:
-    better = of(line.measure, line.unit).better
-    if not better:
+    if not line.better:
         return ""
-    return "good" if (line.change.mean < 0) == (better == "low") else "bad"
+    return "good" if (line.change.mean < 0) == (line.better == "low") else "bad"

@@ -13,6 +13,8 @@ from lossbench.results.index import Run, Suite
 from lossbench.results.naming import key_of
 from lossbench.spec.about import Measure
 
+NOT_SHOWN = ("shown", "note", "path", measures.BESIDE)  # words about a row
+
 
 @dataclass(frozen=True)
 class Value:
@@ -33,6 +35,7 @@ class Group:
     planned: int = 0  # seeds
     runs: list[Run] = field(default_factory=list)
     values: dict[str, list[Value]] = field(default_factory=dict)
+    words: dict[str, list[str]] = field(default_factory=dict)  # what is shown and is no measured number
     shown: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -61,11 +64,11 @@ def groups_of(suite: Suite, *, with_simulated: bool = False, apart: bool = False
     out: dict[tuple[str, str, int, int], Group] = {}
     planned = Counter(key_of(one.point) for one in suite.plan.plan)
     apart = apart and max(planned.values(), default=1) > 1
-    any_rows = any(run.summary.rows for run in suite.runs)
+    any_rows = any(_own_rows(run) for run in suite.runs)
     several = {key_of(run.summary.point) for run in suite.runs if len(run.summary.rows) > 1}
     for run in suite.runs:
         point = key_of(run.summary.point)
-        rows = run.summary.rows or ([] if any_rows else [_from_summaries(run)])
+        rows = run.summary.rows if any_rows else [_from_summaries(run), *run.summary.rows]
         again: Counter[str] = Counter()
         for row in rows:
             shown = _shown(row)
@@ -80,6 +83,11 @@ def groups_of(suite: Suite, *, with_simulated: bool = False, apart: bool = False
             _add(group, run, row, shown, with_simulated=with_simulated)
     _tell_apart(list(out.values()))
     return list(out.values())
+
+
+def _own_rows(run: Run) -> list[dict[str, Any]]:
+    """Of the workload itself, not of programs beside it."""
+    return [row for row in run.summary.rows if measures.BESIDE not in row]
 
 
 def _shown(row: dict[str, Any]) -> list[str]:
@@ -109,15 +117,17 @@ def _add(group: Group, run: Run, row: dict[str, Any], shown: list[str], *, with_
         group.notes.append(str(row["note"]))
     for measure, raw in row.items():
         if measure in measures.NOT_MEASURED or isinstance(raw, bool) or not isinstance(raw, int | float):
+            if measure in shown[1:] and measure not in NOT_SHOWN and raw is not None:
+                group.words.setdefault(measure, []).append(str(raw))
             continue
         number = measures.number(raw)
         why = run.standing.void(measure, row, with_simulated=with_simulated) if number is not None else "not a number"
         group.values.setdefault(measure, []).append(Value(run, math.nan if number is None else number, why))
 
 
-def shown_of(groups: Iterable[Group]) -> list[str]:
-    """Measures that a table shows, in the order of the first group that has them."""
+def shown_of(groups: Iterable[Group], *, words: bool = False) -> list[str]:
+    """Measures that a table shows, in the order of the first group that has them; and what else, with `words`."""
     out: dict[str, None] = {}
     for group in groups:
-        out |= dict.fromkeys(name for name in group.shown if name in group.values)
+        out |= dict.fromkeys(name for name in group.shown if name in group.values or (words and name in group.words))
     return list(out)

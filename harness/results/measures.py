@@ -16,7 +16,8 @@ RATIOS = "the machine was too busy for times: only ratios of sides measured in t
 PERCENTILE_RULE = 10  # samples that must lie beyond a percentile
 
 
-NOT_MEASURED = ("n", "ranks", "workers", "steps", "mb", "shown", "note", "path", "simulated", "rank", "seed")
+BESIDE = "beside"  # in a row: the role of the program beside the workload that made it
+NOT_MEASURED = (BESIDE, "n", "ranks", "workers", "steps", "mb", "shown", "note", "path", "simulated", "rank", "seed")
 
 
 IN_MS = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3, "min": 6e4, "h": 3.6e6}
@@ -45,7 +46,7 @@ def in_ms(unit: str) -> float | None:
 def of(name: str, unit: str | None = None, declared: Mapping[str, Measure] | None = None) -> Measure:
     """As the workload declared it; by its unit: times and rates stand on *timing*, "" is no unit. Without one, or with
     one that says neither, by its name; X_agreed is judged as X."""
-    known = shipped_measures() if declared is None else declared
+    known = {**shipped_measures(), **(declared or {})}
     said = known.get(name) or known.get(name.removesuffix("_agreed").removesuffix("_mean_model")) or Measure()
     if unit == "":
         return said.model_copy(update={"column": "outcome"})
@@ -72,7 +73,7 @@ def _by_name(name: str) -> Measure:
 
 def percentile_in(name: str) -> float | None:
     """p99_ms, ms_step_p999, p99.9_ms, p50_ms: .99, .999, .999, .5; None for what is not a percentile."""
-    found = re.search(r"(?:^|_)p(\d\d)\.?(\d*)(?:$|_)", name)
+    found = re.search(r"(?:^|[_.])p(\d\d)\.?(\d*)(?:$|_)", name)
     return float(f"0.{found[1]}{found[2]}") if found else None
 
 
@@ -86,7 +87,8 @@ def too_few(row: Mapping[str, Any], name: str) -> int:
     q = percentile_in(name)
     if q is None:
         return 0
-    has = number(row.get("n", row.get("steps")))
+    role, dot, _ = name.rpartition(".")
+    has = number(row.get(f"{role}{dot}n", row.get(f"{role}{dot}steps")))
     return 0 if has is not None and has >= needed(q) else needed(q)
 
 

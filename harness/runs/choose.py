@@ -53,6 +53,8 @@ def _refuse_to_simulate(experiment: Experiment) -> None:
     workload = experiment.workload
     if workload.command or not about(workload.name).simulates:
         raise NotAbleError("only the training workload can simulate loss", next_step="use --backend auto")
+    if experiment.beside:
+        raise NotAbleError("a simulation has no hosts for programs beside it", next_step="use --backend auto")
     if workload.ranks_per_process not in (0, experiment.topology.hosts):
         step = "add --set workload.ranks_per_process=0"
         raise NotAbleError("a simulation needs all ranks in one process", next_step=step)

@@ -9,7 +9,7 @@ from typing import Any
 from lossbench.contract import SEEDS_VERSION
 from lossbench.results import folders, machine
 from lossbench.results.provenance import git_state, of_program
-from lossbench.runs.launch.program import command_of
+from lossbench.runs.launch.program import own_programs
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import path_loss, rules_in_force
 
@@ -27,6 +27,7 @@ def manifest(
         if a != b
     }
     distinct = sorted(set(losses.values()))
+    programs = [of_program(command, Path.cwd()) for command in own_programs([experiment])]
     return {
         "run_id": run_id,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -43,6 +44,7 @@ def manifest(
         "machine": machine.facts(),
         "gpus": machine.gpus(),
         "git": git_state(),
-        "program": of_program(command_of(experiment.workload), Path.cwd()) if experiment.workload.command else None,
+        "program": programs[0] if programs else None,
+        "programs": programs,
         "repeat": f"lossbench replay {folder}",
     }

@@ -19,7 +19,7 @@ from lossbench.results.models import FORMAT, RunSummary, SuitePlan
 from lossbench.runs import interrupt
 from lossbench.runs.choose import choose_backend
 from lossbench.runs.launch.nursery import Nurseries
-from lossbench.runs.launch.program import Launcher, command_of, command_of_user, prepare
+from lossbench.runs.launch.program import Launcher, command_of, own_programs, prepare
 from lossbench.runs.run import execute
 from lossbench.runs.summary import summary
 from lossbench.spec.experiment import Experiment, Program
@@ -155,8 +155,7 @@ def _write_plan(folder: SuiteFolder, plan: list[Planned], *, name: str, run_id: 
     before = (
         models.read(folder.path / PLAN, SuitePlan).model_dump()["sessions"] if (folder.path / PLAN).exists() else []
     )
-    commands = dict.fromkeys(program.command for one in plan for program in one.programs() if program.command)
-    now = folders.session([command_of_user(list(command)) for command in commands])
+    now = folders.session(own_programs([one.experiment for one in plan]))
     for place in (provenance.HERE, *(Path(name) for program in now["programs"] for name in program["folders"])):
         state = provenance.git_state(place)
         if state.get("dirty"):
@@ -195,7 +194,8 @@ def newest_unfinished(out: Path, plan: list[Planned]) -> Path:
     wanted = json.loads(json.dumps([one.as_json() for one in plan]))
     for path in sorted(out.glob(f"*_{plan[0].experiment.name}_*"), reverse=True):
         try:
-            same = models.read(path / PLAN, SuitePlan).model_dump()["plan"] == wanted
+            before = planned(models.read(path / PLAN, SuitePlan), path)
+            same = json.loads(json.dumps([one.as_json() for one in before])) == wanted
         except UsageError:
             continue
         if same and unfinished(SuiteFolder(path), plan):

@@ -9,6 +9,7 @@ from lossbench.contract import SEEDS_VERSION
 from lossbench.proof.evidence import Row
 from lossbench.results.models import Counted, MetCounts, RunSummary
 from lossbench.runs.run import Result
+from lossbench.runs.watch import named
 from lossbench.spec.about import about
 from lossbench.spec.experiment import Experiment
 
@@ -17,7 +18,7 @@ def summary(chosen: dict[str, Any], experiment: Experiment, result: Result) -> R
     rows, verdict, watched = result.proof.rows if result.proof else (), result.verdict, result.watched
     seen, dropped = sum(r.kernel_seen or 0 for r in rows), sum(r.kernel_dropped or 0 for r in rows)
     sent, missing = _distinct_flows(rows)
-    programs = [one for one in (experiment.workload, *experiment.beside) if not one.command]
+    programs = [("", experiment.workload), *((one.role, one) for one in experiment.beside)]
     return RunSummary(
         point=chosen,
         seed=result.seed,
@@ -35,7 +36,12 @@ def summary(chosen: dict[str, Any], experiment: Experiment, result: Result) -> R
         marks=list(verdict.marks),
         not_judged=list(verdict.not_judged),
         seeds_version=SEEDS_VERSION,
-        measures={name: one for program in programs for name, one in about(program.name).measures.items()},
+        measures={
+            named(role, name): measure
+            for role, program in programs
+            if not program.command
+            for name, measure in about(program.name).measures.items()
+        },
         units=watched.units,
         warnings=[
             *(text for e in experiment.impair for text in e.profile.warnings()),

@@ -14,6 +14,7 @@ from lossbench.net.counters import Reading, counters_as_json
 from lossbench.net.network import Network
 from lossbench.net.tc.look import Look
 from lossbench.proof.watched import Carried, Watched
+from lossbench.results.measures import BESIDE
 from lossbench.runs import interrupt
 from lossbench.runs.launch.ranks import Ranks
 from lossbench.runs.load import Load
@@ -27,6 +28,7 @@ LEAK_PACKETS = 4096  # fewer may be on their way between two counters while pack
 LATE_S = 0.25  # a change of the schedule that comes later than this is said
 
 ROW_OWN = ("kind", "rank", "time_s")
+ROW_WORDS = ("shown", "note", "path")  # about a row, not numbers of it
 
 LIVE = ("steps", "loss", "arrived_1", "arrived_2")  # of a rank's records, for the live view
 
@@ -62,6 +64,8 @@ class Watch:
         except RunError as error:
             # What was measured until then is kept; the outcome column says what happened.
             self.seen.problem = str(error)
+        self.ranks.stop()
+        self._take(self.ranks.read())  # what they said when they were told to end
         self.seen.damaged_lines = self.ranks.damaged_lines
         self.ranks.end()
         self._finish()
@@ -146,17 +150,17 @@ class Watch:
         }
         self.store.append("queues.jsonl", {"elapsed_s": round(elapsed, 3), "backlog_bytes": backlog})
 
-    def _take(self, records: list[dict[str, Any]]) -> None:
-        for one in records:
+    def _take(self, records: list[tuple[str, dict[str, Any]]]) -> None:
+        for role, one in records:
             try:
                 record = finite(one, lambda name: self.seen.not_numbers.setdefault(name, True))
             except RecursionError:
                 self.ranks.damaged_lines += 1
                 continue
-            kind, role = record.get("kind"), record.pop("role", "")
+            kind = record.get("kind")
             units = record.pop("units", None)
             if isinstance(units, dict):
-                self.seen.units |= {str(name): str(unit) for name, unit in units.items()}
+                self.seen.units |= {named(role, str(name)): str(unit) for name, unit in units.items()}
             if role:
                 self._take_beside(role, kind, record)
                 continue
@@ -175,11 +179,13 @@ class Watch:
 
     def _take_beside(self, role: str, kind: Any, record: dict[str, Any]) -> None:
         """Of a program beside the workload: its numbers are called by its role."""
+        own = {named(role, key): value for key, value in record.items() if key not in (*ROW_OWN, *ROW_WORDS)}
         if kind == "summary":
-            numbers = {key: value for key, value in record.items() if key not in ROW_OWN}
-            self.seen.summaries.append({f"{role}.{key}": value for key, value in numbers.items()})
+            self.seen.summaries.append(own)
         elif kind == "row":
-            self.seen.rows.append({key: value for key, value in record.items() if key not in ROW_OWN})
+            shown = [named(role, str(name)) for name in record.get("shown") or ()]
+            words = {key: value for key, value in record.items() if key in ("note", "path")}
+            self.seen.rows.append({**own, **words, **({"shown": shown} if shown else {}), BESIDE: role})
         elif kind == "error":
             self.seen.errors.append(f"{role} {record['rank']}: {record.get('message', 'error')}")
 
@@ -267,6 +273,11 @@ class Watch:
         if wrong:
             seen.lapses.append(f"offloads were switched during the run: {', '.join(wrong[:4])}")
         self.store.append("counters.jsonl", {"time_s": time.time(), "hooks": counters_as_json(seen.after.hooks)})
+
+
+def named(role: str, name: str) -> str:
+    """A number of a program beside the workload."""
+    return f"{role}.{name}" if role else name
 
 
 def _never(number: int, entry: Impair, duration_s: float) -> str:

@@ -42,7 +42,7 @@ class About(Frozen):
     """Of the numbers in its rows and summaries, by name."""
 
 
-def _now(name: str) -> str:
+def called_now(name: str) -> str:
     """What a name of before is called today."""
     first, dot, rest = name.partition(".")
     return FORMER.get(first, first) + dot + rest
@@ -50,17 +50,17 @@ def _now(name: str) -> str:
 
 def module_of(name: str) -> str:
     """What `python -m` runs: one of ours by its short name, or a user's own module."""
-    name = _now(name)
+    name = called_now(name)
     return f"lossbench.workloads.{name}" if _file(SHIPPED, name) is not None else name
 
 
 def is_ours(name: str) -> bool:
-    return _file(SHIPPED, _now(name)) is not None
+    return _file(SHIPPED, called_now(name)) is not None
 
 
 def find(name: str) -> Path:
     """The file that a workload's name leads to: ours, or a module on the user's path or in the current folder."""
-    name = _now(name)
+    name = called_now(name)
     for folder in (SHIPPED, *(Path(part) for part in sys.path if part.startswith(os.sep)), Path.cwd()):
         found = _file(folder, name)
         if found is not None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, JsonValue, field_validator, model_validator
+from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
 
+from lossbench.errors import UsageError
+from lossbench.spec import about
 from lossbench.spec import profile as profiles
 from lossbench.spec.profile import Port, Profile
 from lossbench.spec.topology import Topology
@@ -131,6 +133,11 @@ class Program(Frozen):
     barrier: bool = True
     """Wait until every rank said ready; off for programs that don't know our contract."""
 
+    @field_validator("name")
+    @classmethod
+    def _called_now(cls, value: str) -> str:
+        return about.called_now(value)
+
 
 class Workload(Program):
     """The program that every host runs, one rank each."""
@@ -229,3 +236,11 @@ class Experiment(Frozen):
         if self.shaping.classes and not (self.topology.uplink_mbit() or self.topology.downlink_mbit()):
             raise ValueError("classes need a rate: without topology.rate_mbit a link never queues")
         return self
+
+
+def as_now(stored: dict[str, Any]) -> dict[str, Any]:
+    """What an earlier version stored, with the names and keys of today; as it is where that can't be said."""
+    try:
+        return Experiment.model_validate(stored).model_dump(mode="json")
+    except (ValidationError, UsageError):
+        return stored

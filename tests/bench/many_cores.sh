@@ -29,5 +29,5 @@ tail_of() {  # PROFILES: p99/p50 of the lossy all-reduce alone
   collectives --set 'workload.options.contenders=["lossy"]' --set workload.options.budget_s=100
 }
 training() { python3 tests/bench/gpu_training.py "$@"; }
-gpu() { python3 -m pytest -q -s -p no:cacheprovider -m gpu tests; }
+gpu() { python3 -m pytest -q -s -p no:cacheprovider -m gpu tests/training; }
 "$@"

@@ -187,7 +187,8 @@ def below(package: str) -> list[str]:
 
 
 def test_results_and_reports_work_without_kernel_libraries_and_torch() -> None:
-    pytest.importorskip("matplotlib")
+    for library in ("matplotlib", "jinja2", "scipy", "polars"):
+        pytest.importorskip(library)
     loaded_by(*below("lossbench.report"), *below("lossbench.results"), without=("pyroute2", "scapy", "torch", "typer"))
 
 
@@ -242,11 +243,19 @@ def test_the_names_of_before_are_other_names_for_the_same_modules_and_warn() -> 
         "assert workloads.transport.policy is lossbench.workloads.transport.policy\n"
         "files = [m.__file__ for n, m in set(sys.modules.items()) if n.startswith('lossbench') and m.__file__]\n"
         "assert len(files) == len(set(files))\n"
+        "import harness.experiment, harness.store, workloads.transport.codec, lossbench.spec.experiment\n"
+        "assert harness.experiment is lossbench.spec.experiment\n"
         "old = [m for n, m in sys.modules.items() if n.split('.')[0] in ('harness', 'workloads')]\n"
         "assert old and all(m.__name__.startswith('lossbench') for m in old)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_command_of_before_still_runs() -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "harness.cli.main", "--version"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("lossbench "), done.stderr
 
 
 # --- how big, how called -------------------------------------------------------------------------------------------

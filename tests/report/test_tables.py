@@ -15,7 +15,9 @@ from rich.console import Console
 from lossbench.errors import UsageError
 from lossbench.report.content import Content, gather
 from lossbench.report.tables import table as tables
+from lossbench.results import measures
 from lossbench.results.index import read_suite
+from lossbench.spec.about import Measure
 
 from . import made
 
@@ -301,3 +303,20 @@ def test_names_with_markup_are_shown_as_they_are(tmp_path: Path) -> None:
     assert all(point["model"] in out.getvalue() for point in points) and "loss[/x]" in out.getvalue()
     assert r"\<rank\>\*" in tables.markdown(found.tables)
     assert r"a\$x\textasciicircum{}\$b" in tables.latex(found.tables)
+
+
+def test_words_and_counts_that_a_row_shows_are_shown(tmp_path: Path) -> None:
+    def row(point: dict[str, Any], seed: int) -> dict[str, Any]:
+        return {"tag": "text", "n": 5, "good": 1.0}
+
+    found = table(gather(read_suite(made.suite(tmp_path, [{"a": 1}], 1, row))), "results")
+    assert found.head == ["point", "tag", "n", "good"]
+    assert [cell.text for cell in found.rows[0][1:3]] == ["text", "5"]
+
+
+def test_numbers_of_a_program_beside_are_judged_by_what_it_declared() -> None:
+    declared = {"web.served": Measure(better="high", column="timing")}
+    assert measures.of("web.served", None, declared).column == "timing"
+    assert measures.too_few({"web.p99_ms": 1.0, "web.n": 3}, "web.p99_ms") == 1000
+    assert measures.too_few({"web.p99_ms": 1.0, "web.n": 3000, "n": 3}, "web.p99_ms") == 0
+    assert measures.of("vs_tcp", None, {}).column == "timing", "a command of the user's has what is known of names"

@@ -33,6 +33,18 @@ WIRE = [
 ]
 
 
+SHORT = [
+    f"--set={one}"
+    for one in (
+        "workload.options.steps=3",
+        "topology.hosts=2",
+        "probe.packets=4000",
+        "workload.options.strategy=rps",
+        "impair.0.profile=loss_10",
+    )
+]
+
+
 @pytest.fixture
 def hostile(tmp_path: Path) -> Path:
     """A folder in which every name that we import stands for something else."""
@@ -46,6 +58,18 @@ def hostile(tmp_path: Path) -> Path:
         for file in ("__init__", "chatter", "nursery", "contract"):
             (folder / name / f"{file}.py").write_text(trap)
     return folder
+
+
+@pytest.mark.training
+def test_nor_when_a_library_tries_a_module_that_is_not_installed(hostile: Path) -> None:
+    """torch looks for dozens of them; ours are never run with the current folder on the path, not even at its end."""
+    for name in ("opt_einsum", "pandas", "tqdm", "triton", "gmpy2", "dill", "tensorrt", "pynvml"):
+        (hostile / f"{name}.py").write_text((hostile / "select.py").read_text())
+    done = subprocess.run(
+        [*SAFE, "run", "quickstart", *SHORT, "--json"], cwd=hostile, env=HERE, capture_output=True, text=True
+    )
+    assert trapped(hostile) == ""
+    assert done.returncode == 0, done.stderr
 
 
 def trapped(folder: Path) -> str:
@@ -115,18 +139,6 @@ def test_a_users_own_program_finds_its_own_folder_and_only_that(tmp_path: Path) 
     )
     (one,) = json.loads(done.stdout)["summary"]
     assert one["columns"]["outcome"] == "valid", one["reasons"]
-
-
-SHORT = [
-    f"--set={one}"
-    for one in (
-        "workload.options.steps=3",
-        "topology.hosts=2",
-        "probe.packets=4000",
-        "workload.options.strategy=rps",
-        "impair.0.profile=loss_10",
-    )
-]
 
 
 @pytest.mark.training

@@ -124,7 +124,8 @@ def test_a_suite_a_workload_with_its_columns_and_a_table_of_ones_own(own: Path) 
         assert one["measures"]["cakes"]["better"] == "high" and one["measures"]["oven"]["column"] == "timing"
         assert one["workload"]["forked"] == 1, "it was forked from a process that had loaded what it declares"
     ask(own, "run", "my_suite.toml", "--seeds", "2")
-    pytest.importorskip("scipy")
+    for library in ("scipy", "matplotlib", "jinja2", "polars"):
+        pytest.importorskip(library)
     shown = ask(own, "report", "latest", "--table", "my_table:cakes").stdout
     assert "sum" in shown and "7.0" in shown
     wrong = ask(own, "report", "latest", "--table", "my_table:pies")
@@ -172,7 +173,7 @@ hosts = 2
 [[impair]]
 profile = "loss_10"
 [workload]
-name = "noop"
+name = "my_main"
 options = {{ seconds = {seconds} }}
 [[beside]]
 role = "noise"
@@ -187,14 +188,36 @@ foreground = {foreground}
 packets = 4000
 """
 WEB = """
-import os, socket, time
+import os, signal, socket, time
 from lossbench import Door
 door = Door.from_environment()
 assert os.environ["LOSSBENCH_ROLE"] == "web" and door.options == {}
 assert socket.gethostname() == f"h{door.rank}" and door.world_size == 2
+def last_words(*_):
+    door.record("summary", total=42)
+    raise SystemExit(0)
+signal.signal(signal.SIGTERM, last_words)
+door.samples("lat", [1.0, 2.0], unit="s", together=False)
+taken = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+taken.bind((door.addresses[door.rank], door.port))
 door.ready()
 time.sleep(0.5)
-door.record("summary", served=10 + door.rank)
+door.record("summary", served=10 + door.rank, p99_ms=7.0, units={"served": "1/s"})
+if os.environ.get("STAY"):
+    time.sleep(900)
+"""
+
+
+MAIN = """
+import socket, time
+from lossbench import Door
+door = Door.from_environment()
+taken = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+taken.bind((door.addresses[door.rank], door.port))
+door.samples("lat", [5.0, 6.0])
+door.ready()
+door.record("summary", role="owner", accuracy=0.9)
+time.sleep(door.options["seconds"])
 """
 
 
@@ -203,10 +226,18 @@ def test_programs_beside_the_workload_have_roles_and_the_foreground_ends_the_run
     own: Path, foreground: str, seconds: float
 ) -> None:
     (own / "my_web.py").write_text(WEB)
+    (own / "my_main.py").write_text(MAIN)
     (own / "beside.toml").write_text(BESIDE.format(foreground=foreground, seconds=seconds))
     one = one_run(own, "beside.toml")
     assert one["columns"]["outcome"] == "valid", one["reasons"]
-    assert one["workload"]["web.served"] == 10.5
+    assert one["workload"]["web.served"] == 10.5 and one["units"] == {"web.served": "1/s"}
+    assert one["workload"]["accuracy"] == 0.9, "a field of the workload's own that is called role changes nothing"
+    assert any("others send beside it" in text for text in one["not_judged"])
+    samples = sorted(path.name for path in Path(own, one["dir"], "samples").glob("*.f64"))
+    assert samples == [f"{name}.rank-{rank}.f64" for name in ("lat", "web.lat") for rank in (0, 1)]
+    plan = json.loads(Path(own, one["dir"]).parent.joinpath("suite.json").read_text())
+    files = {Path(name).name for program in plan["sessions"][0]["programs"] for name in program["files"]}
+    assert {"my_web.py", "my_main.py"} <= files, "what ran is recorded"
     assert one["duration_s"] < 60
     logs = sorted(path.name for path in Path(own, one["dir"], "logs").iterdir())
     assert logs == ["noise-0.log", "rank-0.log", "rank-1.log", "web-0.log", "web-1.log"]
@@ -215,9 +246,42 @@ def test_programs_beside_the_workload_have_roles_and_the_foreground_ends_the_run
 
 def test_a_program_beside_that_dies_is_named(own: Path) -> None:
     (own / "my_web.py").write_text("raise SystemExit('out of flour')")
+    (own / "my_main.py").write_text(MAIN)
     (own / "beside.toml").write_text(BESIDE.format(foreground="false", seconds=5))
     one = one_run(own, "beside.toml")
     assert one["columns"]["outcome"] == "failed"
     said = " ".join(one["reasons"]["outcome"])
     assert "web " in said and "out of flour" in said
     assert left_behind() == []
+
+
+def test_what_a_program_says_when_it_is_told_to_end_is_heard(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAY", "1")
+    (own / "my_web.py").write_text(WEB)
+    (own / "my_main.py").write_text(MAIN)
+    (own / "beside.toml").write_text(BESIDE.format(foreground="false", seconds=1.5))
+    one = one_run(own, "beside.toml")
+    assert one["columns"]["outcome"] == "valid" and one["workload"]["web.total"] == 42
+
+
+def test_a_simulation_has_no_place_for_programs_beside_it(own: Path) -> None:
+    (own / "beside.toml").write_text(BESIDE.format(foreground="false", seconds=1).replace("my_main", "training"))
+    done = ask(
+        own,
+        "run",
+        "beside.toml",
+        "--backend",
+        "simulated",
+        "--set",
+        "workload.ranks_per_process=0",
+        "--set",
+        "workload.options={}",
+    )
+    assert done.returncode == 4 and "no hosts for programs beside it; use --backend auto" in done.stderr
+
+
+def test_a_mistake_in_a_users_file_is_one_line(own: Path) -> None:
+    (own / "bad.py").write_text("def x(:")
+    for arguments in (["run", "proof", "--backend", "bad:KIND"], ["run", "proof", "--backend", "no_such:KIND"]):
+        done = ask(own, *arguments)
+        assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1, done.stderr

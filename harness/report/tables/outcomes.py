@@ -18,7 +18,7 @@ from lossbench.results.measures import FEW, short
 
 def results(found: Gathered) -> Table | None:
     suite, groups, bootstrap = found.suite, found.groups, found.bootstrap
-    names = shown_of(groups)
+    names = shown_of(groups, words=True)
     if not names:
         return None
     best = {name: _best(groups, name) for name in names}
@@ -33,6 +33,8 @@ def results(found: Gathered) -> Table | None:
 
 
 def _cell(group: Group, name: str, *, best: bool, bootstrap: bool) -> Cell:
+    if name in group.words and name not in group.values:
+        return Cell("\n".join(dict.fromkeys(group.words[name])))
     sound, void = group.sound(name), group.void(name)
     if not sound:
         return _void_cell(void)

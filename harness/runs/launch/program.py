@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -15,10 +17,12 @@ from lossbench.errors import RunError, UsageError
 from lossbench.net.host import rootless
 from lossbench.net.host.place import Place
 from lossbench.processes import Running, module_command, module_environment
+from lossbench.runs.launch.module import OURS
 from lossbench.spec import about
-from lossbench.spec.experiment import Program
+from lossbench.spec.experiment import Experiment, Program
 
 LOG_LINES_SHOWN = 8
+RUNNER = "lossbench.runs.launch.module"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +82,7 @@ def command_of(program: Program) -> list[str]:
     about.find(program.name)
     if about.is_ours(program.name):
         return module_command(about.module_of(program.name))
-    return module_command("lossbench.runs.launch.module", program.name)
+    return module_command(RUNNER, program.name)
 
 
 def _present(command: list[str]) -> list[str]:
@@ -96,19 +100,35 @@ def command_of_user(command: list[str]) -> list[str]:
     return [sys.executable if first == "python" else first, *rest]
 
 
+def own_programs(experiments: Sequence[Experiment]) -> list[list[str]]:
+    """What of the user's own runs in them, as commands: programs, modules, and what is named as module:name."""
+    out: dict[tuple[str, ...], None] = {}
+    for one in experiments:
+        programs = (one.workload, *one.beside)
+        out |= {tuple(command_of_user(list(p.command))): None for p in programs if p.command}
+        names = [p.name for p in programs if not p.command and not about.is_ours(p.name)]
+        said = json.dumps([one.backend, *(dict(p.options) for p in programs)])
+        names += re.findall(r'"([A-Za-z_][\w.]*):[A-Za-z_]\w*"', said)
+        for name in names:
+            with suppress(UsageError):  # a word with a colon that is no module
+                out[sys.executable, str(about.find(name))] = None
+    return [list(command) for command in out]
+
+
 def prepare(programs: Sequence[Program]) -> None:
     """Workloads that can say beforehand what is wrong, and fetch what hosts without a way outside can't."""
-    ours = [one for one in programs if not one.command]
-    modules = {one.name: about.about(one.name) for one in ours}
-    if any("simulated" in one.options for one in ours if modules[one.name].simulates):
+    named = [one for one in programs if not one.command]
+    modules = {one.name: about.about(one.name) for one in named}
+    if any("simulated" in one.options for one in named if modules[one.name].simulates):
         raise UsageError("workload.options.simulated is the harness's own", next_step="use --backend simulated")
     for name, known in modules.items():
         if not known.prepare:
             continue
-        options = [dict(one.options) for one in ours if one.name == name]
+        options = [dict(one.options) for one in named if one.name == name]
         distinct = list({json.dumps(one, sort_keys=True): one for one in options}.values())
+        ours = known.prepare.startswith(OURS)
         status, said = rootless.run_outside(
-            module_command("lossbench.runs.launch.module", known.prepare),
+            module_command(known.prepare) if ours else module_command(RUNNER, known.prepare),
             text=json.dumps(distinct),
             environment=module_environment(os.environ),
         )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lossbench.contract import DATA_PORT
 from lossbench.errors import RunError
 from lossbench.net.host.enter import hosts_file
 from lossbench.net.host.place import Place
@@ -74,7 +75,7 @@ class Ranks:
 
     def start(self) -> None:
         for number, program in enumerate(self.experiment.beside, start=1):
-            self._start_beside(program, MASTER_PORT + number)
+            self._start_beside(program, number)
         self._start_workload()
 
     def _start_workload(self) -> None:
@@ -102,7 +103,7 @@ class Ranks:
                 for host in crew
             ]
 
-    def _start_beside(self, program: Beside, port: int) -> None:
+    def _start_beside(self, program: Beside, number_of_role: int) -> None:
         """Ranks of its own, among the hosts that it runs on."""
         topology = self.experiment.topology
         hosts = topology.all_hosts() if program.hosts == "all" else tuple(topology.host(name) for name in program.hosts)
@@ -116,7 +117,8 @@ class Ranks:
                 "WORLD_SIZE": str(len(hosts)),
                 "LOSSBENCH_RANKS_HERE": str(len(hosts)),
                 "MASTER_ADDR": hosts[0].control_ipv4,
-                "MASTER_PORT": str(port),
+                "MASTER_PORT": str(MASTER_PORT + number_of_role),
+                "LOSSBENCH_PORT": str(DATA_PORT + number_of_role),
                 "LOSSBENCH_ROLE": program.role,
                 "LOSSBENCH_ADDRESSES": ",".join(one.address(topology.family) for one in hosts),
                 "LOSSBENCH_SPEC": str(self.folder / f"options-{program.role}.json"),
@@ -172,8 +174,8 @@ class Ranks:
         """Every rank waits for one byte of the FIFO: all are let through at once, and none can come too late for it."""
         os.write(self._gate, b"g" * len(self.members))
 
-    def read(self) -> list[dict[str, Any]]:
-        """New records of all ranks, whole lines only."""
+    def read(self) -> list[tuple[str, dict[str, Any]]]:
+        """New records of all ranks, whole lines only; each with the role of who said it (empty: the workload)."""
         out = []
         for rank in self.members:
             try:
@@ -192,7 +194,7 @@ class Ranks:
                     continue
                 if isinstance(record, dict):
                     rank.ready = rank.ready or record.get("kind") == "ready"
-                    out.append({**record, "rank": rank.number, **({"role": rank.role} if rank.role else {})})
+                    out.append((rank.role, {**record, "rank": rank.number}))
         return out
 
     def not_ready(self) -> list[str]:
@@ -233,14 +235,18 @@ class Ranks:
             out += "".join(f"\n  > {line}" for line in stack[:STACK_LINES_SHOWN])
         return out
 
-    def end(self) -> None:
-        """By process group, politely first; every child is reaped, last of all."""
+    def stop(self) -> None:
+        """By process group, politely first; what they say at their end can still be read."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             for rank in self.members:
                 rank.process.signal(number)
             deadline = time.monotonic() + GRACE_S
             while any(rank.process.poll() is None for rank in self.members) and time.monotonic() < deadline:
                 time.sleep(0.01)
+
+    def end(self) -> None:
+        """Every child is stopped, and reaped last of all."""
+        self.stop()
         for rank in self.members:
             rank.process.reap()
         self.members.clear()
