@@ -1,0 +1,103 @@
+"""Is this checkout slower than an earlier commit? Both in turns, in one run; medians and their ratio.
+
+python tests/bench/against.py COMMIT [--rounds 9] [help doctor proof quickstart collectives]
+
+The earlier one is cloned beside and run with this environment's packages, each with a /run of its own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SHORT = ["--set", "probe.packets=20000"]
+WHAT = {
+    "help": ["--help"],
+    "doctor": ["doctor", "--json"],
+    "proof": ["run", "proof", "--set", "workload.options.seconds=0.5", "--json"],
+    "quickstart": [
+        "run",
+        "quickstart",
+        "--set",
+        "workload.options.strategy=bounded_drift",
+        "--set",
+        "impair.0.profile=loss_10",
+        "--set",
+        "workload.options.steps=150",
+        *SHORT,
+        "--json",
+    ],
+    "collectives": [
+        "run",
+        "collectives",
+        "--set",
+        "topology.mtu=1500",
+        "--set",
+        "impair.0.profile=loss_1",
+        "--set",
+        "workload.options.mb=16",
+        "--set",
+        'workload.options.contenders=["lossy"]',
+        *SHORT,
+        "--json",
+    ],
+}
+NUMBER = {"quickstart": "ms_step", "collectives": "p50_ms"}  # of the run's own table, beside the time of the command
+
+
+def timed(tree: Path, what: str, out: str) -> tuple[float, float | None]:
+    package, main = tree / ".package", "lossbench.cli.main"
+    if not package.exists():
+        package, main = tree, "harness.cli.main"
+    arguments = WHAT[what] + (["--out", out] if "run" in WHAT[what] else [])
+    shell = 'mount -t tmpfs tmpfs /run; cd "$1"; shift; exec "$@"'
+    command = ["unshare", "-m", "--propagation", "private", "sh", "-c", shell, "sh", str(tree), sys.executable, "-m"]
+    begun = time.perf_counter()
+    done = subprocess.run(
+        [*command, main, *arguments],
+        env={**os.environ, "PYTHONPATH": str(package)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    seconds = time.perf_counter() - begun
+    if what not in NUMBER:
+        return seconds, None
+    (row,) = json.loads(done.stdout)["summary"][0]["rows"]
+    return seconds, float(row[NUMBER[what]])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("commit")
+    parser.add_argument("what", nargs="*", choices=[*WHAT, []], default=list(WHAT))
+    parser.add_argument("--rounds", type=int, default=9)
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        before = Path(folder) / "before"
+        subprocess.run(["git", "clone", "-q", str(ROOT), str(before)], check=True)
+        subprocess.run(["git", "checkout", "-q", asked.commit], cwd=before, check=True)
+        for what in asked.what:
+            found: dict[str, list[tuple[float, float | None]]] = {"before": [], "now": []}
+            for number in range(asked.rounds + 1):
+                for name, tree in (
+                    (("before", before), ("now", ROOT)) if number % 2 else (("now", ROOT), ("before", before))
+                ):
+                    one = timed(tree, what, f"{folder}/{name}-{what}")
+                    if number:  # the first one warms up
+                        found[name].append(one)
+            for part, label in ((0, "s, the command"), (1, NUMBER.get(what, ""))):
+                if label and found["now"][0][part] is not None:
+                    old, new = (statistics.median(float(one[part] or 0) for one in found[n]) for n in ("before", "now"))
+                    print(f"{what}: {label}: {old:.4g} before, {new:.4g} now: {new / old:.3f} x", flush=True)
+
+
+if __name__ == "__main__":
+    main()
