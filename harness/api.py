@@ -16,19 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lossbench.errors import UsageError
-from lossbench.results import index, machine
-from lossbench.results.index import Suite
-from lossbench.results.models import RunSummary, SuitePlan, SuiteSummary
-from lossbench.results.naming import key_of
-from lossbench.spec import points
-from lossbench.spec.experiment import Experiment
-from lossbench.spec.profile import Profile
 
 if TYPE_CHECKING:  # each function loads what it needs: results can be read where there is no kernel to speak of
+    from pydantic import BaseModel
+
     from lossbench.net.kernel import Kernel
     from lossbench.report.compare import Line
     from lossbench.report.groups import Group
     from lossbench.results.folders import SuiteFolder
+    from lossbench.results.index import Suite
     from lossbench.runs.suite import Planned, SuiteResult
 
 RUNS = Path("results/runs")
@@ -65,6 +61,7 @@ def _planned(
 ) -> tuple[SuiteFolder | None, str, list[Planned]]:
     """(the folder to go on with, the run's id, all runs)."""
     from lossbench.runs import suite as suites
+    from lossbench.spec import points
 
     if suite not in points.suite_names() and Path(suite).is_dir():
         if not resume:
@@ -81,6 +78,8 @@ def _planned(
 
 def load(*which: str, where: Path | str = RUNS) -> list[Suite]:
     """Results: by folder, id, suite name (its latest), commit, or `latest`; without any, all."""
+    from lossbench.results import index
+
     found, problems = index.pick(list(which), Path(where)) if which else index.scan(Path(where))
     for text in problems:
         warnings.warn(text, stacklevel=2)
@@ -102,6 +101,8 @@ def replay(
     old: Suite, lines: list[Group], *, out: Path | None = None, progress: Callable[..., None] = _silent
 ) -> Suite:
     """Every seed that was planned for the point of these lines, run again under new numbers."""
+    from lossbench.results import index
+    from lossbench.results.naming import key_of
     from lossbench.runs import suite as suites
 
     planned = [one for one in suites.planned(old.plan, old.folder) if key_of(one.chosen) == key_of(lines[0].point)]
@@ -118,6 +119,7 @@ def replay(
 def lines_of_point(suite: Suite, wanted: str, *, number: int | None = None) -> list[Group]:
     """All lines of the table that the runs of one point made: by a line's name or a part of it, or a run's number."""
     from lossbench.report.groups import groups_of
+    from lossbench.results.naming import key_of
 
     groups = groups_of(suite, with_simulated=True)
     if number is not None:
@@ -138,6 +140,7 @@ def doctor() -> dict[str, Any]:
     from lossbench.net.host import rootless
     from lossbench.net.impair import registry
     from lossbench.net.kernel import Kernel, user_namespaces
+    from lossbench.results import machine
 
     allowed, entered = user_namespaces(), ""
     if rootless.needed():
@@ -195,28 +198,29 @@ def _advice(kernel: Kernel, able: dict[str, str | None], allowed: str | None, fa
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-def _experiment() -> dict[str, Any]:
+KINDS = ("profile", "experiment", "suite", "run", "result")
+
+
+def schema(kind: str) -> dict[str, Any]:
+    """Of what users write (profile, experiment) and of what runs leave (suite, run, result)."""
+    from lossbench.results.models import RunSummary, SuitePlan, SuiteSummary
+    from lossbench.spec.experiment import Experiment
+    from lossbench.spec.profile import Profile
+    from lossbench.spec.reference import described
+
+    of_kind: tuple[type[BaseModel], ...] = (Profile, Experiment, SuitePlan, RunSummary, SuiteSummary)
+    models = dict(zip(KINDS, of_kind, strict=True))
+    found = described(models[kind])
+    return {"$schema": DIALECT, "title": f"lossbench {kind}", **(_as_written(found) if kind == "experiment" else found)}
+
+
+def _as_written(out: dict[str, Any]) -> dict[str, Any]:
     """As a file is written: profiles also by name or path, the name from the file, a sweep, a full form."""
-    out = Experiment.model_json_schema()
     out["required"] = [name for name in out.get("required", []) if name != "name"]
-    dotted = {"type": "object", "description": "Dotted keys, for example impair.0.profile."}
-    out["properties"]["full"] = {**dotted, "title": "Full", "description": "Changes for --full, and its own sweep."}
+    dotted = {"type": "object", "title": "Full", "description": "Changes for --full, and its own sweep."}
+    out["properties"]["full"] = dotted
     entry = out["$defs"]["Impair"]["properties"]
     named = {"type": "string", "description": "A profile that comes along, or the path of a TOML file."}
     about = entry["profile"].pop("description", "")
     entry["profile"] = {"description": about, "anyOf": [named, entry["profile"]]}
     return out
-
-
-SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
-    "profile": Profile.model_json_schema,
-    "experiment": _experiment,
-    "suite": SuitePlan.model_json_schema,
-    "run": RunSummary.model_json_schema,
-    "result": SuiteSummary.model_json_schema,
-}
-
-
-def schema(kind: str) -> dict[str, Any]:
-    """Of what users write (profile, experiment) and of what runs leave (suite, run, result)."""
-    return {"$schema": DIALECT, "title": f"lossbench {kind}", **SCHEMAS[kind]()}

@@ -19,10 +19,10 @@ def schema(
     from lossbench.errors import UsageError
 
     if not kind:
-        typer.echo("\n".join(api.SCHEMAS))
+        typer.echo("\n".join(api.KINDS))
         return
-    if kind not in api.SCHEMAS:
-        raise UsageError(f"no schema '{kind}'", next_step=f"known: {', '.join(api.SCHEMAS)}")
+    if kind not in api.KINDS:
+        raise UsageError(f"no schema '{kind}'", next_step=f"known: {', '.join(api.KINDS)}")
     if markdown:
         from lossbench.spec.reference import tables
 

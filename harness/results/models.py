@@ -19,7 +19,7 @@ Word: TypeAlias = Literal["valid", "unknown", "failed"]
 class Stored(BaseModel):
     """Later versions may add keys: what is not known is kept, what is needed is checked."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="allow", frozen=True)
 
 
 Model = TypeVar("Model", bound=Stored)

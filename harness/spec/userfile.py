@@ -16,7 +16,7 @@ from lossbench.errors import UsageError
 class Frozen(BaseModel):
     """Base of everything a user writes: unknown keys are errors, values don't change after reading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 MOST_SHOWN = 200

@@ -22,7 +22,7 @@ OPTIMIZERS = {
 
 
 class Settings(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     strategy: str = "bounded_drift"
     """By name, or one of your own: my_module:Mine."""
