@@ -1,0 +1,67 @@
+"""What every place offers: this machine's own stack, a namespace; a machine over SSH will be the third."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lossbench.net.host import namespaces
+from lossbench.net.host.place import Here, Namespace, Place
+
+pytestmark = pytest.mark.netns
+
+
+@pytest.fixture(params=["here", "namespace"])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    if request.param == "here":
+        yield Here("h0")
+        return
+    name = f"lb-place-{secrets.token_hex(4)}"
+    namespaces.create(name)
+    yield Namespace("h0", name)
+    namespaces.remove(name)
+
+
+def stack_of(path: str = "/proc/thread-self/ns/net") -> int:
+    return Path(path).stat().st_ino
+
+
+def test_a_thread_steps_in_and_comes_back(place: Place) -> None:
+    before = stack_of()
+    with place.inside():
+        inside = stack_of()
+    assert stack_of() == before
+    assert inside == (stack_of(place.where) if place.where else before)
+
+
+def test_netlink_sockets_and_files_belong_to_the_place(place: Place) -> None:
+    with place.netlink() as link:
+        names = {one.get_attr("IFLA_IFNAME") for one in link.get_links()}
+    listed = {line.split(":")[0].strip() for line in place.read("/proc/net/dev").splitlines()[2:]}
+    assert names == listed
+    with place.inside():
+        own = socket.if_nameindex()
+    assert names == {name for _, name in own}
+    with place.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+        assert one.getsockname()[1] == 0
+
+
+def test_a_program_runs_there_and_its_end_is_told(place: Place, tmp_path: Path) -> None:
+    code = "import os; print(os.stat('/proc/self/ns/net').st_ino); raise SystemExit(3)"
+    (tmp_path / "hosts").write_text("127.0.0.1 localhost\n")
+    with open(tmp_path / "log", "wb") as output:
+        running = place.start(
+            [sys.executable, "-c", code], environment={}, output=output, hosts_path=tmp_path / "hosts"
+        )
+    limit = time.monotonic() + 60
+    while running.poll() is None and time.monotonic() < limit:
+        time.sleep(0.01)
+    running.reap()
+    assert running.poll() == 3
+    assert int((tmp_path / "log").read_text()) == (stack_of(place.where) if place.where else stack_of())
