@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from lossbench.workloads.errors import DataError
 from lossbench.workloads.training.data import fetch
 from lossbench.workloads.training.data.batches import Batches
-from lossbench.workloads.training.data.fetch import DataError, File, Source, read
+from lossbench.workloads.training.data.fetch import File, Source, read
 from lossbench.workloads.training.data.sets import SETS, load
 from lossbench.workloads.training.tasks import spans
 

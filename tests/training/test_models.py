@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lossbench.workloads.training.models import MODELS, ModelError, build
+from lossbench.workloads.errors import ModelError
+from lossbench.workloads.training.models import MODELS, build
 from lossbench.workloads.training.models.llama import SHAPES, Llama, Shape, angles, rotated
 from lossbench.workloads.training.models.resnet import ResNet
 

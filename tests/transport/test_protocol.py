@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from lossbench.contract import HEADER_BYTES, Header
 from lossbench.workloads.collective import exchange, halves
 from lossbench.workloads.collective.reduce import Group, all_reduce
+from lossbench.workloads.errors import PolicyError, TransportError
 from lossbench.workloads.transport import meeting
-from lossbench.workloads.transport.endpoint import TransportError
 from lossbench.workloads.transport.native import native
 from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.packet.codec import CODECS
-from lossbench.workloads.transport.policy import Deadlines, Policy, PolicyError
+from lossbench.workloads.transport.policy import Deadlines, Policy
 from tests.shared import dissect_frame
 
 from .conftest import Make, make_ranks

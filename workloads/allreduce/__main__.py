@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import resource
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ import torch.distributed as dist
 
 from lossbench.contract import Door, derive_seed
 from lossbench.workloads.allreduce.contenders import CONTENDERS, TCP, Contender, Lossy, Quiet
+from lossbench.workloads.errors import OptionError
 from lossbench.workloads.transport.tuning import NotHereError
 
 SHOWN = ["contender", "n", "p50_ms", "p99_ms", "max_ms", "gbit_s", "arrived_1", "arrived_2", "vs_tcp"]  # 80 columns
@@ -55,7 +57,7 @@ class Bench:
         names = list(options.get("contenders", CONTENDERS))
         unknown = [name for name in names if name not in CONTENDERS]
         if unknown:
-            raise SystemExit(f"no contender '{unknown[0]}': known are {', '.join(CONTENDERS)}")
+            raise OptionError(f"no contender '{unknown[0]}': known are {', '.join(CONTENDERS)}")
         self.store = dist.TCPStore(
             os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), door.world_size, door.rank == 0
         )
@@ -214,4 +216,7 @@ def cpu_seconds() -> float:
 
 
 if __name__ == "__main__":
-    Bench(Door.from_environment()).run()
+    try:
+        Bench(Door.from_environment()).run()
+    except OptionError as error:
+        sys.exit(f"lossbench allreduce: {error}")

@@ -3,7 +3,7 @@
 import lossbench.workloads.collective
 torch.distributed.init_process_group("lossy")
 
-May import: workloads.transport."""
+May import: workloads.transport, workloads.errors."""
 
 from lossbench.workloads.collective.group import LossyGroup, register
 from lossbench.workloads.transport.policy import Policy

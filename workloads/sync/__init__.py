@@ -5,7 +5,7 @@ from lossbench import sync
 dist.init_process_group("lossy")
 strategy = sync.make("bounded_drift", optimizer)      # then strategy.step() instead of optimizer.step()
 
-May import: workloads.collective, workloads.transport."""
+May import: workloads.collective, workloads.transport, workloads.errors."""
 
 from __future__ import annotations
 

@@ -15,20 +15,13 @@ from typing import Any
 import torch
 
 from lossbench.contract import Door, ready_together
+from lossbench.workloads.errors import TrainingError, WorkloadError
 from lossbench.workloads.training import checkpoint
 from lossbench.workloads.training.build import Built, built
-from lossbench.workloads.training.data.fetch import DataError
 from lossbench.workloads.training.evaluate import judge_all
 from lossbench.workloads.training.measure import gradient_bias
-from lossbench.workloads.training.models import ModelError
 from lossbench.workloads.training.report import result_row
 from lossbench.workloads.training.settings import read
-from lossbench.workloads.transport.patience import TransportError
-from lossbench.workloads.transport.policy import PolicyError
-
-
-class TrainingError(Exception):
-    """The training itself went wrong."""
 
 
 class Trainer:
@@ -157,7 +150,7 @@ def main() -> None:
     doors = Door.seats_from_environment()
     try:
         Trainer(doors).run()
-    except (TrainingError, DataError, ModelError, checkpoint.CheckpointError, TransportError, PolicyError) as error:
+    except WorkloadError as error:
         with suppress(OSError):  # a full disk may be why
             doors[0].record("error", message=str(error))
         sys.exit(f"lossbench training: {error}")

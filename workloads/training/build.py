@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from lossbench.contract import Door, derive_seed
 from lossbench.workloads import sync
+from lossbench.workloads.errors import OptionError
 from lossbench.workloads.sync.base import Channel
 from lossbench.workloads.sync.channels.genuine import Genuine
 from lossbench.workloads.sync.channels.simulated import Medium, Rule, Simulated
@@ -66,7 +67,7 @@ def choose_device(settings: Settings) -> torch.device:
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
     if wanted == "cuda" and not torch.cuda.is_available():
-        raise SystemExit("workload.options.device: this machine has no GPU that torch can use; say device = cpu")
+        raise OptionError("workload.options.device: this machine has no GPU that torch can use; say device = cpu")
     if wanted == "cpu":
         return torch.device("cpu")
     return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
@@ -75,7 +76,7 @@ def choose_device(settings: Settings) -> torch.device:
 def built(settings: Settings, doors: list[Door]) -> Built:
     if sync.find(settings.strategy).lone and (len(doors) > 1 or settings.simulated is not None):
         step = "one process per rank and a real network: workload.ranks_per_process = 1"
-        raise SystemExit(f"strategy {settings.strategy} needs {step}")
+        raise OptionError(f"strategy {settings.strategy} needs {step}")
     device = choose_device(settings)
     set_threads(len(doors))
     ranks, first = [door.rank for door in doors], doors[0]
@@ -163,7 +164,7 @@ def _links(settings: Settings, crew: Crew) -> tuple[list[Channel], list[Control]
     crew.barriers += [local.barrier] if local else []
     if settings.simulated is not None:
         if not all_here:
-            raise SystemExit(
+            raise OptionError(
                 "simulated loss needs all ranks in one process: workload.ranks_per_process = topology.hosts"
             )
         layers = [[Rule(**rule) for rule in rules] for rules in settings.simulated]

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from lossbench.workloads.errors import CheckpointError
 from lossbench.workloads.training.seat import Seat
 
 KEPT = 2
@@ -27,10 +28,6 @@ FREE = (
     "drift_every",
     "bias_every",
 )
-
-
-class CheckpointError(Exception):
-    """One line that says what to do."""
 
 
 def fingerprint(options: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from lossbench.workloads.errors import OptionError
 from lossbench.workloads.sync.base import Strategy
 from lossbench.workloads.training.data.batches import Batch
 
@@ -136,9 +137,9 @@ def choose(wanted: str, *, device: torch.device, ranks: int, model: torch.nn.Mod
             stacks = ranks > 1 and not odd and getattr(model, "stackable", True)
             wanted = "graph" if device.type == "cuda" else "vmap" if stacks else "loop"
     if wrapped and wanted != "loop":
-        raise SystemExit("strategy ddp needs engine = loop: it averages gradients while autograd makes them")
+        raise OptionError("strategy ddp needs engine = loop: it averages gradients while autograd makes them")
     if wanted == "vmap" and odd:
-        raise SystemExit("engine vmap can't stack BatchNorm or LSTM layers: use loop or graph")
+        raise OptionError("engine vmap can't stack BatchNorm or LSTM layers: use loop or graph")
     if wanted == "graph" and device.type != "cuda":
-        raise SystemExit("engine graph needs a GPU: use loop or vmap")
+        raise OptionError("engine graph needs a GPU: use loop or vmap")
     return {"loop": Engine, "vmap": Stacked, "graph": Graphed}[wanted]

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from lossbench.workloads.training.data.fetch import DataError
+from lossbench.workloads.errors import OptionError, WorkloadError
 from lossbench.workloads.training.data.sets import DataSet, load
-from lossbench.workloads.training.models import ModelError, build
+from lossbench.workloads.training.models import build
 from lossbench.workloads.training.settings import Settings, read
-from lossbench.workloads.transport.policy import Policy, PolicyError
+from lossbench.workloads.transport.policy import Policy
 
 
 def check(every: list[dict[str, Any]]) -> None:
@@ -33,24 +33,24 @@ def check(every: list[dict[str, Any]]) -> None:
             model = build(settings.model, kind=loaded[key].kind, about=loaded[key].about)
         context = getattr(getattr(model, "shape", None), "context", settings.window)
         if settings.window > context:
-            raise SystemExit(f"workload.options.window: {settings.model} looks back {context} bytes at most")
+            raise OptionError(f"workload.options.window: {settings.model} looks back {context} bytes at most")
 
 
 def check_alone(settings: Settings) -> None:
     """What can be said without any data."""
     if settings.trusted == "nccl" and not torch.cuda.is_available():
-        raise SystemExit("workload.options.trusted: nccl needs a GPU; say gloo")
+        raise OptionError("workload.options.trusted: nccl needs a GPU; say gloo")
     try:
         settings.make_optimizer([torch.nn.Parameter(torch.empty(2, 2, device="meta"))])
     except (TypeError, ValueError) as error:
-        raise SystemExit(f"workload.options.optimizer_options: {error}") from None
+        raise OptionError(f"workload.options.optimizer_options: {error}") from None
 
 
 def main() -> None:
     """The reason goes to standard output; a download's progress bar has the other one."""
     try:
         check(json.load(sys.stdin))
-    except (DataError, ModelError, PolicyError, SystemExit) as error:
+    except WorkloadError as error:
         print(error)
         sys.exit(2)
 

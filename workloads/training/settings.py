@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from lossbench.contract import by_path
 from lossbench.workloads import sync
+from lossbench.workloads.errors import OptionError
 
 OPTIMIZERS = {
     "sgd": torch.optim.SGD,
@@ -109,12 +110,12 @@ def read(options: Any) -> Settings:
             for path in settings.coding:
                 by_path(path)
         except ValueError as error:
-            raise SystemExit(f"workload.options.strategy: {error}") from None
+            raise OptionError(f"workload.options.strategy: {error}") from None
         if settings.resume and not settings.checkpoint_dir:
-            raise SystemExit("workload.options.resume: give checkpoint_dir, the folder to resume from")
+            raise OptionError("workload.options.resume: give checkpoint_dir, the folder to resume from")
         return settings
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         known = f"; known are {', '.join(Settings.model_fields)}" if first["type"] == "extra_forbidden" else ""
-        raise SystemExit(f"workload.options.{where}: {first['msg']}{known}") from None
+        raise OptionError(f"workload.options.{where}: {first['msg']}{known}") from None

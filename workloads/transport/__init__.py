@@ -2,4 +2,4 @@
 
 Knows numpy and sockets, nothing of torch. Read endpoint.py first.
 
-May import nothing of workloads."""
+May import: workloads.errors."""

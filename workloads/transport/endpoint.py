@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from lossbench.workloads.errors import TransportError
 from lossbench.workloads.transport import patience
 from lossbench.workloads.transport.counters import Counters
 from lossbench.workloads.transport.flow import Outgoing
@@ -25,7 +26,6 @@ from lossbench.workloads.transport.mailbox import Mailbox
 from lossbench.workloads.transport.native import native
 from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.packet.layout import Buffers
-from lossbench.workloads.transport.patience import TransportError
 from lossbench.workloads.transport.policy import Deadlines, Membership
 from lossbench.workloads.transport.pump.pump import make
 from lossbench.workloads.transport.pump.sender import Sender

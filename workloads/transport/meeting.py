@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lossbench.contract import DATA_PORT, derive_seed
+from lossbench.workloads.errors import TransportError
 from lossbench.workloads.transport.endpoint import Endpoint
-from lossbench.workloads.transport.patience import TransportError
 from lossbench.workloads.transport.policy import Membership, Policy
 from lossbench.workloads.transport.udp.link import LARGEST_DATAGRAM, Address, Link
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from lossbench.workloads.errors import TransportError
 from lossbench.workloads.transport.half import Half
 
 LONGEST_S = 0.05
@@ -19,10 +20,6 @@ class Answers:
     def took(self, peer: int, seconds: float | None) -> None:
         if seconds is not None:
             self.seconds[peer] += FRESH * (min(seconds, LONGEST_S) - self.seconds[peer])
-
-
-class TransportError(RuntimeError):
-    """A collective can't be finished; one sentence that names the peers."""
 
 
 def check(half: Half, *, rank: int, heard: dict[int, float], timeout_s: float, now: float) -> None:

@@ -9,12 +9,10 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from lossbench.workloads.errors import PolicyError
+
 NORMALISERS = ("count", "world", "expected")
 MISSING = ("own", "zero")
-
-
-class PolicyError(ValueError):
-    """A policy that makes no sense; the message names the allowed values."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from lossbench.contract import derive_seed
-from lossbench.workloads.training.data.fetch import DataError
+from lossbench.workloads.errors import DataError
 from lossbench.workloads.training.data.sets import DataSet
 
 Batch = tuple[torch.Tensor, ...]

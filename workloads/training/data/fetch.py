@@ -17,13 +17,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from lossbench.workloads.errors import DataError
+
 BROWSER = {"User-Agent": "Mozilla/5.0 (lossbench)"}  # one of the mirrors refuses Python's own name
 CHUNK = 1 << 18
 PATIENCE_S = 30
-
-
-class DataError(Exception):
-    """Missing or damaged data; one line that says what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)

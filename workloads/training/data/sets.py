@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from lossbench.workloads.training.data.fetch import DataError, File, Source, data_folder, read
+from lossbench.workloads.errors import DataError
+from lossbench.workloads.training.data.fetch import File, Source, data_folder, read
 
 EMBEDDED = Path(__file__).resolve().parent / "embedded"
 PAD, UNKNOWN = 0, 1

@@ -8,14 +8,11 @@ from typing import Any
 
 from torch import nn
 
+from lossbench.workloads.errors import ModelError
 from lossbench.workloads.training.models.llama import SHAPES, Llama
 from lossbench.workloads.training.models.resnet import ResNet
 from lossbench.workloads.training.models.small import Mlp, Walk
 from lossbench.workloads.training.models.tagger import Tagger
-
-
-class ModelError(ValueError):
-    """No such model, or not for this data."""
 
 
 def _mlp(about: Mapping[str, Any]) -> nn.Module:

@@ -1,0 +1,45 @@
+"""What can go wrong in a workload, as one tree; each message is one line that says what to do.
+
+WorkloadError
+  OptionError       an option that can't be, or not here
+  DataError         missing or damaged data
+  ModelError        no such model, or not for this data
+  CheckpointError   can't be written, read, or gone on from
+  TrainingError     the training itself
+  PolicyError       a setting of the transport that makes no sense
+  TransportError    a collective that can't be finished; names the peers
+"""
+
+from __future__ import annotations
+
+
+class WorkloadError(Exception):
+    """A mistake or a limit that the user can act on."""
+
+
+class OptionError(WorkloadError):
+    pass
+
+
+class DataError(WorkloadError):
+    pass
+
+
+class ModelError(WorkloadError, ValueError):
+    pass
+
+
+class CheckpointError(WorkloadError):
+    pass
+
+
+class TrainingError(WorkloadError):
+    pass
+
+
+class PolicyError(WorkloadError, ValueError):
+    pass
+
+
+class TransportError(WorkloadError, RuntimeError):
+    pass
