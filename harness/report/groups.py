@@ -126,8 +126,7 @@ def _add(group: Group, run: Run, row: dict[str, Any], shown: list[str], *, with_
 
 
 def shown_of(groups: Iterable[Group], *, words: bool = False) -> list[str]:
-    """Measures that a table shows, in the order of the first group that has them; and what else, with `words`."""
-    out: dict[str, None] = {}
-    for group in groups:
-        out |= dict.fromkeys(name for name in group.shown if name in group.values or (words and name in group.words))
-    return list(out)
+    """Measures that a table shows, in the order that the workload gives them; and what else, with `words`."""
+    some = list(groups)
+    names = dict.fromkeys(name for group in some for name in group.shown)
+    return [name for name in names if any(name in g.values or (words and name in g.words) for g in some)]
