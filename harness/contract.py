@@ -160,8 +160,8 @@ def by_path(path: str) -> Any:
 #   LOSSBENCH_SPEC              JSON file: the workload's options
 #   LOSSBENCH_RECORDS           file this rank appends its JSON lines to
 #   LOSSBENCH_GO                FIFO: one byte of it for each rank, once every rank is ready
-#   LOSSBENCH_SEATS             JSON file, where this process hosts several ranks: [{"rank", "records", "namespace"},
-# ...]
+#   LOSSBENCH_SEATS             JSON file, where this process hosts several ranks: a list of
+#                               {"rank", "records", "namespace"}
 
 # --- JSON lines out ------------------------------------------------------------------------------------------------
 # Kinds the harness interprets; any other kind is stored as it is.
@@ -170,8 +170,8 @@ def by_path(path: str) -> Any:
 #            nothing else was sent on the data link, so that every missing datagram must be a counted drop
 #   summary  final numbers of this rank          error    `message`: shown to the user
 #   row      one line of the run's result table: any names and values. `shown`: the names a terminal shows, the first of
-#            them says what the line is about; `note` is printed below the table; `path` = "unknown" voids the line Any
-# record may declare units: {"wall_s": "s", "served": "1/s", "ms_in_name_only": ""}. A number whose unit is a time or a
+#            them says what the line is about; `note` is printed below the table; `path` = "unknown" voids the line
+# Any record may declare units: {"wall_s": "s", "served": "1/s", "ms_in_name_only": ""}. A number whose unit is a time or a
 # rate is believed only where the machine was quiet enough; one without a unit is taken for a time if its name says so.
 
 

@@ -12,8 +12,7 @@ from lossbench.workloads.sync.vectors.flat import Flat
 from lossbench.workloads.transport.packet.layout import even
 
 # Their update of an element depends on that element alone: they may be cut anywhere. Whoever is not named here
-# (Adafactor,
-# LAMB, Muon, a user's own) sees whole tensors.
+# (Adafactor, LAMB, Muon, a user's own) sees whole tensors.
 ELEMENTWISE = ("SGD", "Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD")
 
 
