@@ -171,8 +171,9 @@ def by_path(path: str) -> Any:
 #   summary  final numbers of this rank          error    `message`: shown to the user
 #   row      one line of the run's result table: any names and values. `shown`: the names a terminal shows, the first of
 #            them says what the line is about; `note` is printed below the table; `path` = "unknown" voids the line
-# Any record may declare units: {"wall_s": "s", "served": "1/s", "ms_in_name_only": ""}. A number whose unit is a time or a
-# rate is believed only where the machine was quiet enough; one without a unit is taken for a time if its name says so.
+# Any record may declare units: {"wall_s": "s", "served": "1/s", "ms_in_name_only": ""}. A number whose unit is a time
+# or a rate is believed only where the machine was quiet enough; one without a unit is taken for a time if its name says
+# so.
 
 
 @dataclass(kw_only=True)

@@ -32,7 +32,8 @@ def exact_owner_limit(p: float) -> float:
 
 def predicted(p: float, moved: list[float]) -> float:
     """For any updates: `moved[k-1]` is how far the true values move in k steps, squared. Two workers are stale by S
-    and T steps, P(|S-T| = k) = 2 (1-p)^2 p^k / (1-p^2); what lies further back than was looked at counts as the last."""
+    and T steps, P(|S-T| = k) = 2 (1-p)^2 p^k / (1-p^2); what lies further back than was looked at counts as the
+    last."""
     weights = [2 * (1 - p) ** 2 * p**k / (1 - p * p) for k in range(1, len(moved) + 1)]
     rest = 2 * (1 - p) / (1 + p) * p ** (len(moved) + 1) / (1 - p)
     return sum(w * m for w, m in zip(weights, moved, strict=True)) + rest * (moved[-1] if moved else 0.0)
