@@ -225,7 +225,7 @@ def not_judged(experiment: Experiment, backend: str) -> tuple[str, ...]:
         "slots, ECN marks and a profile's own rate: read back only": any(
             p.slot or p.ecn or p.rate_mbit for p in profiles
         ),
-        "how many datagrams the workload itself sent: others send beside it": bool(experiment.beside),
+        "which packets were the workload's own: programs beside it send on the same links": bool(experiment.beside),
         "whether links reach their rate: only that none exceeds it": bool(rated),
     }
     return tuple(text for text, present in found.items() if present)

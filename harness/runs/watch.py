@@ -77,7 +77,7 @@ class Watch:
             interrupt.check()
             self._take(self.ranks.read())
             self.ranks.check_alive()
-            if self.ranks.ended_unready():
+            if self.ranks.ended_early() and self.ranks.not_ready():
                 raise RunError(
                     "a rank ended before it said ready (workload.barrier = false for programs that never do)"
                 )

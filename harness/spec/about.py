@@ -51,17 +51,20 @@ def called_now(name: str) -> str:
 def module_of(name: str) -> str:
     """What `python -m` runs: one of ours by its short name, or a user's own module."""
     name = called_now(name)
-    return f"lossbench.workloads.{name}" if _file(SHIPPED, name) is not None else name
+    return f"lossbench.workloads.{name}" if is_ours(name) else name
 
 
 def is_ours(name: str) -> bool:
-    return _file(SHIPPED, called_now(name)) is not None
+    """A single file is a workload if it says so in one beside it; others there are parts of workloads."""
+    found = _file(SHIPPED, called_now(name))
+    return found is not None and (found.parent != SHIPPED or found.with_suffix(".workload.toml").exists())
 
 
 def find(name: str) -> Path:
     """The file that a workload's name leads to: ours, or a module on the user's path or in the current folder."""
     name = called_now(name)
-    for folder in (SHIPPED, *(Path(part) for part in sys.path if part.startswith(os.sep)), Path.cwd()):
+    ours = [SHIPPED] if is_ours(name) else []
+    for folder in (*ours, *(Path(part) for part in sys.path if part.startswith(os.sep)), Path.cwd()):
         found = _file(folder, name)
         if found is not None:
             return found
@@ -71,7 +74,7 @@ def find(name: str) -> Path:
 
 
 def known() -> list[str]:
-    single = [path.stem for path in SHIPPED.glob("[a-z]*.py")]
+    single = [path.name.partition(".")[0] for path in SHIPPED.glob("*.workload.toml")]
     return sorted([*single, *(path.parent.name for path in SHIPPED.glob("*/__main__.py"))])
 
 

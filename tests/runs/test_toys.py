@@ -232,7 +232,7 @@ def test_programs_beside_the_workload_have_roles_and_the_foreground_ends_the_run
     assert one["columns"]["outcome"] == "valid", one["reasons"]
     assert one["workload"]["web.served"] == 10.5 and one["units"] == {"web.served": "1/s"}
     assert one["workload"]["accuracy"] == 0.9, "a field of the workload's own that is called role changes nothing"
-    assert any("others send beside it" in text for text in one["not_judged"])
+    assert any("programs beside it send on the same links" in text for text in one["not_judged"])
     samples = sorted(path.name for path in Path(own, one["dir"], "samples").glob("*.f64"))
     assert samples == [f"{name}.rank-{rank}.f64" for name in ("lat", "web.lat") for rank in (0, 1)]
     plan = json.loads(Path(own, one["dir"]).parent.joinpath("suite.json").read_text())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lossbench.errors import ExitCode, UsageError
-from lossbench.spec import placement, points, profile
+from lossbench.spec import about, placement, points, profile
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import Hook
 from lossbench.spec.userfile import check
@@ -233,3 +233,8 @@ def test_a_profile_can_be_written_in_place_and_needs_no_file_later() -> None:
 def test_every_shipped_suite_is_valid() -> None:
     for name in points.suite_names():
         assert points.points(points.find(name), settings=[])
+
+
+def test_only_workloads_are_known_as_workloads() -> None:
+    assert about.known() == ["allreduce", "chatter", "noop", "training"]
+    assert not about.is_ours("errors") and about.module_of("errors") == "errors"

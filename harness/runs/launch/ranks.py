@@ -201,8 +201,9 @@ class Ranks:
         """Of those that are waited for."""
         return [rank.name for rank in self.members if rank.barrier and not rank.ready]
 
-    def ended_unready(self) -> bool:
-        return any(rank.barrier and not rank.ready and rank.process.poll() is not None for rank in self.members)
+    def ended_early(self) -> bool:
+        """Of those that are waited for, one is gone before all could begin."""
+        return any(rank.barrier and rank.process.poll() is not None for rank in self.members)
 
     def running(self) -> list[str]:
         """Of those whose end is the run's."""
