@@ -21,6 +21,20 @@ from lossbench.proof.probe import datagram
 from lossbench.spec import lossmodel
 from lossbench.spec.lossmodel import Chain
 
+# A short run whose packets are held back by a process in user space.
+WIRE = [
+    "--backend",
+    "relay",
+    "--set",
+    "topology.hosts=2",
+    "--set",
+    "topology.rate_mbit=20",
+    "--set",
+    'impair=[{profile={why="t",delay={mean_ms=2}}}]',
+    "--set",
+    "probe.packets=400",
+]
+
 
 def dissect_frame(frame: bytes) -> dict[str, int] | None:
     """The header of one of our datagrams, or None if the frame holds none."""

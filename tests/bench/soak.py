@@ -33,22 +33,10 @@ from lossbench.net.host import namespaces  # noqa: E402
 from lossbench.net.kernel import Kernel  # noqa: E402
 from lossbench.runs import run  # noqa: E402
 from lossbench.spec import points  # noqa: E402
-from tests.shared import foreign_network  # noqa: E402
+from tests.shared import WIRE, foreign_network  # noqa: E402
 
 LOSSBENCH = [sys.executable, "-m", "lossbench.cli.main"]
 MARK = "LOSSBENCH_SOAK"
-WIRE = [
-    "--backend",
-    "relay",
-    "--set",
-    "topology.hosts=2",
-    "--set",
-    "topology.rate_mbit=20",
-    "--set",
-    'impair=[{profile={why="t",delay={mean_ms=2}}}]',
-    "--set",
-    "probe.packets=400",
-]
 SHORT = ["--set", "workload.options.seconds=0.4"]
 TRAINED = [
     "quickstart",

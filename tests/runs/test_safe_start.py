@@ -13,24 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import left_behind
+from tests.shared import WIRE
 
 pytestmark = pytest.mark.netns
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / ".package"  # the folder that holds `lossbench`
 SAFE = [sys.executable, "-P", "-m", "lossbench.cli.main"]
-HERE = {**os.environ, "PYTHONPATH": str(ROOT / ".package")}
-WIRE = [
-    "--backend",
-    "relay",
-    "--set",
-    "topology.hosts=2",
-    "--set",
-    "topology.rate_mbit=20",
-    "--set",
-    'impair=[{profile={why="t",delay={mean_ms=2}}}]',
-    "--set",
-    "probe.packets=400",
-]
+HERE = {**os.environ, "PYTHONPATH": str(PACKAGE)}
 
 
 SHORT = [
