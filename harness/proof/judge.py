@@ -61,7 +61,8 @@ def judge_outcome(experiment: Experiment, watched: Watched) -> Judgement:
     for expected in experiment.expect:
         findings.append(_judge_expectation(expected, watched.summaries))
     if not findings:
-        findings.append(Finding(status=Status.VALID, text=f"all ranks ended well after {watched.duration_s:.1f} s"))
+        who = next((one.role for one in experiment.beside if one.foreground), "all ranks")
+        findings.append(Finding(status=Status.VALID, text=f"{who} ended well after {watched.duration_s:.1f} s"))
     return Judgement(findings=tuple(findings))
 
 

@@ -51,6 +51,7 @@ class Watched:
     lapses: list[str] = field(default_factory=list)  # what was not in force any more when it was looked at
     never: list[str] = field(default_factory=list)  # entries of the schedule that were never in force
     late: list[str] = field(default_factory=list)  # entries that came later than asked, by the watch's own fault
+    gone: list[str] = field(default_factory=list)  # programs beside the foreground that ended before the run did
     last_step: int = -1
     duration_s: float = 0.0
     damaged_lines: int = 0

@@ -46,6 +46,7 @@ def summary(chosen: dict[str, Any], experiment: Experiment, result: Result) -> R
         warnings=[
             *(text for e in experiment.impair for text in e.profile.warnings()),
             *(f"{name}: not a finite number" for name in watched.not_numbers),
+            *(f"{name} ended before the run did" for name in watched.gone),
         ],
         workload=_means(watched.summaries),
         rows=watched.rows,

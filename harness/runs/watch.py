@@ -64,6 +64,7 @@ class Watch:
         except RunError as error:
             # What was measured until then is kept; the outcome column says what happened.
             self.seen.problem = str(error)
+        self.seen.gone = self.ranks.gone()
         self.ranks.stop()
         self._take(self.ranks.read())  # what they said when they were told to end
         self.seen.damaged_lines = self.ranks.damaged_lines

@@ -209,6 +209,10 @@ class Ranks:
         """Of those whose end is the run's."""
         return [rank.name for rank in self.members if rank.foreground and rank.process.poll() is None]
 
+    def gone(self) -> list[str]:
+        """Programs beside the foreground that have ended by themselves."""
+        return [rank.name for rank in self.members if not rank.foreground and rank.process.poll() is not None]
+
     def check_alive(self) -> None:
         """A rank that died ends the run, with its last words."""
         for rank in self.members:
