@@ -103,6 +103,9 @@ class Star:
                         namespaces.write_sysctl(f"ipv6/conf/{scope}/{key}", value, missing_ok=True)
 
     def _build_switch(self) -> None:
+        with self.place(SWITCH).inside():  # a switch filters nothing; the host's rules cost 6 % of an all-reduce
+            for family in ("iptables", "ip6tables", "arptables"):
+                namespaces.write_sysctl(f"bridge/bridge-nf-call-{family}", 0, missing_ok=True)
         for name in ("br0", "ctl0"):
             self.switch.link("add", ifname=name, kind="bridge", br_stp_state=0, br_mcast_snooping=0)
             self.switch.link("set", index=self.switch.link_lookup(ifname=name)[0], state="up")
