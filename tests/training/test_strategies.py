@@ -65,6 +65,49 @@ def test_without_loss_a_strategy_equals_training_on_all_gradients(name: str, opt
         torch.testing.assert_close(values, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_what_an_optimizer_has_learned_before_is_taken_over(optimizer: str) -> None:
+    """As it was: bounded_drift began with a fresh state, and said nothing."""
+    whole = alone_on_everything(optimizer, steps=2 * STEPS)
+
+    def resumed(channel: Any) -> torch.Tensor:
+        model = small_model()
+        mine = OPTIMIZERS[optimizer](model.parameters())
+        for step in range(2 * STEPS):
+            mine.zero_grad()
+            if step < STEPS:  # alone, on everybody's data
+                for rank in range(WORLD):
+                    inputs, labels = batch(rank, step)
+                    (torch.nn.functional.cross_entropy(model(inputs), labels) / WORLD).backward()
+                mine.step()
+                continue
+            if step == STEPS:
+                strategy = sync.make("bounded_drift", mine, channel)
+            inputs, labels = batch(channel.rank, step)
+            torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+            strategy.step()
+        return strategy.flat.values.clone()
+
+    for values in together(simulated(WORLD), resumed):
+        torch.testing.assert_close(values, whole, rtol=1e-4, atol=1e-5)
+
+
+def test_every_parameter_and_group_is_watched() -> None:
+    """As it was: the first parameter only."""
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    strategy = sync.make("rps", optimizer, simulated(1)[0]())
+    list(model.parameters())[-1].data = torch.zeros(5)
+    with pytest.raises(RuntimeError, match="moved or cast after its strategy was made"):
+        strategy.step()
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    strategy = sync.make("rps", optimizer, simulated(1)[0]())
+    optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3))]})
+    with pytest.raises(RuntimeError, match="parameters changed after its strategy was made"):
+        strategy.step()
+
+
 def test_without_loss_rps_with_plain_sgd_equals_training_on_all_gradients() -> None:
     """Averaging models after a linear step is averaging gradients."""
     for values in together(simulated(WORLD), lambda channel: train(channel, "rps")):

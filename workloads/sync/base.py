@@ -106,6 +106,7 @@ class Strategy:
 
     def step(self) -> None:
         self.flat.check_untouched()
+        self.flat.check_groups(self.optimizer.param_groups)
         self.flat.collect()
         self.begin_exchange()
         self.accounts, self.network_s, self.agree_s, self.optimizer_s = [], [], 0.0, 0.0

@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 
 from lossbench.contract import Door
-from lossbench.workloads.collective.base import inner_gloo
 from lossbench.workloads.collective.group import LossyGroup
 from lossbench.workloads.collective.primitives import gather_half, scatter_half
+from lossbench.workloads.collective.where import inner_gloo
 from lossbench.workloads.transport import tuning
 from lossbench.workloads.transport.half import Account
 from lossbench.workloads.transport.policy import Policy

@@ -4,6 +4,7 @@ views."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -51,6 +52,15 @@ class Flat:
 
     def check_untouched(self) -> None:
         """A model moved or cast after the strategy was made no longer trains what is exchanged."""
-        first, view = self.parameters[0], self._value_views[0]
-        if first.data_ptr() != view.data_ptr():
-            raise RuntimeError("the model was moved or cast after its strategy was made: make the strategy last")
+        for parameter, view in zip(self.parameters, self._value_views, strict=True):
+            if parameter.data_ptr() != view.data_ptr():
+                raise RuntimeError("the model was moved or cast after its strategy was made: make the strategy last")
+
+    def check_groups(self, groups: Iterable[dict[str, Any]]) -> None:
+        """Parameters that joined the optimizer later, or were frozen or freed, are not exchanged."""
+        now = [p for group in groups for p in group["params"] if p.requires_grad]
+        if len(now) != len(self.parameters) or any(a is not b for a, b in zip(now, self.parameters, strict=True)):
+            raise RuntimeError(
+                "the optimizer's parameters changed after its strategy was made (another group, frozen layers): "
+                "make a new strategy"
+            )

@@ -51,6 +51,10 @@ class ShardOptimizer:
             groups.append({**_options(group), "params": parts})
             at += size
         self.inner = _like(optimizer, groups) if self._slices else None
+        if self.inner is not None:
+            for part, low in self._slices:
+                if found := _state_of(optimizer, flat, start + low, part):
+                    self.inner.state[part] = found
 
     def step(self, gradient: torch.Tensor) -> None:
         if self.inner is None:
@@ -67,6 +71,26 @@ class ShardOptimizer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if self.inner is not None:
             self.inner.load_state_dict(state)
+
+
+def _state_of(optimizer: torch.optim.Optimizer, flat: Flat, start: int, part: torch.nn.Parameter) -> dict[str, Any]:
+    """What the user's optimizer has learned of this part (from a checkpoint, or from steps made before): what has an
+    entry for every element is cut like the vector, the rest (the number of steps) is taken as it is."""
+    out: dict[str, Any] = {}
+    end, at = start + part.numel(), 0
+    for parameter, count in zip(flat.parameters, flat.counts, strict=True):
+        low, high = max(at, start), min(at + count, end)
+        for key, value in optimizer.state.get(parameter, {}).items() if low < high else ():
+            if isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.dim():
+                room = out.setdefault(key, torch.zeros(part.numel(), dtype=value.dtype, device=value.device))
+                room[low - start : high - start] = value.reshape(-1)[low - at : high - at]
+            else:
+                out.setdefault(key, value.clone() if isinstance(value, torch.Tensor) else value)
+        at += count
+    return {
+        k: v.view(part.shape) if isinstance(v, torch.Tensor) and v.numel() == part.numel() and v.dim() else v
+        for k, v in out.items()
+    }
 
 
 def _options(group: dict[str, Any]) -> dict[str, Any]:
