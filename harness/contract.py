@@ -28,27 +28,30 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 # --- the datagram header -------------------------------------------------------------------------------------------
-# Little-endian, 32 bytes, at the start of every UDP payload of ours. The ebpf backend reads it in the kernel, so that
+# Little-endian, 40 bytes, at the start of every UDP payload of ours. The ebpf backend reads it in the kernel, so that
 # loss can be asked for by step, half or block. Fields: (name, offset, size in bytes).
 MAGIC = 0x424C  # "LB" on the wire
-VERSION = 1
-HEADER = struct.Struct("<HBBQHHIBBHII")
+VERSION = 2
+HEADER = struct.Struct("<HBBHHQIIBBBBIII")
 HEADER_BYTES = HEADER.size
 HEADER_FIELDS: dict[str, tuple[int, int]] = {
     "magic": (0, 2),
     "version": (2, 1),
     "kind": (3, 1),
-    "token": (4, 8),
-    "source": (12, 2),
-    "destination": (14, 2),
-    "step": (16, 4),
-    "half": (20, 1),
-    "dtype": (21, 1),
-    "sequence": (22, 2),
-    "block": (24, 4),
-    "chunk": (28, 4),
+    "source": (4, 2),
+    "destination": (6, 2),
+    "tag": (8, 8),
+    "sequence": (16, 4),
+    "step": (20, 4),
+    "half": (24, 1),
+    "dtype": (25, 1),
+    "traffic": (26, 1),
+    "behind": (27, 1),
+    "size": (28, 4),
+    "block": (32, 4),
+    "chunk": (36, 4),
 }
-KINDS: dict[str, int] = {"data": 1, "marker": 2, "ack": 3, "reliable": 4, "probe": 5}
+KINDS: dict[str, int] = {"data": 1, "marker": 2, "ack": 3, "reliable": 4, "probe": 5, "parity": 6}
 HALVES: dict[str, int] = {"reduce_scatter": 0, "all_gather": 1}
 CLONE_NEWNET = 0x40000000
 DATA_PORT = 29400  # UDP port of our datagrams unless LOSSBENCH_PORT says otherwise
@@ -56,16 +59,20 @@ DATA_PORT = 29400  # UDP port of our datagrams unless LOSSBENCH_PORT says otherw
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """One datagram's header; `pack` and `unpack` are the wire format."""
+    """One datagram's header; `pack` and `unpack` are the wire format. `tag`: keyed, of the group; in a probe the run's
+    token."""
 
     kind: int
-    token: int
+    tag: int
     source: int
     destination: int
     step: int = 0
     half: int = 0
     dtype: int = 0
+    traffic: int = 0
+    behind: int = 0
     sequence: int = 0
+    size: int = 0
     block: int = 0
     chunk: int = 0
 
@@ -74,13 +81,16 @@ class Header:
             MAGIC,
             VERSION,
             self.kind,
-            self.token,
             self.source,
             self.destination,
+            self.tag,
+            self.sequence,
             self.step,
             self.half,
             self.dtype,
-            self.sequence,
+            self.traffic,
+            self.behind,
+            self.size,
             self.block,
             self.chunk,
         )
@@ -90,23 +100,10 @@ class Header:
         """The header, or None if these bytes are not one of ours."""
         if len(payload) < HEADER_BYTES:
             return None
-        magic, version, kind, token, source, destination, step, half, dtype, sequence, block, chunk = (
-            HEADER.unpack_from(payload)
-        )
-        if magic != MAGIC or version != VERSION:
+        fields = dict(zip(HEADER_FIELDS, HEADER.unpack_from(payload), strict=True))
+        if fields.pop("magic") != MAGIC or fields.pop("version") != VERSION:
             return None
-        return cls(
-            kind=kind,
-            token=token,
-            source=source,
-            destination=destination,
-            step=step,
-            half=half,
-            dtype=dtype,
-            sequence=sequence,
-            block=block,
-            chunk=chunk,
-        )
+        return cls(**fields)
 
 
 # --- seeds ---------------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ class Chatter:
                 for chunk in range(chunks):
                     header = Header(
                         kind=KINDS["data"],
-                        token=self.door.token,
+                        tag=self.door.token,
                         source=self.door.rank,
                         destination=peer,
                         step=step,
@@ -106,7 +106,7 @@ class Chatter:
 
     def _is_ours(self, header: Header, sender: tuple[str, int]) -> bool:
         """Of this run, to us, and from where its rank is."""
-        known = (header.token, header.destination) == (self.door.token, self.door.rank)
+        known = (header.tag, header.destination) == (self.door.token, self.door.rank)
         if not known or header.source >= self.door.world_size:
             return False
         return sender[:2] == (self.door.addresses[header.source], self.door.port)

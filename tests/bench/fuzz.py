@@ -2,7 +2,7 @@
 
 python tests/bench/fuzz.py [datagrams_c datagrams files netlink] [--seconds 60 | --count N] [--seed N]
 
-datagrams_c  pump.c with address and undefined-behaviour sanitizers, against a model (tests/bench/fuzz_pump.c)
+datagrams_c  the engine in C with address and undefined-behaviour sanitizers, against a model (fuzz_engine.c)
 datagrams    the parser in Python: rows of an open half, of others, of nobody, against a model
 files        profiles, experiments, stored results, records, journals: read, or refused in our own words
 netlink      answers of the kernel, damaged: read, or refused as one error
@@ -37,11 +37,11 @@ from lossbench.net.tc import rtnl_messages  # noqa: E402
 from lossbench.results import models, samples  # noqa: E402
 from lossbench.runs.launch.ranks import Ranks, _Member  # noqa: E402
 from lossbench.spec import points, profile  # noqa: E402
-from lossbench.workloads.transport.counters import Counters  # noqa: E402
-from lossbench.workloads.transport.flow import Incoming  # noqa: E402
 from lossbench.workloads.transport.half import Half  # noqa: E402
-from lossbench.workloads.transport.mailbox import Mailbox  # noqa: E402
 from lossbench.workloads.transport.packet import wire  # noqa: E402
+from lossbench.workloads.transport.plain.flows import Open  # noqa: E402
+from lossbench.workloads.transport.plain.ticking import Ticking  # noqa: E402
+from lossbench.workloads.transport.plan import Flows, address, row  # noqa: E402
 from lossbench.workloads.transport.policy import Membership, Policy  # noqa: E402
 
 Budget = Callable[[int], bool]  # of so many done: go on?
@@ -54,17 +54,19 @@ def datagrams_c(go_on: Budget, seed: int) -> int:
         return 0
     done = 0
     with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "fuzz_pump"
+        program = Path(folder) / "fuzz_engine"
         flags = [
             "-g",
             "-O1",
             "-std=gnu11",
+            "-D_GNU_SOURCE",
+            "-pthread",
             "-fno-strict-aliasing",
             "-fsanitize=address,undefined",
             "-fno-sanitize-recover=all",
         ]
         subprocess.run(
-            [compiler, *flags, "-o", str(program), str(ROOT / "tests" / "bench" / "fuzz_pump.c")], check=True
+            [compiler, *flags, "-o", str(program), str(ROOT / "tests" / "bench" / "fuzz_engine.c")], check=True
         )
         while go_on(done):
             said = subprocess.run([str(program), "250000", str(seed + done)], capture_output=True, text=True)
@@ -76,97 +78,109 @@ def datagrams_c(go_on: Budget, seed: int) -> int:
 # --- the parser in Python --------------------------------------------------------------------------------------------
 
 
-class Heap:
-    """A sink that adds up what it is given, as the model does."""
+class Nowhere:
+    """A link whose packets go nowhere; answers are counted."""
 
     def __init__(self) -> None:
-        self.taken: list[int] = []
+        self.sender = ("", 0)
+        self.answers = 0
 
-    def run(self, first: int, rows: wire.Bytes) -> None:
-        self.taken += range(first, first + len(rows))
+    def send(self, packet: bytes, peer: tuple[str, int]) -> bool:
+        del packet, peer
+        self.answers += 1
+        return True
 
-    def some(self, index: Any, rows: wire.Bytes) -> None:
-        self.taken += index.tolist()
-
-    def native(self) -> None:
-        return None
-
-
-class NoPump:
-    def expect(self, *_: Any) -> None: ...
-    def forget(self, *_: Any) -> None: ...
+    def batch(self, segment: int) -> int:
+        del segment
+        return 1
 
 
-TOKEN, WORLD, SEGMENT, TOTAL = 0x1122334455667788, 4, HEADER_BYTES + 64, 500
+WORLD, TOTAL, PAYLOAD, STEP, SIZE, BLOCK = 4, 500, 64, 3, 99, 7
+SEGMENT = HEADER_BYTES + PAYLOAD
 
 
-def opened(sequence: int) -> tuple[Mailbox, Half, dict[int, Heap], list[bytes]]:
-    """Rank 0 of four, listening to one half."""
-    answers: list[bytes] = []
-    peers = {peer: (f"10.0.0.{peer}", 9) for peer in range(1, WORLD)}
-    member = Membership(rank=0, peers=peers, token=TOKEN, policy=Policy(), datagram_bytes=1 << 16, window_bytes=1 << 16)
-    counters = Counters(list(range(WORLD)))
-    mail = Mailbox(member, counters=counters, send=lambda _, packet: answers.append(packet))
-    mail.pump = NoPump()  # type: ignore[assignment]
-    half = Half(sequence=sequence, step=3, half=0, reliable=False)
-    heaps = {peer: Heap() for peer in range(1, WORLD)}
-    half.incoming = {
-        peer: Incoming(peer=peer, total=TOTAL, segment=SEGMENT, sink=heaps[peer])  # type: ignore[arg-type]
-        for peer in heaps
-    }
-    mail.listen(half, {peer: prefix(peer, sequence) for peer in heaps})
-    return mail, half, heaps, answers
+class Listener(Ticking):
+    """Rank 0 of four, without a thread, listening to one half."""
 
+    def __init__(self, *, whole: bool, sequence: int) -> None:
+        self.nowhere = Nowhere()
+        peers = {rank: (f"10.0.0.{rank}", 9) for rank in range(1, WORLD)}
+        policy = Policy(tag="packet" if whole else "header")
+        key = os.urandom(16)
+        member = Membership(rank=0, peers=peers, key=key, policy=policy, datagram_bytes=1 << 16, window_bytes=1 << 16)
+        super().__init__(member, link=self.nowhere)  # type: ignore[arg-type]
+        flows = Flows(row(rank, block=BLOCK, at=0, size=TOTAL * PAYLOAD, segment=SEGMENT) for rank in peers)
+        flows.template["data"] = np.arange(len(peers)) * TOTAL * PAYLOAD
+        self.room = np.zeros(len(peers) * TOTAL * PAYLOAD, np.uint8)
+        half = Half(half=0, signature=1, size=SIZE, sends=Flows([]), receives=flows, reliable=False)
+        half.aim(source=0, target=address(self.room), holds=self.room)
+        half.record.step = STEP
+        self.next = self.opened = sequence
+        self.one = self.halves[sequence] = Open(half, sequence)
+        self.one.listening = True
+        self.next = self.opened = sequence + 1
+        for peer in self.peers.values():
+            peer.passed = sequence
 
-def prefix(peer: int, sequence: int) -> bytes:
-    return wire.Prefix(
-        kind=wire.DATA, token=TOKEN, source=peer, destination=0, step=3, half=0, dtype=1, sequence=sequence
-    ).pack()
+    def header(self, rank: int) -> bytes:
+        head = Header(
+            kind=wire.DATA,
+            tag=0,
+            source=rank,
+            destination=0,
+            sequence=self.one.sequence,
+            step=STEP,
+            dtype=1,
+            size=SIZE,
+            block=BLOCK,
+        )
+        return self.tags.stamped(head.pack()) if not self.tags.whole else head.pack()
 
 
 def datagrams(go_on: Budget, seed: int) -> int:
     dice, done = np.random.default_rng(seed), 0
-    sequence = 0
     while go_on(done):
-        sequence += 1
-        mail, half, heaps, answers = opened(sequence)
-        model: dict[int, set[int]] = {peer: set() for peer in heaps}
-        for _ in range(400):
-            speaker, rows, right = broken_rows(dice, sequence)
-            before = len(answers)
-            mail.take(rows, speaker)
+        ears = Listener(whole=bool(dice.random() < 0.3), sequence=int(dice.integers(0, 2**32 - 10)))
+        model: dict[int, set[int]] = {rank: set() for rank in ears.peers}
+        for _ in range(200):
+            rows, right = broken_rows(dice, ears)
+            before = ears.nowhere.answers
+            ears._sort(rows)
             done += len(rows)
-            assert len(answers) - before <= len(rows), "more answers than packets"
-            for peer, number in right:
-                model[peer].add(number)
-        for peer, heap in heaps.items():
-            assert len(heap.taken) == len(set(heap.taken)), "a packet counted twice"
-            assert set(heap.taken) == model[peer], "what counted is not what should have"
-            assert half.incoming[peer].count == len(model[peer])
-        assert mail._early_bytes <= 2 * (1 << 16) * (WORLD - 1) and len(mail._early_markers) <= 1024
+            assert ears.nowhere.answers - before <= len(rows), "more answers than packets"
+            if ears.failed is not None:  # a right tag over another call: ranks that disagree, and are told
+                break
+            for rank, number in right:
+                model[rank].add(number)
+        else:
+            for rank, flow in ears.one.ins.items():
+                assert set(np.flatnonzero(flow.arrived)) == model[rank], "what counted is not what should have"
+                assert flow.count == len(model[rank]), "a packet counted twice"
     return done
 
 
-def broken_rows(dice: np.random.Generator, sequence: int) -> tuple[int, wire.Bytes, list[tuple[int, int]]]:
-    """(who sends, rows of one size, which of them are right): most of them are nearly right."""
-    count = int(dice.integers(1, 64))
-    size = SEGMENT if dice.random() < 0.8 else int(dice.integers(1, 200))
-    rows = dice.integers(0, 256, (count, max(size, HEADER_BYTES)), dtype=np.uint8)
-    speaker = int(dice.integers(1, WORLD))
-    said = speaker if dice.random() < 0.9 else int(dice.integers(0, 65536))
-    rows[:, : wire.PREFIX_BYTES] = np.frombuffer(prefix(said, sequence), np.uint8)
+def broken_rows(dice: np.random.Generator, ears: Listener) -> tuple[wire.Bytes, list[tuple[int, int]]]:
+    """(rows of one size, which of them are right): most of them are nearly right."""
+    count = int(dice.integers(1, 60))
+    size = SEGMENT if dice.random() < 0.8 else int(dice.integers(1, SEGMENT))
+    rank = int(dice.integers(1, WORLD))
+    said = rank if dice.random() < 0.9 else int(dice.integers(0, 65536))
+    ears.nowhere.sender = (f"10.0.0.{rank}", 9) if dice.random() < 0.9 else ("10.0.0.9", 9)
+    rows = dice.integers(0, 256, (count, SEGMENT), dtype=np.uint8)
+    rows[:, :HEADER_BYTES] = np.frombuffer(ears.header(said), np.uint8)
     numbers = dice.integers(0, TOTAL, count, dtype=np.uint32)
     odd = dice.random(count) < 0.05
     numbers[odd] = dice.integers(0, 2**32, int(odd.sum()), dtype=np.uint32)
-    rows[:, wire.CHUNK_AT : wire.CHUNK_AT + 4] = numbers.view(np.uint8).reshape(-1, 4)
+    rows[:, wire.PREFIX_BYTES : HEADER_BYTES] = numbers.view(np.uint8).reshape(-1, 4)
+    if ears.tags.whole:
+        rows[:, 8:16] = ears.tags.of_rows(rows).view(np.uint8).reshape(-1, 8)
     changed = dice.random(count) < (0.3 if dice.random() < 0.5 else 0.0)
-    for row in np.flatnonzero(changed):
-        at = int(dice.integers(0, wire.PREFIX_BYTES))
-        rows[row, at] ^= 1 << int(dice.integers(0, 8))
-    rows = rows[:, :size].copy()
-    good = said == speaker and size == SEGMENT
-    right = [(speaker, int(n)) for n, bad in zip(numbers, changed, strict=True) if good and not bad and n < TOTAL]
-    return speaker, rows, right
+    for number in np.flatnonzero(changed):
+        at = int(dice.integers(0, SEGMENT if ears.tags.whole else wire.PREFIX_BYTES))
+        rows[number, at] ^= 1 << int(dice.integers(0, 8))
+    good = said == rank and size == SEGMENT and ears.nowhere.sender[0] != "10.0.0.9"
+    right = [(rank, int(n)) for n, bad in zip(numbers, changed, strict=True) if good and not bad and n < TOTAL]
+    return rows[:, :size].copy(), right
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

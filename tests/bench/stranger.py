@@ -1,10 +1,10 @@
 """A stranger on the data link at full speed: forged and replayed datagrams against two ranks that go on working.
 
-He has seen their packets, token and all, and sends them again as they were, with other numbers, other tokens, and as
+He has seen their packets, tag and all, and sends them again as they were, with other numbers, other tags, and as
 noise, from his own address with their port and with others, and from a member's host with another port. Nothing of it
 may count: results are compared, bit by bit, with those of the same calls without him.
 
-python tests/bench/stranger.py [--datagrams 10000000] [--seed 0]        about a minute; a command, not a test
+python tests/bench/stranger.py [--datagrams 10000000] [--seed 0] [--tag packet]    about a minute; a command, not a test
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ from lossbench.spec.experiment import Experiment  # noqa: E402
 from lossbench.spec.topology import Topology  # noqa: E402
 from lossbench.spec.userfile import check  # noqa: E402
 from lossbench.workloads.collective import exchange  # noqa: E402
-from lossbench.workloads.collective.reduce import Group, all_reduce  # noqa: E402
+from lossbench.workloads.collective.context import Group  # noqa: E402
+from lossbench.workloads.collective.reduce import all_reduce  # noqa: E402
 from lossbench.workloads.transport.packet.codec import CODECS  # noqa: E402
 from lossbench.workloads.transport.policy import Policy  # noqa: E402
 from tests.transport.conftest import Ranks, make_ranks  # noqa: E402
@@ -51,7 +52,7 @@ KNOWN = 400  # packets that the stranger has seen
 def forged(seen: list[bytes], dice: random.Random) -> bytes:
     """One of theirs, as it was or with something changed."""
     packet = bytearray(dice.choice(seen))
-    for name in dice.choice([(), (), ("token",), ("chunk",), ("sequence",), ("source", "chunk"), ("kind", "block")]):
+    for name in dice.choice([(), (), ("tag",), ("chunk",), ("sequence",), ("source", "chunk"), ("kind", "block")]):
         at, size = HEADER_FIELDS[name]
         packet[at : at + size] = dice.randbytes(size)
     if dice.random() < 0.1:
@@ -158,6 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--datagrams", type=int, default=10_000_000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tag", default="header", choices=["header", "packet"])
     parser.add_argument("--flood", nargs=6, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.flood:
@@ -172,10 +174,10 @@ def main() -> None:
             ports=[int(port) for port in ports.split(",")],
         )
         return
-    sys.exit(0 if besieged(asked.datagrams, asked.seed) else 1)
+    sys.exit(0 if besieged(asked.datagrams, asked.seed, asked.tag) else 1)
 
 
-def besieged(datagrams: int, seed: int) -> bool:
+def besieged(datagrams: int, seed: int, tag: str = "header") -> bool:
     experiment = check(Experiment, {"name": "stranger", "topology": {"hosts": 3}}, origin="stranger")
     book = Journal.claim(kind="run")
     network = StarNetwork(network_id=book.id, experiment=experiment, backend="ebpf")
@@ -184,7 +186,7 @@ def besieged(datagrams: int, seed: int) -> bool:
         network.cut_to_mtu()
         ranks = make_ranks(
             2,
-            policy=Policy(send_thread="off"),
+            policy=Policy(tag=tag),
             addresses=[h.ipv4 for h in Topology(hosts=2).all_hosts()],
             inside=lambda rank: namespaces.inside(network.star.namespace(f"h{rank}")),
         )
@@ -218,8 +220,8 @@ def _compare(network: StarNetwork, ranks: Ranks, datagrams: int, seed: int) -> b
     print(
         f"{sent} datagrams of strangers in {time.monotonic() - started:.0f} s; meanwhile {calls} calls on 2 ranks, "
         f"{whole} of them whole, {wrong} results that differ; turned away (merged packets) "
-        f"{sum(e.strangers() for e in ends)}, {sum(e._link.turned_away() for e in ends)} of them by the kernel; "
-        f"overflow {[e.overflow() for e in ends]}"
+        f"{sum(e.read()['strangers'] for e in ends)}, {sum(e.link.turned_away() for e in ends)} of them by the kernel; "
+        f"overflow {[e.read()['overflow'] for e in ends]}"
     )
     return wrong == 0 and calls > 0
 

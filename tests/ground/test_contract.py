@@ -13,13 +13,16 @@ u8, u16, u32, u64 = (st.integers(0, 2**bits - 1) for bits in (8, 16, 32, 64))
 headers = st.builds(
     Header,
     kind=u8,
-    token=u64,
+    tag=u64,
     source=u16,
     destination=u16,
     step=u32,
     half=u8,
     dtype=u8,
-    sequence=u16,
+    traffic=u8,
+    behind=u8,
+    sequence=u32,
+    size=u32,
     block=u32,
     chunk=u32,
 )
@@ -51,7 +54,7 @@ def test_scapy_and_the_contract_agree_on_the_layout() -> None:
     from lossbench.proof.probe import datagram
 
     header = Header(
-        kind=5, token=2**63 + 7, source=3, destination=9, step=11, half=1, dtype=2, sequence=4, block=5, chunk=6
+        kind=5, tag=2**63 + 7, source=3, destination=9, step=11, half=1, dtype=2, sequence=4, block=5, chunk=6
     )
     assert datagram.payload(header, size=HEADER_BYTES) == header.pack()
     fields = datagram.dissect(header.pack())
@@ -64,7 +67,7 @@ def test_a_frame_off_the_wire_is_dissected_and_a_foreign_one_is_not() -> None:
 
     from tests.shared import dissect_frame
 
-    header = Header(kind=1, token=9, source=1, destination=2, step=7, half=1, block=3, chunk=4)
+    header = Header(kind=1, tag=9, source=1, destination=2, step=7, half=1, block=3, chunk=4)
     frame = bytes(Ether() / IP(dst="10.77.0.2") / UDP(sport=1, dport=29400) / (header.pack() + b"data"))
     fields = dissect_frame(frame)
     assert fields is not None and (fields["step"], fields["half"], fields["block"]) == (7, 1, 3)

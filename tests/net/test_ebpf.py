@@ -74,7 +74,7 @@ def send_headers(network: StarNetwork, headers: list[Header]) -> list[Header]:
 
 def grid(kind: str = "data") -> list[Header]:
     return [
-        Header(kind=KINDS[kind], token=1, source=0, destination=1, step=step, half=half, block=block, chunk=chunk)
+        Header(kind=KINDS[kind], tag=1, source=0, destination=1, step=step, half=half, block=block, chunk=chunk)
         for step in range(6)
         for half in HALVES.values()
         for block in range(8)

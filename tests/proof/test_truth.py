@@ -281,9 +281,7 @@ def burst_of(network: StarNetwork, first: int, count: int) -> list[int]:
         receiver.setsockopt(socket.SOL_SOCKET, 33, 8 << 20)
         receiver.bind(("10.77.0.2", 29400))
         for number in range(first, first + count):
-            header = Header(
-                kind=KINDS["data"], token=1, source=0, destination=1, half=HALVES["all_gather"], chunk=number
-            )
+            header = Header(kind=KINDS["data"], tag=1, source=0, destination=1, half=HALVES["all_gather"], chunk=number)
             sender.sendto(header.pack(), ("10.77.0.2", 29400))
         heard = {h.chunk for data in receive_all(receiver) if (h := Header.unpack(data)) is not None}
     return [number for number in range(first, first + count) if number not in heard]

@@ -1,6 +1,7 @@
 """All-reduces in a loop, by the lossy backend; a line per call: number, milliseconds, share that arrived, right or not.
 
-Environment as torchrun's; LOOP_CALLS calls, LOOP_PAUSE_S between them, LOOP_LATE_S before the first.
+Environment as torchrun's; LOOP_CALLS calls, LOOP_PAUSE_S between them, LOOP_LATE_S before the first, LOOP_SORT numbers
+sorted before each.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ def main() -> None:
     group = LossyGroup(store, rank, world, timedelta(seconds=60), Policy.from_environment())
     group.barrier().wait()
     time.sleep(float(os.environ.get("LOOP_LATE_S", "0")))
+    busy = torch.rand(int(os.environ.get("LOOP_SORT", "0"))).tolist()
     for call in range(int(os.environ.get("LOOP_CALLS", "100"))):
+        sorted(busy)  # one step of the interpreter: nothing else of Python runs meanwhile
         tensor = torch.full((300_000,), float(rank + 1))
         start = time.perf_counter()
         group.allreduce([tensor]).wait()

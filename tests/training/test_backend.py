@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lossbench.contract import Door
 from lossbench.net.kernel import Kernel
 from lossbench.runs import run
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.userfile import check
+from lossbench.workloads.collective.where import own_address
 
 HERE = Path(__file__).parent
 PATHS = f"{HERE.parent.parent}/.package:{HERE.parent.parent}"
@@ -33,10 +36,35 @@ def test_every_collective_under_torchrun(native: str) -> None:
     assert done.stdout.count("all is well") == 3
 
 
+@pytest.mark.parametrize("native", ["", "0"], ids=["compiled", "python"])
+def test_habits_of_torch_programs(native: str) -> None:
+    """A group made again on one store, a wait with a time, refused calls, forks, groups that end, dropped results."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    done = torchrun(str(HERE / "habits.py"), world=2, LOSSBENCH_NATIVE=native, HABITS_PORT=str(port))
+    assert done.returncode == 0, done.stderr[-3000:]
+    for habit in ("made again on one store", "refusals", "after a fork", "no thread is left", "nobody waits"):
+        assert done.stdout.count(habit) == 2, done.stdout
+    assert done.stdout.count("a wait that ends") == 1
+
+
+def test_the_first_interface_of_a_list_that_has_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    door = Door(rank=0, world_size=1, addresses=())
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nothere0,lo")
+    assert own_address(door) == "127.0.0.1"
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nothere0,nothere1")
+    with pytest.raises(OSError, match="interface nothere0 or nothere1 has no IP address"):
+        own_address(door)
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    monkeypatch.setenv("MASTER_ADDR", "::1")
+    assert own_address(door) == "::1"
+
+
 def test_a_wrong_policy_is_one_clear_line() -> None:
     done = torchrun(str(HERE / "every_collective.py"), world=2, LOSSBENCH_POLICY="deadlines=3")
     assert done.returncode != 0
-    assert "no setting 'deadlines': known are deadline_min_ms" in done.stderr
+    assert "no setting 'deadlines': known are timeout_s" in done.stderr
 
 
 def experiment(script: str, profile: str, **options: object) -> Experiment:

@@ -1,4 +1,4 @@
-"""Ranks as real processes in a real network: killed, stopped, late. Survivors go on; no hang, no wrong number."""
+"""Ranks as real processes in a real network: killed, stopped, late, busy. Slow is waited for, dead is said."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ from tests.networks import Build
 
 HERE = Path(__file__).parent
 pytestmark = [pytest.mark.training, pytest.mark.netns]
-DEADLINE_MS = 400
-WORLD = 3
+WORLD, TIMEOUT_S = 3, 8
 
 
 class Loop:
     """The ranks of tests/training/loop.py."""
 
-    def __init__(self, network: StarNetwork, folder: Path, deadline_ms: int, **each: dict[int, str]) -> None:
+    def __init__(self, network: StarNetwork, folder: Path, **each: dict[int, str]) -> None:
         (folder / "hosts").write_text(hosts_file(network.experiment.topology), encoding="ascii")
         self.logs = [folder / f"rank{rank}.log" for rank in range(WORLD)]
         self.processes = []
@@ -42,7 +41,7 @@ class Loop:
                 "OMP_NUM_THREADS": "1",
                 "PYTHONPATH": f"{HERE.parent.parent}/.package:{HERE.parent.parent}",
                 "LOSSBENCH_RANKS_HERE": str(WORLD),
-                "LOSSBENCH_POLICY": f"deadline_min_ms={deadline_ms // 2},deadline_max_ms={deadline_ms},timeout_s=20",
+                "LOSSBENCH_POLICY": f"timeout_s={TIMEOUT_S}",
                 **{name: values[rank] for name, values in each.items() if rank in values},
             }
             step_in = network.star.place(f"h{rank}").stepper(folder / "hosts", mortal=True)
@@ -78,9 +77,10 @@ class Loop:
 def loop(build: Build, tmp_path: Path) -> Iterator[Callable[..., Loop]]:  # noqa: F811
     made: list[Loop] = []
 
-    def make(profile: str = "loss_1", deadline_ms: int = DEADLINE_MS, **each: dict[int, str]) -> Loop:
+    def make(profile: str = "loss_1", *, engine: str = "compiled", **each: dict[int, str]) -> Loop:
         network = build(topology={"hosts": WORLD}, impair=[{"profile": profile}])
-        made.append(Loop(network, tmp_path, deadline_ms, **each))
+        native = dict.fromkeys(range(WORLD), "" if engine == "compiled" else "0")
+        made.append(Loop(network, tmp_path, LOSSBENCH_NATIVE=native, **each))
         return made[-1]
 
     yield make
@@ -88,41 +88,51 @@ def loop(build: Build, tmp_path: Path) -> Iterator[Callable[..., Loop]]:  # noqa
         one.end()
 
 
+ENGINES = pytest.mark.parametrize("engine", ["compiled", "python"])
+
+
 def all_right(loop: Loop, ranks: list[int]) -> None:
-    for rank in ranks:
-        calls = loop.calls(rank)
-        assert all(right for *_, right in calls), "no wrong number"
-        # Two halves, each within its deadline, and whatever this machine holds up besides.
-        assert max(ms for _, ms, _, _ in calls[1:]) < 10 * 2 * DEADLINE_MS, "no hang"
+    assert all(right for rank in ranks for *_, right in loop.calls(rank)), "no wrong number"
 
 
-def test_a_killed_worker_does_not_stop_the_others(loop: Callable[..., Loop]) -> None:
-    ranks = loop(LOOP_CALLS=dict.fromkeys(range(WORLD), "60"))
+@ENGINES
+def test_a_killed_worker_ends_the_run_on_every_survivor_and_is_named(loop: Callable[..., Loop], engine: str) -> None:
+    """As it was: its shard stood still for ever, and nobody was told."""
+    ranks = loop(engine=engine, LOOP_CALLS=dict.fromkeys(range(WORLD), "100000"))
     ranks.wait_for(lambda: len(ranks.calls(2)) >= 10)
     ranks.processes[2].send_signal(signal.SIGKILL)
-    ranks.wait_for(lambda: all(p.poll() is not None for p in ranks.processes[:2]))
-    assert [p.poll() for p in ranks.processes[:2]] == [0, 0]
-    assert len(ranks.calls(0)) == 60
+    ranks.wait_for(lambda: all(p.poll() is not None for p in ranks.processes[:2]), seconds=60)
+    assert all(p.poll() != 0 for p in ranks.processes[:2])
+    for rank in (0, 1):
+        assert "no sign of life from rank 2" in ranks.logs[rank].read_text()
     all_right(ranks, [0, 1])
 
 
-def test_a_worker_stopped_for_two_seconds_catches_up(loop: Callable[..., Loop]) -> None:
-    ranks = loop(LOOP_CALLS=dict.fromkeys(range(WORLD), "400"))
+@ENGINES
+def test_a_worker_stopped_for_seconds_is_waited_for(loop: Callable[..., Loop], engine: str) -> None:
+    ranks = loop(profile="clean", engine=engine, LOOP_CALLS=dict.fromkeys(range(WORLD), "60"))
     ranks.wait_for(lambda: len(ranks.calls(1)) >= 10)
     ranks.processes[1].send_signal(signal.SIGSTOP)
-    time.sleep(2.0)
-    behind = len(ranks.calls(1))
-    assert len(ranks.calls(0)) > behind, "the others went on"
+    time.sleep(3.0)
     ranks.processes[1].send_signal(signal.SIGCONT)
     ranks.wait_for(lambda: all(p.poll() is not None for p in ranks.processes), seconds=120)
     assert [p.returncode for p in ranks.processes] == [0, 0, 0]
     all_right(ranks, [0, 1, 2])
-    assert max(share for *_, share, _ in ranks.calls(0)[-30:]) > 0.9, "in the end everything arrives again"
+    assert all(share == 1.0 for rank in range(WORLD) for *_, share, _ in ranks.calls(rank)), "nothing was lost"
+
+
+@ENGINES
+def test_a_worker_that_holds_the_interpreter_is_waited_for(loop: Callable[..., Loop], engine: str) -> None:
+    """As it was: after a sort of two seconds nine wrong sums in a row."""
+    ranks = loop(profile="clean", engine=engine, LOOP_SORT={1: "3000000"}, LOOP_CALLS=dict.fromkeys(range(WORLD), "12"))
+    ranks.wait_for(lambda: all(p.poll() is not None for p in ranks.processes), seconds=120)
+    assert [p.returncode for p in ranks.processes] == [0, 0, 0]
+    assert all(share == 1.0 for rank in range(WORLD) for *_, share, _ in ranks.calls(rank)), "slow is not lost"
 
 
 def test_a_worker_that_comes_five_seconds_late_is_waited_for(loop: Callable[..., Loop]) -> None:
     calls = dict.fromkeys(range(WORLD), "20")
-    ranks = loop(profile="clean", deadline_ms=2000, LOOP_LATE_S={2: "5"}, LOOP_CALLS=calls)
+    ranks = loop(profile="clean", LOOP_LATE_S={2: "5"}, LOOP_CALLS=calls)
     ranks.wait_for(lambda: all(p.poll() is not None for p in ranks.processes))
     assert [p.returncode for p in ranks.processes] == [0, 0, 0]
     for rank in range(WORLD):

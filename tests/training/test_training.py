@@ -214,7 +214,7 @@ def test_simulated_and_genuine_loss_have_the_same_statistics(
     for name, one in (("genuine", runs), ("simulated", simulated)):
         shares = np.array([step[f"arrived_{half}"] for rank in (0, 1) for step in one.steps(rank) for half in (1, 2)])
         found[name] = (shares.mean(), shares.var())
-    packets = 60_000 / 2 / 360  # of one block
+    packets = 60_000 / 2 / 358  # of one block
     spread = np.sqrt(found["simulated"][1] / 600)
     assert abs(found["genuine"][0] - found["simulated"][0]) < 5 * spread * np.sqrt(2)
     assert found["genuine"][1] == pytest.approx(found["simulated"][1], rel=0.4)

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from lossbench.workloads.collective.reduce import Group
+from lossbench.workloads.collective.context import Group
 from lossbench.workloads.transport.meeting import meet
-from lossbench.workloads.transport.native import native
+from lossbench.workloads.transport.native import build
+from lossbench.workloads.transport.plain.engine import PlainEngine
 from lossbench.workloads.transport.policy import Policy
 
 
@@ -40,8 +41,25 @@ class Ranks:
         self.groups = groups
 
     def start(self, rank: int, job: Callable[[Group], Any]) -> Future[Any]:
-        group = self.groups[rank]
-        return group.endpoint.submit(lambda: job(group))
+        """In the endpoint's order of jobs."""
+        group, future = self.groups[rank], Future[Any]()
+
+        def run() -> None:
+            try:
+                future.set_result(job(group))
+            except BaseException as error:
+                future.set_exception(error)
+                raise
+
+        call = group.endpoint.begin(run, queued=True)
+
+        def never_ran(done: Future[None]) -> None:
+            if not future.done():
+                future.set_exception(done.exception())
+
+        assert call.queued is not None
+        call.queued.add_done_callback(never_ran)
+        return future
 
     def all(self, job: Callable[[Group], Any], *, only: list[int] | None = None) -> list[Any]:
         """The same job on every rank at once; results by rank."""
@@ -62,19 +80,25 @@ def make_ranks(
     policy: Policy | None = None,
     addresses: list[str] | None = None,
     inside: Callable[[int], Any] | None = None,
+    engines: list[str] | None = None,
 ) -> Ranks:
-    """`inside(rank)`: a context in which that rank's socket is opened."""
+    """`inside(rank)`: a context in which that rank's socket is opened. `engines`: of which kind each rank's is."""
     store, groups = Store(), [None] * world  # type: ignore[list-item]
     errors: list[BaseException] = []
+
+    def made(rank: int, address: str) -> Group:
+        asked = policy or Policy()
+        engine = PlainEngine if engines and engines[rank] == "plain" else None
+        return Group(meet(store, rank=rank, world=world, address=address, policy=asked, engine=engine))
 
     def come(rank: int) -> None:
         address = addresses[rank] if addresses else "127.0.0.1"
         try:
             if inside is None:
-                groups[rank] = _group(store, rank, world, address, policy)  # type: ignore[call-overload]
+                groups[rank] = made(rank, address)  # type: ignore[call-overload]
             else:
                 with inside(rank):
-                    groups[rank] = _group(store, rank, world, address, policy)  # type: ignore[call-overload]
+                    groups[rank] = made(rank, address)  # type: ignore[call-overload]
         except BaseException as error:  # noqa: BLE001 - shown by the test
             errors.append(error)
 
@@ -88,17 +112,13 @@ def make_ranks(
     return Ranks(groups)  # type: ignore[arg-type]
 
 
-def _group(store: Store, rank: int, world: int, address: str, policy: Policy | None) -> Group:
-    return Group(meet(store, rank=rank, world=world, address=address, policy=policy or Policy(send_thread="off")))
-
-
 @pytest.fixture(params=["compiled", "python"])
 def pump(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Both ways of moving packets must do the same."""
-    if request.param == "compiled" and isinstance(native.load(), str):
-        pytest.skip(f"no compiled pump: {native.load()}")
+    if request.param == "compiled" and isinstance(build.load(), str):
+        pytest.skip(f"no compiled pump: {build.load()}")
     if request.param == "python":
-        monkeypatch.setattr(native, "load", lambda: "switched off by a test")
+        monkeypatch.setattr(build, "load", lambda: "switched off by a test")
     yield request.param
 
 

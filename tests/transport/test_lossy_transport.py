@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lossbench.contract import HEADER_BYTES
 from lossbench.net.host import namespaces
 from lossbench.net.star.network import StarNetwork
 from lossbench.spec.lossmodel import iid
 from lossbench.spec.topology import Topology
 from lossbench.workloads.collective import exchange
-from lossbench.workloads.collective.reduce import Group, all_gather, all_reduce, reduce_scatter
+from lossbench.workloads.collective.context import Group
+from lossbench.workloads.collective.reduce import all_gather, all_reduce, reduce_scatter
 from lossbench.workloads.transport.packet.codec import CODECS
 from lossbench.workloads.transport.policy import Policy
 from tests.networks import Build
@@ -25,6 +27,7 @@ from tests.transport.conftest import Ranks, make_ranks
 pytestmark = pytest.mark.netns
 F32 = CODECS["float32"]
 COUNT = 200_000
+WIDTH = (1472 - HEADER_BYTES) // 8 * 2  # float32 a packet
 Meet = Callable[..., Ranks]
 
 
@@ -38,7 +41,7 @@ def meet() -> Iterator[Meet]:
         made.append(
             make_ranks(
                 hosts,
-                policy=Policy(send_thread="off", **policy),
+                policy=Policy(**policy),
                 addresses=[h.ipv4 for h in Topology(hosts=hosts).all_hosts()],
                 inside=lambda rank: namespaces.inside(network.star.namespace(f"h{rank}")),
             )
@@ -61,8 +64,8 @@ def reduced(group: Group, count: int = COUNT) -> np.ndarray:
 
 
 def sent_and_received(ranks: Ranks) -> tuple[int, int]:
-    counters = [group.endpoint.counters for group in ranks.groups]
-    return sum(sum(c.sent.values()) for c in counters), sum(sum(c.received.values()) for c in counters)
+    counters = [group.endpoint.read() for group in ranks.groups]
+    return sum(sum(c["sent"]) for c in counters), sum(sum(c["received"]) for c in counters)
 
 
 def settle(ranks: Ranks) -> tuple[int, int]:
@@ -84,10 +87,8 @@ def test_every_missing_datagram_is_one_that_the_kernel_dropped(build: Build, mee
     dropped = sum(c.dropped for here in network.counters().values() for c in here.values())
     crowded = sum(c.down.dropped + c.lost_leaving + c.lost_entering for c in network.read().links.values())
     assert sent - received == dropped + crowded > 0
-    assert all(group.endpoint.overflow() == 0 for group in ranks.groups)
-    counters = [group.endpoint.counters for group in ranks.groups]
-    # On a quiet machine far below 0.1 % (`lossbench run collectives` measures it); here others may be running.
-    assert sum(c.late + c.cut for c in counters) < 0.02 * sum(c.data_expected for c in counters)
+    counters = [group.endpoint.read() for group in ranks.groups]
+    assert all(c["overflow"] == c["late"] == c["cut"] == 0 for c in counters)
 
 
 def test_the_account_is_the_loss_that_was_asked_for_in_each_half(build: Build, meet: Meet) -> None:
@@ -111,7 +112,7 @@ def test_lost_end_markers_do_not_stall_a_half(build: Build, meet: Meet, percent:
     if percent == 40:
         loss = {"model": "iid", "percent": 40}
     network = build(topology={"hosts": 3}, impair=[{"profile": {"why": "test", "loss": loss}}])
-    ranks = meet(network, deadline_min_ms=1900)
+    ranks = meet(network, deadline_ms=1900)
     for _ in range(40):
         ranks.all(lambda group: reduced(group, 20_000))
         assert all(account.ended != "deadline" for group in ranks.groups for account in group.accounts)
@@ -133,7 +134,7 @@ def test_what_must_arrive_arrives_at_forty_percent_loss(build: Build, meet: Meet
 
     for _ in range(5):
         assert all(np.array_equal(room, data) for room in ranks.all(job))
-    assert ranks.groups[1].endpoint.counters.resent > 0
+    assert ranks.groups[1].endpoint.read()["resent"] > 0
 
 
 # --- what loss does to the mean --------------------------------------------------------------------------------------
@@ -144,7 +145,7 @@ LOSS = {"why": "test", "loss": {"model": "iid", "percent": 30}}
 def weights(ranks: Ranks, normaliser: str, calls: int) -> tuple[float, float, int]:
     """(mean weight of the own part, mean weight of another's, packets) in what an owner computes: rank r contributes
     the unit vector r, packet by packet."""
-    world, width = len(ranks.groups), 360
+    world, width = len(ranks.groups), WIDTH
     own, others, packets = 0.0, 0.0, 0
 
     def job(group: Group, contributor: int) -> np.ndarray:
@@ -193,7 +194,7 @@ def test_a_lost_second_half_keeps_n_times_the_own_values(build: Build, meet: Mee
         rank, second = group.endpoint.rank, group.accounts[1]
         blocks = np.array_split(np.arange(COUNT), 3)
         for peer, arrived in second.arrived.items():
-            missing = np.repeat(~arrived, 360)[: len(blocks[peer])]
+            missing = np.repeat(~arrived, WIDTH)[: len(blocks[peer])]
             assert missing.any()
             np.testing.assert_allclose(
                 got[blocks[peer]][missing], 3 * own_values(rank)[blocks[peer]][missing], rtol=1e-6
@@ -210,9 +211,66 @@ def test_a_gather_keeps_what_the_output_held(build: Build, meet: Meet) -> None:
 
     for out, account in ranks.all(job):
         for peer, arrived in account.arrived.items():
-            came = np.repeat(arrived, 360)[:10_000]
+            came = np.repeat(arrived, WIDTH)[:10_000]
             block = out[peer * 10_000 : (peer + 1) * 10_000]
             assert np.all(block[came] == peer) and np.all(block[~came] == -7.0)
+
+
+# --- nothing is lost by our own doing ---
+
+ENGINES = pytest.mark.parametrize("engine", ["compiled", "python"])
+
+
+def use(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if engine == "python":
+        monkeypatch.setattr("lossbench.workloads.transport.native.build.load", lambda: "switched off by a test")
+
+
+def queue_drops(network: StarNetwork) -> int:
+    return sum(link.down.dropped + link.up.dropped for link in network.read().links.values())
+
+
+@ENGINES
+@pytest.mark.parametrize("rate", [50, 200])
+def test_a_slow_link_costs_time_and_not_packets(
+    build: Build, meet: Meet, monkeypatch: pytest.MonkeyPatch, engine: str, rate: int
+) -> None:
+    """As it was: a third died in the sender's own queue and in the switch's."""
+    use(engine, monkeypatch)
+    network = build(topology={"hosts": 4, "rate_mbit": rate}, impair=[])
+    ranks = meet(network)
+    exact = np.sum([own_values(rank, 500_000) for rank in range(4)], axis=0)
+    for got in ranks.all(lambda group: reduced(group, 500_000)):
+        np.testing.assert_allclose(got, exact, atol=1e-4)
+    assert queue_drops(network) == 0
+
+
+def test_everybody_to_one_costs_time_and_not_packets(build: Build, meet: Meet) -> None:
+    """Incast: seven hosts send to one, whose link is no faster than theirs."""
+    network = build(topology={"hosts": 8, "rate_mbit": 200}, impair=[])
+    ranks = meet(network)
+
+    def job(group: Group) -> None:
+        rooms = [np.zeros(400_000, np.uint8) for _ in range(8)]
+        exchange.gather(group, np.full(400_000, group.endpoint.rank, np.uint8), rooms, root=0)
+        if group.endpoint.rank == 0:
+            assert [set(room) for room in rooms] == [{rank} for rank in range(8)]
+
+    ranks.all(job)
+    assert queue_drops(network) == 0 and sum(group.endpoint.read()["resent"] for group in ranks.groups) == 0
+
+
+def test_loss_does_not_slow_the_sender(build: Build, meet: Meet) -> None:
+    """Ten percent is a property of the link, not a sign of a queue: the same call takes about as long as without."""
+    took = {}
+    for profile in ("clean", "loss_10"):
+        ranks = meet(build(topology={"hosts": 3, "rate_mbit": 100}, impair=[{"profile": profile}]))
+        ranks.all(reduced)
+        start = time.monotonic()
+        for _ in range(3):
+            ranks.all(lambda group: reduced(group, 500_000))
+        took[profile] = time.monotonic() - start
+    assert took["loss_10"] < 1.5 * took["clean"]
 
 
 # --- faults ----------------------------------------------------------------------------------------------------------
@@ -229,65 +287,66 @@ def test_duplicates_and_damage_change_no_number(build: Build, meet: Meet) -> Non
             reached = group.accounts[1].arrived
             assert all(bits.mean() > 0.9 for bits in reached.values())
             assert np.mean(np.abs(got - exact) < 1e-4) > 0.9 and np.abs(got).max() < 60
-    assert sum(group.endpoint.counters.duplicates for group in ranks.groups) > 0
+    assert sum(group.endpoint.read()["duplicates"] for group in ranks.groups) > 0
 
 
-def test_one_dead_link_costs_its_own_parts_and_no_more(build: Build, meet: Meet) -> None:
+ALL_LOST = {"why": "test", "loss": {"model": "iid", "percent": 100}}
+
+
+def test_one_dead_link_costs_its_own_parts_and_no_more_where_a_deadline_is_asked(build: Build, meet: Meet) -> None:
     """100 % loss from h0 to h1: both go on within the deadline."""
-    all_lost = {"why": "test", "loss": {"model": "iid", "percent": 100}}
-    network = build(topology={"hosts": 3}, impair=[{"profile": all_lost, "pairs": [["h0", "h1"]]}])
-    ranks = meet(network, deadline_min_ms=1000, deadline_max_ms=1000)
-    start = time.monotonic()
-    for _ in range(3):
-        ranks.all(reduced)
-    assert time.monotonic() - start < 3 * 2 * 10 * 1.0, "two halves a call, each bounded by its deadline"
+    network = build(topology={"hosts": 3}, impair=[{"profile": ALL_LOST, "pairs": [["h0", "h1"]]}])
+    ranks = meet(network, deadline_ms=300)
+    ranks.all(reduced)
     assert ranks.groups[1].accounts[0].per_peer() == {0: 0.0, 2: 1.0}
     assert ranks.groups[2].accounts[0].per_peer() == {0: 1.0, 1: 1.0}
 
 
-def test_a_link_that_goes_down_and_comes_up_again(build: Build, meet: Meet) -> None:
+@pytest.mark.parametrize("engine", ["compiled", "python"])
+def test_a_link_that_is_down_for_seconds_is_waited_for(
+    build: Build, meet: Meet, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    """In the middle of calls: nothing is wrong, nothing raises, everything goes on when it is up again."""
+    if engine == "python":
+        monkeypatch.setattr("lossbench.workloads.transport.native.build.load", lambda: "switched off by a test")
     network = build(topology={"hosts": 3}, impair=[])
-    ranks = meet(network, deadline_min_ms=100, deadline_max_ms=300)
+    ranks = meet(network, timeout_s=30)
     ranks.all(reduced)
     port = network.star.ports[2]
-    network.star.switch.link("set", index=port, state="down")
-    for group in (ranks.all(lambda g: (reduced(g), g)[1]))[:2]:
-        assert group.accounts[0].per_peer()[2] == 0.0
-    network.star.switch.link("set", index=port, state="up")
     exact = np.sum([own_values(rank) for rank in range(3)], axis=0)
-    for _ in range(20):
-        results = ranks.all(reduced)
-        if all(np.allclose(got, exact, atol=1e-4) for got in results):
-            return
-    pytest.fail("the ranks never agreed again")
+    network.star.switch.link("set", index=port, state="down")
+    futures = [ranks.start(rank, reduced) for rank in range(3)]
+    time.sleep(1.5)
+    assert not any(future.done() for future in futures), "it is waited for"
+    network.star.switch.link("set", index=port, state="up")
+    results = [future.result(30) for future in futures]
+    for group, got in zip(ranks.groups, results, strict=True):  # what was sent into the dead link is lost, no more
+        assert np.isfinite(got).all() and {a.ended for a in group.accounts} <= {"all", "markers"}
+    for got in ranks.all(reduced):
+        np.testing.assert_allclose(got, exact, atol=1e-4)
 
 
-def test_after_an_outage_reliable_calls_are_right_and_peers_find_each_other_again(build: Build, meet: Meet) -> None:
-    """0 and 1 lose sight of each other long enough to stop waiting; then the link heals."""
+def test_after_an_outage_reliable_calls_are_right(build: Build, meet: Meet) -> None:
+    """0 and 1 lose sight of each other in the middle of a call; then the link heals."""
     from lossbench.spec.placement import rules_in_force
 
-    all_lost = {"why": "test", "loss": {"model": "iid", "percent": 100}}
-    network = build(topology={"hosts": 3}, impair=[{"profile": all_lost, "pairs": [["h0", "h1"], ["h1", "h0"]]}])
-    ranks = meet(network, deadline_min_ms=100, deadline_max_ms=200, timeout_s=20)
-    for _ in range(5):
-        ranks.all(lambda group: reduced(group, 20_000))
-    assert ranks.groups[0].endpoint._mail.absent() == {1}
-    healed = network.experiment.model_copy(update={"impair": ()})
-    network.put(rules_in_force(healed, seed=1))
+    network = build(topology={"hosts": 3}, impair=[{"profile": ALL_LOST, "pairs": [["h0", "h1"], ["h1", "h0"]]}])
+    ranks = meet(network, timeout_s=30)
 
     def everybody(group: Group) -> list[np.ndarray]:
         rooms = [np.zeros(100_000, np.uint8) for _ in range(3)]
         exchange.all_gather(group, np.full(100_000, group.endpoint.rank + 1, np.uint8), rooms)
         return rooms
 
-    for rooms in ranks.all(everybody):
-        assert [set(room) for room in rooms] == [{1}, {2}, {3}], "a reliable call never ends without its data"
+    futures = [ranks.start(rank, everybody) for rank in range(3)]
+    time.sleep(1.0)
+    healed = network.experiment.model_copy(update={"impair": ()})
+    network.put(rules_in_force(healed, seed=1))
+    for future in futures:
+        assert [set(room) for room in future.result(30)] == [{1}, {2}, {3}], "it never ends without its data"
     exact = np.sum([own_values(rank, 20_000) for rank in range(3)], axis=0)
-    for _ in range(20):
-        results = ranks.all(lambda group: reduced(group, 20_000))
-        if all(np.allclose(got, exact, atol=1e-4) for got in results):
-            return
-    pytest.fail("the peers never found each other again")
+    for got in ranks.all(lambda group: reduced(group, 20_000)):
+        np.testing.assert_allclose(got, exact, atol=1e-4)
 
 
 def test_loss_asked_by_step_falls_on_that_step_alone(build: Build, meet: Meet) -> None:

@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 import gc
+import os
 import socket
+import threading
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from lossbench.contract import HEADER_BYTES, Header
-from lossbench.workloads.collective import exchange, halves
-from lossbench.workloads.collective.reduce import Group, all_reduce
+from lossbench.workloads.collective import exchange
+from lossbench.workloads.collective.context import Group
+from lossbench.workloads.collective.reduce import all_reduce, reduce_scatter
 from lossbench.workloads.errors import PolicyError, TransportError
 from lossbench.workloads.transport import meeting
-from lossbench.workloads.transport.native import native
+from lossbench.workloads.transport.endpoint import Endpoint
+from lossbench.workloads.transport.half import Account
+from lossbench.workloads.transport.native import build
 from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.packet.codec import CODECS
-from lossbench.workloads.transport.policy import Deadlines, Policy
+from lossbench.workloads.transport.packet.tag import Tags
+from lossbench.workloads.transport.policy import Policy
 from tests.shared import dissect_frame
 
-from .conftest import Make, make_ranks
+from .conftest import Make, Ranks, make_ranks
 
 F32 = CODECS["float32"]
-QUICK = Policy(send_thread="off", deadline_min_ms=100, deadline_max_ms=300, timeout_s=2)
+QUICK = Policy(timeout_s=2)
+KINDS: dict[str, Callable[[Group], object]] = {
+    "all_reduce": lambda group: summed(group),
+    "reduce_scatter": lambda group: reduce_scatter(group, np.ones(3000, np.float32), codec=F32, op="avg"),
+    "barrier": exchange.barrier,
+    "broadcast": lambda group: exchange.broadcast(group, np.zeros(5000, np.uint8), root=1),
+    "integers": lambda group: all_reduce(group, np.ones(3000, np.int64), codec=CODECS["int64"], lossy=False),
+}
 
 
 def summed(group: Group, count: int = 20_000) -> np.ndarray:
@@ -36,15 +48,31 @@ def summed(group: Group, count: int = 20_000) -> np.ndarray:
     return mine
 
 
+def fall_silent(ranks: Ranks, rank: int) -> None:
+    """As if it were dead: nothing that it says reaches the others any more."""
+    for other, group in enumerate(ranks.groups):
+        if other != rank:
+            peers = [place for peer, place in group.endpoint.peers.items() if peer != rank]
+            group.endpoint.link.admit_only(peers or [("127.0.0.1", 9)])
+
+
+def errors_of(ranks: Ranks, jobs: dict[int, Callable[[Group], object]]) -> dict[int, str]:
+    futures = {rank: ranks.start(rank, job) for rank, job in jobs.items()}
+    return {rank: str(future.exception(30)) for rank, future in futures.items()}
+
+
+# --- slow is not lost -------------------------------------------------------------------------------------------------
+
+
 def test_a_slow_peer_is_not_a_loss(ranks: Make) -> None:
-    """It enters long after the deadline of the others would have cut it off; its thread says that it lives."""
-    made = ranks(3, policy=Policy(send_thread="off", deadline_min_ms=700, deadline_max_ms=700))
+    """It comes seconds later; its engine says that it lives."""
+    made = ranks(3, policy=QUICK)
     early = [made.start(rank, summed) for rank in (0, 1)]
     time.sleep(2.5)
     late = made.start(2, summed)
     for future in (*early, late):
         assert np.array_equal(future.result(20), np.full(20_000, 6.0, np.float32))
-    assert all(group.endpoint.counters.cut == 0 for group in made.groups)
+    assert all(group.endpoint.read()["cut"] == 0 for group in made.groups)
 
 
 def test_packets_of_a_later_half_are_kept(ranks: Make) -> None:
@@ -57,61 +85,110 @@ def test_packets_of_a_later_half_are_kept(ranks: Make) -> None:
         assert np.array_equal(future.result(20), np.full(50_000, 3.0, np.float32))
 
 
-def test_survivors_go_on_without_a_peer_that_is_gone(ranks: Make) -> None:
+def test_a_call_that_takes_longer_than_seconds_loses_nothing(ranks: Make) -> None:
+    """As it was: a ceiling of two seconds cut whatever was larger."""
+    made = ranks(3, policy=Policy(pace="60", timeout_s=20))
+    start = time.monotonic()
+    for got in made.all(lambda group: summed(group, 7_000_000)):
+        assert np.all(got == 6.0)
+    assert time.monotonic() - start > 4, "this is about calls that take long"
+    assert all(group.endpoint.read()["cut"] == 0 for group in made.groups)
+
+
+def test_a_rank_that_holds_the_interpreter_costs_nobody_a_number(ranks: Make) -> None:
+    """As it was: nine wrong sums in a row after a long sort."""
+    made = ranks(3, policy=Policy(timeout_s=20))
+    values = np.random.default_rng(0).random(3_000_000).tolist()
+    futures = [made.start(rank, summed) for rank in (0, 1) for _ in range(3)]
+    sorted(values)  # one step of the interpreter: nothing else in this process runs Python
+    futures += [made.start(2, summed) for _ in range(3)]
+    for future in futures:
+        assert np.all(future.result(30) == 6.0)
+
+
+# --- dead is not slow -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_silent_peer_ends_every_kind_of_call_and_is_named(ranks: Make, kind: str) -> None:
+    """On every survivor, also on one that does not need it itself. As it was: 1377 more steps without an error."""
     made = ranks(3, policy=QUICK)
+    made.all(KINDS[kind])
+    fall_silent(made, 2)
+    start = time.monotonic()
+    found = errors_of(made, {0: _until_it_ends(KINDS[kind]), 1: _until_it_ends(KINDS[kind])})
+    assert all("no sign of life from rank 2" in text for text in found.values()), found
+    assert any("(timeout_s): did it end?" in text for text in found.values())
+    assert time.monotonic() - start < 20
+
+
+def _until_it_ends(kind: Callable[[Group], object]) -> Callable[[Group], object]:
+    """Some calls (a broadcast) do not need everybody; the next ones do."""
+
+    def job(group: Group) -> None:
+        kind(group)
+        for _ in range(3):
+            summed(group)
+
+    return job
+
+
+def test_a_deadline_cuts_halves_but_never_hides_the_dead(ranks: Make) -> None:
+    """Whoever asks for a deadline loses parts, and is still told in the end."""
+    made = ranks(3, policy=Policy(timeout_s=2, deadline_ms=100))
+    made.all(summed)
+    fall_silent(made, 2)
+    cut: list[int] = []
+
+    def many(group: Group) -> None:
+        for _ in range(1000):
+            summed(group)
+            cut.append(group.endpoint.read()["cut"])
+
+    found = errors_of(made, {0: many, 1: many})
+    assert cut and max(cut) > 0
+    assert all("no sign of life from rank 2" in text for text in found.values()), found
+
+
+def test_a_peer_that_left_is_named_at_once(ranks: Make) -> None:
+    made = ranks(3)
     made.all(summed)
     made.groups[2].endpoint.close()
-    times = []
-    for _ in range(6):
-        start = time.monotonic()
-        results = made.all(summed, only=[0, 1])
-        times.append(time.monotonic() - start)
-        for group, got in zip(made.groups, results, strict=False):
-            third = slice(13334, 20_000)  # the lost owner's block keeps N times the own value
-            assert np.all(got[third] == 3.0 * (group.endpoint.rank + 1))
-            np.testing.assert_allclose(got[:13334], 3 * 1.5)
-    assert max(times) < 10 * 2 * QUICK.deadline_max_ms / 1000, "the deadline bounds every call"
-    assert made.groups[0].endpoint._mail.absent() == {2}
-    assert times[-1] < times[0], "a peer that gives no sign is no longer waited for"
-
-
-def test_a_reliable_transfer_to_a_peer_that_is_gone_ends_with_one_sentence(ranks: Make) -> None:
-    made = ranks(2, policy=QUICK)
-    made.all(exchange.barrier)
-    made.groups[1].endpoint.close()
-    with pytest.raises(
-        TransportError, match=r"rank 0: no sign of life from rank 1 for 2 s \(timeout_s\): did it end\?"
-    ):
-        made.all(exchange.barrier, only=[0])
-
-
-def test_alone_a_rank_goes_on_for_a_while_and_then_says_so(ranks: Make) -> None:
-    made = ranks(2, policy=QUICK)
-    made.groups[1].endpoint.close()
     start = time.monotonic()
-    assert np.all(made.all(summed, only=[0])[0][10_000:] == 2.0), "the lost owner's block keeps N times the own value"
-    assert made.groups[0].accounts[0].ended == "deadline"
-    with pytest.raises(TransportError, match="no sign of life from rank 1"):
-        while time.monotonic() - start < 30:
-            made.all(summed, only=[0])
+    found = errors_of(made, {0: summed, 1: summed})
+    assert all("rank 2 has left the group" in text for text in found.values()), found
+    assert time.monotonic() - start < 10, "nobody waits for the timeout"
 
 
-def test_a_call_that_fails_on_one_rank_ends_on_all_and_says_so_ever_after(ranks: Make) -> None:
-    """In the middle of halves the ranks no longer agree which comes next: never go on with wrong numbers."""
+def test_a_stuck_reliable_transfer_asks_ever_more_slowly(ranks: Make) -> None:
+    """As it was: 68,484 resends of 4 kB in 30 s."""
+    made = ranks(2, policy=Policy(timeout_s=3))
+    made.all(exchange.barrier)
+    fall_silent(made, 1)
+    errors_of(made, {0: lambda group: exchange.broadcast(group, np.ones(4096, np.uint8), root=0)})
+    counters = made.groups[0].endpoint.read()
+    assert counters["resent"] == 0 and counters["markers"] < 300
+
+
+def test_a_job_that_fails_between_its_halves_ends_on_all_ranks_and_says_so_ever_after(ranks: Make) -> None:
+    """The ranks no longer agree which half comes next: never go on with wrong numbers."""
     made = ranks(2, policy=QUICK)
     made.all(exchange.barrier)
 
     def fails(group: Group) -> None:
-        group.endpoint.open(half=1, reliable=True)
+        exchange.barrier(group)
         raise ValueError("a job of ours went wrong")
 
-    good = made.start(0, exchange.barrier)
+    def fine(group: Group) -> None:
+        exchange.barrier(group)
+        exchange.barrier(group)
+
+    good = made.start(0, fine)
     with pytest.raises(ValueError, match="went wrong"):
         made.start(1, fails).result(10)
     with pytest.raises(TransportError, match="broke in an earlier call: a job of ours went wrong"):
         made.start(1, exchange.barrier).result(10)
-    made.groups[1].endpoint.close()
-    with pytest.raises(TransportError, match="no sign of life from rank 1|gave this call up"):
+    with pytest.raises(TransportError, match="rank 1 gave this call up"):
         good.result(20)
 
 
@@ -121,23 +198,11 @@ def test_a_mistake_before_anything_was_sent_breaks_nothing(ranks: Make) -> None:
     def mistaken(group: Group) -> None:
         raise NotImplementedError("no such type")
 
-    for rank in (0, 1):
-        with pytest.raises(NotImplementedError):
-            made.start(rank, mistaken).result(10)
+    for _ in range(40):  # as it was: result threads died after 25
+        for rank in (0, 1):
+            with pytest.raises(NotImplementedError):
+                made.start(rank, mistaken).result(10)
     assert np.array_equal(made.all(summed)[0], np.full(20_000, 3.0, np.float32))
-
-
-def test_an_error_of_the_sending_thread_reaches_the_caller(ranks: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = ranks(2, policy=Policy(send_thread="on", deadline_max_ms=300, timeout_s=2))
-    pump = made.groups[0].endpoint._pump
-
-    def breaks(half: object) -> bool:
-        raise OSError(22, "Invalid argument")
-
-    monkeypatch.setattr(made.groups[0].endpoint._sender, "_send_round", breaks)
-    with pytest.raises(OSError, match="Invalid argument"):
-        made.start(0, summed).result(10)
-    assert pump is made.groups[0].endpoint._pump
 
 
 def test_a_closed_group_takes_no_more_calls(ranks: Make) -> None:
@@ -147,23 +212,147 @@ def test_a_closed_group_takes_no_more_calls(ranks: Make) -> None:
         made.all(summed)
 
 
+def test_a_closed_group_leaves_no_thread_and_no_descriptor(ranks: Make) -> None:
+    def held() -> tuple[int, int, int]:
+        return threading.active_count(), len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+    for _ in range(2):  # what is loaded and cached on first use is there after the first
+        before = held()
+        made = make_ranks(3)
+        made.all(summed)
+        made.close()
+    until = time.monotonic() + 5  # a thread that was joined is listed for a moment
+    while any(now > then for now, then in zip(held(), before, strict=True)):
+        assert time.monotonic() < until, (held(), before)
+        time.sleep(0.05)
+
+
+def test_calls_after_a_fork_say_so(ranks: Make) -> None:
+    made = ranks(2)
+    made.all(summed)
+    child = os.fork()
+    if not child:
+        try:
+            made.groups[0].endpoint.begin(lambda: None)
+        except TransportError as error:
+            os._exit(0 if "belongs to the process that was forked" in str(error) else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# --- disagreement -----------------------------------------------------------------------------------------------------
+
+
+def _step(number: int) -> Callable[[Group], object]:
+    def job(group: Group) -> object:
+        group.endpoint.step = number
+        return summed(group)
+
+    return job
+
+
+DISAGREEMENTS: dict[str, tuple[Callable[[Group], object], Callable[[Group], object], str]] = {
+    "size": (lambda g: summed(g, 10_000), lambda g: summed(g, 10_100), "of 10100 float32 elements"),
+    "dtype": (
+        lambda g: summed(g, 10_000),
+        lambda g: all_reduce(g, np.zeros(10_000, np.uint16), codec=CODECS["bfloat16"]),
+        "of 10000 bfloat16 elements",
+    ),
+    "step": (_step(3), _step(4), "in step 4"),
+    "operation": (
+        lambda g: summed(g, 10_000),
+        lambda g: all_reduce(g, np.zeros(10_000, np.float32), codec=F32, op="avg"),
+        "reduction .avg. of 10000",
+    ),
+    "order": (exchange.barrier, lambda g: summed(g, 10_000), "reduction .sum. of 10000"),
+    "bytes": (
+        lambda g: exchange.exchange(g, send={}, receive={1: np.zeros(999, np.uint8)}),
+        lambda g: exchange.exchange(g, send={0: np.zeros(1000, np.uint8)}, receive={}),
+        "1000 bytes",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", DISAGREEMENTS)
+def test_ranks_that_disagree_are_told_on_both_ends(ranks: Make, what: str) -> None:
+    """As it was: wrong values, an endless hang, or everything "lost"."""
+    made = ranks(2, policy=Policy(timeout_s=10))
+    made.all(exchange.barrier)
+    one, other, described = DISAGREEMENTS[what]
+    found = errors_of(made, {0: one, 1: other})
+    for rank, text in found.items():
+        assert f"rank {rank}: disagrees with rank {1 - rank}" in text, found
+        assert " here, " in text and text.endswith("there")
+    if what != "order":  # there each side sees the other's first packet only
+        import re
+
+        assert re.search(described, found[0]), found
+
+
+def test_whoever_does_not_disagree_is_told_too(ranks: Make) -> None:
+    made = ranks(3, policy=Policy(timeout_s=10))
+    made.all(exchange.barrier)
+    small: Callable[[Group], object] = lambda g: summed(g, 9_000)  # noqa: E731
+    found = errors_of(made, {0: small, 1: small, 2: lambda g: summed(g, 9_300)})
+    assert all("disagree" in text or "do not make the same call" in text for text in found.values()), found
+
+
+# --- many -------------------------------------------------------------------------------------------------------------
+
+
+def test_sixty_four_ranks_of_one_address_give_right_sums(pump: str) -> None:
+    """As it was: 65 s, 1.3 million markers, wrong sums."""
+    world, calls = (64, 3) if pump == "compiled" else (24, 2)
+    made = make_ranks(world, policy=Policy(timeout_s=60))
+    try:
+        for _ in range(calls):
+            for got in made.all(lambda group: summed(group, 16_384)):
+                assert np.all(got == world * (world + 1) / 2)
+        flows = 2 * calls * world * (world - 1)
+        markers = sum(group.endpoint.read()["markers"] for group in made.groups)
+        assert markers < 20 * flows, "control grows with the flows, not faster"
+    finally:
+        made.close()
+
+
+def test_hundreds_of_groups_on_one_address(pump: str) -> None:
+    """As it was: the 17th group of 4 ranks found no port."""
+    groups = [make_ranks(4) for _ in range(40 if pump == "compiled" else 18)]
+    try:
+        for made in (groups[0], groups[-1]):
+            assert all(np.all(got == 10.0) for got in made.all(lambda group: summed(group, 1000)))
+    finally:
+        for made in groups:
+            made.close()
+
+
+def test_groups_over_ipv6(pump: str) -> None:
+    made = make_ranks(2, addresses=["::1", "::1"])
+    try:
+        assert all(np.all(got == 3.0) for got in made.all(summed))
+    finally:
+        made.close()
+
+
+# --- measured loss, memory --------------------------------------------------------------------------------------------
+
+
 def test_one_bad_half_does_not_mislead_the_measured_loss(ranks: Make) -> None:
-    """The normaliser `expected` divides by 1-p: p is measured over packets, and bounded."""
-    group = ranks(1).groups[0]
-    from lossbench.workloads.transport.half import Account
+    """The normaliser `expected` divides by 1-p: p is measured over packets, per peer, and bounded."""
+    group = ranks(2).groups[0]
 
     def half(arrived: int, total: int) -> Account:
         bits = np.arange(total) < arrived
         return Account(half=0, step=0, ended="markers", seconds=0, arrived={1: bits}, cut=0, lost=0, withheld=0)
 
-    group.heard(half(0, 1))
-    assert group.loss < 0.06
+    group.measure(half(0, 1))
+    assert group.loss[1] < 0.06
     for _ in range(50):
-        group.heard(half(900, 1000))
-    assert group.loss == pytest.approx(0.1, abs=0.005)
+        group.measure(half(900, 1000))
+    assert group.loss[1] == pytest.approx(0.1, abs=0.005)
     for _ in range(300):
-        group.heard(half(0, 1000))
-    assert group.loss == 0.9
+        group.measure(half(0, 1000))
+    assert group.loss[1] == 0.9
 
 
 def test_memory_of_a_finished_call_is_not_held(ranks: Make) -> None:
@@ -182,176 +371,154 @@ def test_memory_of_a_finished_call_is_not_held(ranks: Make) -> None:
     assert sum(reference() is not None for reference in watched) <= 2
 
 
+# --- strangers --------------------------------------------------------------------------------------------------------
+
+
 def test_a_stranger_spraying_the_port_changes_nothing(ranks: Make) -> None:
     made = ranks(2)
     generator = np.random.default_rng(1)
-    target = made.groups[0].endpoint._link.address
-    token = made.groups[0].endpoint._token
+    target = made.groups[0].endpoint.link.address
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         for number in range(600):
             noise = generator.integers(0, 256, int(generator.integers(0, 1472))).astype(np.uint8).tobytes()
-            if number % 3 == 0:  # our header, another run's token, or a rank that does not exist
-                other = token if number % 2 else token + 1
-                noise = Header(kind=number % 7, token=other, source=number % 11, destination=0).pack() + noise[:100]
+            if number % 3 == 0:  # our header, or a rank that does not exist
+                noise = Header(kind=number % 7, tag=number, source=number % 11, destination=0).pack() + noise[:100]
             stranger.sendto(noise, target)
             if number % 100 == 0:
                 for got in made.all(summed):
                     assert np.array_equal(got, np.full(20_000, 3.0, np.float32))
     made.all(exchange.barrier)
-    assert made.groups[0].endpoint.strangers() > 300
-    assert made.groups[0].endpoint.overflow() == 0
+    counters = made.groups[0].endpoint.read()
+    assert counters["strangers"] > 300 and counters["overflow"] == 0
 
 
-def test_a_datagram_with_the_right_token_from_another_port_does_not_count(ranks: Make, pump: str) -> None:
+def packets_of(end: Endpoint, *, source: int, tags: Tags | None) -> list[bytes]:
+    """Data and markers of the first halves to come, as `source` would send them; `tags`: of whoever has the key."""
+    poison = np.full((end.datagram_bytes - HEADER_BYTES) // 4, 1e6, np.float32).tobytes()
+    out = []
+    for sequence in range(4):
+        head = Header(
+            kind=wire.DATA,
+            tag=0,
+            source=source,
+            destination=end.rank,
+            sequence=sequence,
+            step=end.step,
+            half=sequence % 2,
+            dtype=wire.signature("float32", "sum"),
+            size=20_000,
+        )
+        bodies = [(head.pack()[: wire.PREFIX_BYTES] + chunk.to_bytes(4, "little"), poison) for chunk in range(30)]
+        marker = Header(**{**head.__dict__, "kind": wire.MARKER}).pack()
+        bodies.append((marker, wire.Control(number=7, packets=28, sent=28, size=40_000, extra=wire.DATA).pack()))
+        out += [tags.stamped(header + body) if tags else header + body for header, body in bodies]
+    return out
+
+
+def test_a_datagram_with_the_right_tag_from_another_port_does_not_count(ranks: Make) -> None:
     """As it was: one such datagram turned 3.0 into 1000001.0."""
     made = ranks(2)
     end = made.groups[0].endpoint
-    prefix = wire.Prefix(
-        kind=wire.DATA,
-        token=end._token,
-        source=1,
-        destination=0,
-        step=0,
-        half=0,
-        dtype=wire.DTYPES["float32"],
-        sequence=0,
-    ).pack()
-    poison = np.full((end.datagram_bytes - HEADER_BYTES) // 4, 1e6, np.float32).tobytes()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:
         stranger.bind(("127.0.0.1", 0))
-        for chunk in range(64):
-            for sequence in range(4):
-                head = wire.Prefix(
-                    kind=wire.DATA,
-                    token=end._token,
-                    source=1,
-                    destination=0,
-                    step=0,
-                    half=sequence % 2,
-                    dtype=wire.DTYPES["float32"],
-                    sequence=sequence,
-                ).pack()
-                stranger.sendto(wire.control(head, block=0, chunk=chunk, body=poison), end._link.address)
-        stranger.sendto(wire.control(prefix, block=64, chunk=64), end._link.address)
+        packets = packets_of(end, source=1, tags=Tags(end.key, whole=False))
+        for packet in packets:
+            stranger.sendto(packet, end.link.address)
         for got in made.all(summed):
             assert np.array_equal(got, np.full(20_000, 3.0, np.float32))
         stranger.setblocking(False)
         with pytest.raises(BlockingIOError):  # nobody answers a stranger
             stranger.recv(2048)
-    assert end.strangers() >= 257 and end.counters.received[1] < 257
+    counters = end.read()
+    assert counters["strangers"] >= len(packets) and counters["received"][1] < 200
 
 
-def test_a_member_does_not_speak_for_another(ranks: Make, pump: str) -> None:
+@pytest.mark.parametrize("tag", ["header", "packet"])
+def test_without_the_key_the_right_address_is_not_enough(ranks: Make, tag: str) -> None:
+    """Whoever forges a peer's address and port, and knows everything but the key, is not heard."""
+    made = ranks(2, policy=Policy(tag=tag))
+    end, peer = made.groups[0].endpoint, made.groups[1].endpoint
+    for packet in packets_of(end, source=1, tags=Tags(bytes(16), whole=tag == "packet")):
+        peer.link.send(packet, end.link.address)
+    for got in made.all(summed):
+        assert np.array_equal(got, np.full(20_000, 3.0, np.float32))
+    assert end.read()["strangers"] >= 100
+
+
+def test_whole_packets_can_be_tagged_against_whoever_reads_the_link(ranks: Make) -> None:
+    """A packet that was seen and altered keeps a right header: the tag of the whole packet tells."""
+    made = ranks(2, policy=Policy(tag="packet"))
+    end, peer = made.groups[0].endpoint, made.groups[1].endpoint
+    good = packets_of(end, source=1, tags=Tags(end.key, whole=True))[:28]
+    for packet in good:
+        altered = bytearray(packet)
+        altered[-5] ^= 1
+        peer.link.send(bytes(altered), end.link.address)
+    for got in made.all(summed):
+        assert np.array_equal(got, np.full(20_000, 3.0, np.float32))
+    assert end.read()["strangers"] >= len(good)
+
+
+def test_a_member_does_not_speak_for_another(ranks: Make) -> None:
     made = ranks(3)
     end, other = made.groups[0].endpoint, made.groups[2].endpoint
-    poison = np.full((end.datagram_bytes - HEADER_BYTES) // 4, 1e6, np.float32).tobytes()
-    for chunk in range(8):
-        head = wire.Prefix(
-            kind=wire.DATA,
-            token=end._token,
-            source=1,
-            destination=0,
-            step=0,
-            half=0,
-            dtype=wire.DTYPES["float32"],
-            sequence=0,
-        ).pack()
-        for cut in (0, 4, 8):  # blocks are cut into equal packets
-            body = poison[: len(poison) - cut]
-            other._link.send(wire.control(head, block=0, chunk=chunk, body=body), end._link.address)
+    for packet in packets_of(end, source=1, tags=Tags(end.key, whole=False)):
+        other.link.send(packet, end.link.address)
     for got in made.all(summed):
         assert np.array_equal(got, np.full(20_000, 6.0, np.float32))
 
 
-def test_markers_from_far_ahead_are_kept_for_a_bounded_number_of_halves(ranks: Make) -> None:
+def test_what_comes_again_is_not_counted_again(ranks: Make) -> None:
+    """Every packet of a peer twice, in this call and in later ones: replays carry the right tag."""
     made = ranks(2)
-    end = made.groups[0].endpoint
-
-    def flood() -> None:
-        for sequence in range(100, 20_000):
-            head = wire.Prefix(
-                kind=wire.MARKER, token=end._token, source=1, destination=0, step=0, half=0, dtype=0, sequence=sequence
-            ).pack()
-            end._mail.take(np.frombuffer(wire.control(head, block=9, chunk=9), np.uint8).reshape(1, -1), 1)
-
-    end.submit(flood).result(20)
-    assert len(end._mail._early_markers) <= 1024
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    kind=st.integers(0, 8),
-    source=st.integers(0, 3),
-    sequence=st.integers(0, 65535),
-    half=st.integers(0, 2),
-    dtype=st.integers(0, 4),
-    block=st.integers(0, 2**32 - 1),
-    chunk=st.integers(0, 2**32 - 1),
-    size=st.integers(0, 400),
-    rows=st.integers(1, 5),
-)
-def test_fuzzed_headers_with_the_right_token_do_no_harm(
-    fuzzed: object,
-    kind: int,
-    source: int,
-    sequence: int,
-    half: int,
-    dtype: int,
-    block: int,
-    chunk: int,
-    size: int,
-    rows: int,
-) -> None:
-    """Straight into the parser, far from the sequences in use."""
-    group: Group = fuzzed.groups[0]  # type: ignore[attr-defined]
-    header = Header(
-        kind=kind,
-        token=group.endpoint._token,
-        source=source,
-        destination=0,
-        sequence=sequence or 20_000,
-        half=half,
-        dtype=dtype,
-        block=block,
-        chunk=chunk,
-    )
-    packet = np.frombuffer(header.pack() + bytes(size), np.uint8)
-    far = (sequence + 30_000) % 65_536
-    header_far = Header(kind=kind, token=group.endpoint._token, source=source, destination=0, sequence=far)
-    other = np.frombuffer(header_far.pack().ljust(HEADER_BYTES + size, b"x"), np.uint8)
-    group.endpoint.submit(lambda: group.endpoint._mail.take(np.stack([packet] * rows + [other]), 1)).result(5)
-    group.endpoint.submit(lambda: group.endpoint._mail.take(packet[: size // 13].reshape(1, -1), 1)).result(5)
+    end, peer = made.groups[0].endpoint, made.groups[1].endpoint
+    with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003)) as tap:
+        tap.bind(("lo", 0x0003))
+        tap.settimeout(0.3)
+        made.all(summed)
+        seen = []
+        try:
+            while len(seen) < 200:
+                frame = tap.recv(65536)
+                if frame[36:38] == end.link.address[1].to_bytes(2, "big") and frame[42:44] == b"LB":
+                    seen.append(frame[42:])
+        except TimeoutError:
+            pass
+    assert seen
+    for _ in range(3):
+        for packet in seen:
+            peer.link.send(packet, end.link.address)
+        for got in made.all(summed):
+            assert np.array_equal(got, np.full(20_000, 3.0, np.float32))
 
 
-@pytest.fixture(scope="module")
-def fuzzed() -> object:
-    made = make_ranks(2)
-    yield made
-    made.close()
+def test_packets_from_far_ahead_are_kept_in_bounded_room(ranks: Make) -> None:
+    """A member that runs wild fills no memory, and those who do not are heard."""
+    made = ranks(2, policy=Policy(window_kb=16))
+    end, peer = made.groups[0].endpoint, made.groups[1].endpoint
+    tags = Tags(end.key, whole=False)
+    for sequence in range(56, 256):
+        head = Header(kind=wire.DATA, tag=0, source=1, destination=0, sequence=sequence, behind=255, size=9).pack()
+        peer.link.send(tags.stamped(head + bytes(1000)), end.link.address)
+    time.sleep(0.3)
+    for got in made.all(summed):
+        assert np.array_equal(got, np.full(20_000, 3.0, np.float32))
+    assert end.read()["early"] > 100
 
 
-def test_a_deadline_follows_what_halves_of_that_size_took() -> None:
-    deadlines = Deadlines(Policy(deadline_min_ms=10, deadline_max_ms=1000, deadline_factor=4))
-    assert deadlines.now_s(5000) == 1.0, "until enough were seen"
-    for _ in range(20):
-        deadlines.took(5000, 0.05)
-    assert deadlines.now_s(5000) == pytest.approx(0.2)
-    assert deadlines.now_s(5_000_000) == 1.0, "another size has its own"
-    deadlines.took(5000, 5.0)
-    assert deadlines.now_s(5000) == pytest.approx(0.2), "one slow half changes nothing"
-    for _ in range(100):
-        deadlines.took(5000, 0.0001)
-    assert deadlines.now_s(5000) == pytest.approx(0.01), "bounded below"
+# --- policy -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("deadlin_ms=3", "no setting 'deadlin_ms': known are deadline_min_ms"),
+        ("deadlin_ms=3", "no setting 'deadlin_ms': known are timeout_s"),
         ("dscp=many", "dscp=many: not a number"),
         ("normaliser=half", "normaliser is 'half': one of count, world, expected"),
         ("close_fraction=0", "close_fraction lies above 0"),
-        ("deadline_min_ms=9999", "deadline_min_ms <= deadline_max_ms"),
+        ("pace=fast", "pace is 'fast': adaptive, off, or a number of Mbit/s"),
+        ("pace=-3", "pace is '-3'"),
+        ("tag=none", "tag is 'none': one of header, packet"),
     ],
 )
 def test_a_wrong_policy_says_what_is_allowed(text: str, message: str) -> None:
@@ -360,64 +527,66 @@ def test_a_wrong_policy_says_what_is_allowed(text: str, message: str) -> None:
 
 
 def test_a_policy_from_the_environment() -> None:
-    policy = Policy.from_environment({"LOSSBENCH_POLICY": "deadline_max_ms=500, missing=zero"})
-    assert (policy.deadline_max_ms, policy.missing) == (500.0, "zero")
+    policy = Policy.from_environment({"LOSSBENCH_POLICY": "deadline_ms=500, missing=zero, pace=200"})
+    assert (policy.deadline_ms, policy.missing, policy.pace_bytes_s) == (500.0, "zero", 25e6)
+
+
+def test_a_pace_is_kept(ranks: Make) -> None:
+    made = ranks(2, policy=Policy(pace="80"))
+    start = time.monotonic()
+    for got in made.all(lambda group: summed(group, 2_000_000)):
+        assert np.all(got == 3.0)
+    took = time.monotonic() - start
+    assert took > 0.9 * 8e6 * 8 / 80e6, "each rank sends 8 MB"
+
+
+# --- the format -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.netns
 def test_scapy_reads_what_the_transport_sends(pump: str) -> None:
-    """A packet off the wire, field by field: the documented format is the real one."""
+    """Packets off the wire, field by field: the documented format is the real one."""
     del pump
-
     made = make_ranks(2)
     try:
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003)) as tap:
             tap.bind(("lo", 0x0003))
             tap.settimeout(0.3)
-            token, seen = made.groups[0].endpoint._token, []
+            ports, seen = {group.endpoint.link.address[1] for group in made.groups}, []
             made.all(lambda group: summed(group, 2000))
+            made.all(exchange.barrier)
             try:
                 while True:
-                    fields = dissect_frame(tap.recv(65536))
-                    if fields is not None and fields["token"] == token:
+                    frame = tap.recv(65536)
+                    fields = dissect_frame(frame)
+                    if fields is not None and int.from_bytes(frame[36:38], "big") in ports:
                         seen.append(fields)
             except TimeoutError:
                 pass
     finally:
         made.close()
-    data = [f for f in seen if f["kind"] == 1]
-    assert {(f["source"], f["destination"], f["half"], f["dtype"]) for f in data} >= {(0, 1, 0, 1), (1, 0, 1, 1)}
+    data = [f for f in seen if f["kind"] == wire.DATA]
+    signature = wire.signature("float32", "sum")
+    assert {(f["source"], f["destination"], f["half"], f["dtype"]) for f in data} >= {
+        (0, 1, 0, signature),
+        (1, 0, 1, signature),
+    }
+    assert all(f["size"] == 2000 and f["version"] == 2 and f["tag"] for f in data)
     assert all(f["block"] == (f["destination"] if f["half"] == 0 else f["source"]) for f in data)
-    assert any(f["kind"] == 3 and f["dtype"] == 1 for f in seen), "an acknowledgement: finished"
-
-
-def test_a_half_that_others_began_long_ago_is_not_over_on_arrival(ranks: Make) -> None:
-    """Whoever is kept in the first half by a slow peer must not find the deadline of the second one already past."""
-    made = ranks(3, policy=Policy(send_thread="off", deadline_min_ms=700, deadline_max_ms=700))
-
-    def gathered(group: Group) -> str:
-        """Rank 0 sends at once; rank 1 listens, but is busy until its deadline would have passed; rank 2 is last."""
-        rank, layout = group.endpoint.rank, group.layout((1000,) * 3, F32)
-        half = halves.start_all_gather(group.endpoint, np.zeros(3000, np.float32), layout=layout, block_of=(0, 1, 2))
-        until = time.monotonic() + (0.0, 1.4, 1.6)[rank]
-        group.endpoint.answer_until(lambda: time.monotonic() > until)
-        mine = np.ones(1000, np.float32)
-        return halves.finish_all_gather(group.endpoint, half, mine, layout=layout, block=rank).ended
-
-    assert made.all(gathered)[1] == "all"
+    assert any(f["kind"] == wire.ACK for f in seen) and any(f["kind"] == wire.RELIABLE for f in seen)
 
 
 def test_a_library_that_others_could_have_written_is_not_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if isinstance(native.load(), str):
-        pytest.skip(f"no compiled pump: {native.load()}")
+    if isinstance(build.load(), str):
+        pytest.skip(f"no compiled engine: {build.load()}")
     monkeypatch.setenv("LOSSBENCH_CACHE", str(tmp_path))
-    path = native._built()
+    path = build.built()
     assert path.stat().st_mode & 0o077 == 0 and path.parent.stat().st_mode & 0o077 == 0
     path.chmod(0o777)
-    with pytest.raises(native.NoNativeError, match="can be written by others"):
-        native._built()
+    with pytest.raises(build.NoNativeError, match="can be written by others"):
+        build.built()
 
 
 @pytest.mark.parametrize(
@@ -425,12 +594,14 @@ def test_a_library_that_others_could_have_written_is_not_loaded(
     [
         b"{",
         b"[]",
-        b'{"address": "a.b.c.d", "port": 1, "window": 9}',
-        b'{"address": "10.0.0.1", "port": 0, "window": 9}',
-        b'{"address": "10.0.0.1", "port": 99999, "window": 9}',
-        b'{"address": "10.0.0.1", "port": 9, "window": -1}',
+        b'{"version": 2, "tag": "header", "address": "a.b.c.d", "port": 1, "window": 9}',
+        b'{"version": 2, "tag": "header", "address": "10.0.0.1", "port": 0, "window": 9}',
+        b'{"version": 2, "tag": "header", "address": "10.0.0.1", "port": 99999, "window": 9}',
+        b'{"version": 2, "tag": "header", "address": "10.0.0.1", "port": 9, "window": -1}',
+        b'{"version": 1, "tag": "header", "address": "10.0.0.1", "port": 9, "window": 9}',
+        b'{"version": 2, "tag": "packet", "address": "10.0.0.1", "port": 9, "window": 9}',
     ],
 )
 def test_a_rank_that_introduces_itself_wrongly_is_named(said: bytes) -> None:
     with pytest.raises(TransportError, match="rank 3"):
-        meeting._member(3, said)
+        meeting._member(3, said, tag="header")

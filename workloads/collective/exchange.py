@@ -2,84 +2,162 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from lossbench.contract import HALVES
-from lossbench.workloads.collective.reduce import Group
-from lossbench.workloads.transport.flow import Incoming
-from lossbench.workloads.transport.packet.codec import CODECS
-from lossbench.workloads.transport.packet.layout import Layout
-from lossbench.workloads.transport.packet.wire import Bytes
-from lossbench.workloads.transport.sink import Put
+from lossbench.workloads.collective.context import Group
+from lossbench.workloads.transport import plan
+from lossbench.workloads.transport.half import Half
+from lossbench.workloads.transport.jobs import Asked
+from lossbench.workloads.transport.packet import wire
+from lossbench.workloads.transport.packet.codec import Codec
+from lossbench.workloads.transport.packet.layout import Layout, even
+from lossbench.workloads.transport.packet.wire import Array, Bytes
 
-BYTES = CODECS["uint8"]
+COMBINE = {
+    "sum": np.add,
+    "avg": np.add,
+    "max": np.maximum,
+    "min": np.minimum,
+    "product": np.multiply,
+    "band": np.bitwise_and,
+    "bor": np.bitwise_or,
+    "bxor": np.bitwise_xor,
+}
 TICKET = np.zeros(8, dtype=np.uint8)
 
 
-def exchange(group: Group, *, send: dict[int, Bytes], receive: dict[int, Bytes]) -> None:
-    """To and from any peers, any sizes that both ends know; returns when all has arrived, here and there."""
+def ask(
+    group: Group,
+    *,
+    send: Mapping[int, Bytes],
+    receive: Mapping[int, Bytes],
+    call: str = "exchange",
+    dtype: str = "bytes",
+    size: int = 0,
+) -> Asked:
+    """To and from any peers, any sizes that both ends know; over when all has arrived, here and there. `size`: of the
+    call, where all ranks have the same."""
     endpoint = group.endpoint
-    half = endpoint.open(half=HALVES["all_gather"], reliable=True)
-    for peer, data in send.items():
-        layout = group.layout((len(data),), BYTES)
-        endpoint.send_to(half, peer, data, segment=layout.segment, block=0, code=BYTES.code)
-    for peer, room in receive.items():
-        if len(room):
-            half.incoming[peer] = _incoming(group.layout((len(room),), BYTES), peer, room)
-    endpoint.listen(half, code=BYTES.code)
-    endpoint.drive(half)
+    sends, receives = plan.exchange(
+        send, receive, rank=endpoint.rank, world=endpoint.world, datagram_bytes=endpoint.datagram_bytes
+    )
+    half = Half(
+        half=HALVES["all_gather"],
+        signature=wire.signature(dtype, call),
+        size=size,
+        sends=sends,
+        receives=receives,
+        reliable=True,
+    )
+    half.aim(source=0, target=0, holds=(send, receive))
+    endpoint.start(half)
+    return Asked(halves=(half,))
 
 
-def _incoming(layout: Layout, peer: int, room: Bytes) -> Incoming:
-    return Incoming(peer=peer, total=layout.packets[0], segment=layout.segment, sink=Put(room, layout.width))
+def exchange(group: Group, **how: Any) -> None:
+    """`ask`, and until it is over."""
+    group.endpoint.finish(ask(group, **how).halves)
+
+
+def ask_barrier(group: Group) -> Asked:
+    """Everybody has come when a ticket of everybody has."""
+    peers = group.endpoint.peers
+    rooms = {peer: np.zeros(8, np.uint8) for peer in peers}
+    return ask(group, send=dict.fromkeys(peers, TICKET), receive=rooms, call="barrier")
 
 
 def barrier(group: Group) -> None:
-    """Everybody has come when a ticket of everybody has."""
-    peers = group.endpoint.peers
-    exchange(group, send=dict.fromkeys(peers, TICKET), receive={peer: np.zeros(8, np.uint8) for peer in peers})
+    group.endpoint.finish(ask_barrier(group).halves)
 
 
-def broadcast(group: Group, data: Bytes, *, root: int) -> None:
+def broadcast(group: Group, data: Bytes, *, root: int, dtype: str = "bytes") -> None:
     """In place."""
     endpoint = group.endpoint
     if endpoint.rank == root:
-        exchange(group, send=dict.fromkeys(endpoint.peers, data), receive={})
+        exchange(
+            group, send=dict.fromkeys(endpoint.peers, data), receive={}, call="broadcast", dtype=dtype, size=len(data)
+        )
     else:
-        exchange(group, send={}, receive={root: data})
+        exchange(group, send={}, receive={root: data}, call="broadcast", dtype=dtype, size=len(data))
 
 
-def gather(group: Group, mine: Bytes, rooms: list[Bytes] | None, *, root: int) -> None:
+def gather(group: Group, mine: Bytes, rooms: list[Bytes] | None, *, root: int, dtype: str = "bytes") -> None:
     """Equal sizes; `rooms` at the root only, by rank."""
     endpoint = group.endpoint
     if endpoint.rank != root:
-        exchange(group, send={root: mine}, receive={})
+        exchange(group, send={root: mine}, receive={}, call="gather", dtype=dtype, size=len(mine))
         return
     assert rooms is not None
-    exchange(group, send={}, receive={peer: rooms[peer] for peer in endpoint.peers})
+    taken = {peer: rooms[peer] for peer in endpoint.peers}
+    exchange(group, send={}, receive=taken, call="gather", dtype=dtype, size=len(mine))
     rooms[root][:] = mine
 
 
-def scatter(group: Group, parts: list[Bytes] | None, room: Bytes, *, root: int) -> None:
+def scatter(group: Group, parts: list[Bytes] | None, room: Bytes, *, root: int, dtype: str = "bytes") -> None:
     endpoint = group.endpoint
     if endpoint.rank != root:
-        exchange(group, send={}, receive={root: room})
+        exchange(group, send={}, receive={root: room}, call="scatter", dtype=dtype, size=len(room))
         return
     assert parts is not None
-    exchange(group, send={peer: parts[peer] for peer in endpoint.peers}, receive={})
+    given = {peer: parts[peer] for peer in endpoint.peers}
+    exchange(group, send=given, receive={}, call="scatter", dtype=dtype, size=len(room))
     room[:] = parts[root]
 
 
-def all_to_all(group: Group, parts: list[Bytes], rooms: list[Bytes]) -> None:
+def all_to_all(
+    group: Group, parts: list[Bytes], rooms: list[Bytes], *, call: str = "all_to_all", dtype: str = "bytes"
+) -> None:
     endpoint = group.endpoint
     rooms[endpoint.rank][:] = parts[endpoint.rank]
+    given, taken = ({peer: side[peer] for peer in endpoint.peers} for side in (parts, rooms))
+    exchange(group, send=given, receive=taken, call=call, dtype=dtype)
+
+
+def all_gather(group: Group, mine: Bytes, rooms: list[Bytes], *, dtype: str = "bytes") -> None:
+    """Sizes may differ between ranks, as long as all know them."""
+    all_to_all(group, [mine] * group.endpoint.world, rooms, call="all_gather", dtype=dtype)
+
+
+def all_reduce(group: Group, flat: Array, *, codec: Codec, op: str) -> None:
+    """In place, of anything: every rank collects its block from all, combines it, and gives it to all."""
+    endpoint, size = group.endpoint, codec.memory.itemsize
+    layout = Layout.plan(even(len(flat), endpoint.world), codec=codec, datagram_bytes=endpoint.datagram_bytes)
+    blocks = [layout.block(flat, rank) for rank in range(endpoint.world)]
+    mine = reduce_scatter(group, blocks, codec=codec, op=op)
+    blocks[endpoint.rank][:] = mine
+    rooms = {peer: blocks[peer].view(np.uint8) for peer in endpoint.peers}
+    given = blocks[endpoint.rank].view(np.uint8)
     exchange(
         group,
-        send={peer: parts[peer] for peer in endpoint.peers},
-        receive={peer: rooms[peer] for peer in endpoint.peers},
+        send=dict.fromkeys(endpoint.peers, given),
+        receive=rooms,
+        call=op,
+        dtype=codec.name,
+        size=len(flat) * size,
     )
 
 
-def all_gather(group: Group, mine: Bytes, rooms: list[Bytes]) -> None:
-    """Sizes may differ between ranks, as long as all know them."""
-    all_to_all(group, [mine] * group.endpoint.world, rooms)
+def reduce_scatter(group: Group, blocks: list[Array], *, codec: Codec, op: str) -> Array:
+    """This rank's block of everybody, combined in wide elements."""
+    endpoint = group.endpoint
+    own = blocks[endpoint.rank]
+    rooms = {peer: np.empty_like(own) for peer in endpoint.peers}
+    exchange(
+        group,
+        send={peer: np.ascontiguousarray(blocks[peer]).view(np.uint8) for peer in endpoint.peers},
+        receive={peer: room.view(np.uint8) for peer, room in rooms.items()},
+        call=op,
+        dtype=codec.name,
+        size=sum(len(block) for block in blocks),
+    )
+    out = codec.widen(own).copy()
+    for rank in range(endpoint.world):  # in the order of ranks: the same bits wherever it is done
+        if rank in rooms:
+            COMBINE[op](out, codec.widen(rooms[rank]), out=out)
+    if op == "avg":
+        out[:] = out / endpoint.world
+    return codec.narrow(out)

@@ -10,10 +10,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from lossbench.workloads.collective import exchange
+from lossbench.workloads.collective.context import PLANS
 from lossbench.workloads.collective.moves import Moves, Tensors
-from lossbench.workloads.collective.reduce import all_reduce, reduce_scatter
-from lossbench.workloads.collective.staging import Staged
+from lossbench.workloads.collective.reduce import ask_all_reduce, is_lossy, reduce_scatter
+from lossbench.workloads.collective.short import Shape
+from lossbench.workloads.collective.staging import Staged, codec_of
+from lossbench.workloads.transport.half import Result
+from lossbench.workloads.transport.jobs import Asked
+from lossbench.workloads.transport.packet.codec import CODECS
 from lossbench.workloads.transport.packet.layout import even
+from lossbench.workloads.transport.plan import Plan, address
 from lossbench.workloads.transport.policy import Policy
 
 OPS = {
@@ -29,40 +36,107 @@ OPS = {
 
 
 def op_name(opts: Any) -> str:
-    op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
+    if opts is None:
+        return "sum"
+    op = opts.reduceOp
     for known, name in OPS.items():
         if op == known:
             return name
     raise NotImplementedError(f"the lossy backend has no {op}: it has {', '.join(OPS.values())}")
 
 
+def goes_in_two_halves(tensor: torch.Tensor, op: str) -> bool:
+    """Means and sums of floating-point numbers: the engine does all of it."""
+    name = str(tensor.dtype).removeprefix("torch.")
+    return not tensor.is_sparse and name in CODECS and is_lossy(CODECS[name], op)
+
+
 class LossyGroup(Moves):
+    def __init__(self, *given: Any, **keys: Any) -> None:
+        super().__init__(*given, **keys)
+        self._plans: dict[object, Plan] = {}
+        self._shapes: dict[object, Shape] = {}
+
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Any:
         op = op_name(opts)
+        tensor = tensors[0]
+        if len(tensors) == 1:
+            if tensor.is_cpu and tensor.is_contiguous() and self._endpoint.idle():
+                shape = self._shapes.get((tensor.numel(), tensor.dtype, op)) or self._shape(tensor, op)
+                if shape is not None:
+                    return shape.begin(tensor, self._next_step(), self._results)
+            if goes_in_two_halves(tensor, op):
+                return self._begin(tensors, lambda: self._ask_all_reduce(tensor, op), opts=opts)
 
         def job() -> None:
-            for tensor in tensors:
-                self._all_reduce(tensor, op)
+            for one in tensors:
+                self._all_reduce(one, op)
 
-        return self._submit(tensors, job)
+        return self._begin(tensors, job, opts=opts, steps=True)
+
+    def _shape(self, tensor: torch.Tensor, op: str) -> Shape | None:
+        """None if it can't go the short way."""
+        if not goes_in_two_halves(tensor, op):
+            return None
+        if len(self._shapes) > PLANS:
+            self._shapes.clear()
+        lossy = tensor.numel() * tensor.element_size() >= self.policy.reliable_below_bytes
+        out = self._shapes[tensor.numel(), tensor.dtype, op] = Shape(
+            self._group, self._plan_of(tensor), op=op, lossy=lossy
+        )
+        return out
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Any:
         return self.allreduce(tensors, opts)
 
+    def _ask_all_reduce(self, tensor: torch.Tensor, op: str) -> Asked:
+        lossy = tensor.numel() * tensor.element_size() >= self.policy.reliable_below_bytes
+        return self._ask_staged(tensor, self._plan_of(tensor), op=op, lossy=lossy)
+
+    def _plan_of(self, tensor: torch.Tensor) -> Plan:
+        key = (tensor.numel(), tensor.dtype)
+        found = self._plans.get(key)
+        if found is None:
+            if len(self._plans) > PLANS:
+                self._plans.clear()
+            found = self._plans[key] = self._group.plan(even(key[0], self.size()), codec_of(tensor))
+        return found
+
+    def _ask_staged(self, tensor: torch.Tensor, plan: Plan, *, op: str, lossy: bool) -> Asked:
+        """From a GPU block by block: what has been copied is sent while the rest comes."""
+        staged = Staged(tensor, self._pinned, fetch=False, name=f"all_reduce{self._calls % self.policy.pipeline}")
+        wait_for = staged.fetch_blocks(plan.layout.counts, first=self.rank())
+        held = wait_for is not None
+        asked = ask_all_reduce(
+            self._group, address(staged.array), plan=plan, op=op, lossy=lossy, held=held, holds=staged
+        )
+        if wait_for is not None:
+            first = asked.halves[0]
+            for number, block in enumerate(first.plan[0].template["block"].tolist()):
+                wait_for(block)
+                self._endpoint.engine.release(first, number)
+
+        def then(results: list[Result]) -> None:
+            assert asked.then is not None
+            asked.then(results)
+            staged.give_back()
+
+        return Asked(halves=asked.halves, then=then)
+
     def _all_reduce(self, tensor: torch.Tensor, op: str) -> None:
+        """Until it ends; of anything."""
         if tensor.is_sparse:
             raise NotImplementedError("the lossy backend has no sparse tensors")
         if tensor.dtype == torch.bool:
             op = {"sum": "bor", "max": "bor", "product": "band", "min": "band"}.get(op, op)
         if tensor.is_complex():
             self._all_reduce(torch.view_as_real(tensor), op)
-            return
-        staged = Staged(tensor, self._pinned, fetch=False)
-        counts = even(tensor.numel(), self.size())
-        ready = staged.fetch_blocks(counts)
-        lossy = self._lossy(staged, op)
-        all_reduce(self._group, staged.array, codec=staged.codec, op=op, lossy=lossy, counts=counts, ready=ready)
-        staged.give_back()
+        elif goes_in_two_halves(tensor, op):
+            self._finish(self._ask_all_reduce(tensor, op))
+        else:
+            staged = self._given(tensor)
+            exchange.all_reduce(self._group, staged.array, codec=staged.codec, op=op)
+            staged.give_back()
 
     def reduce(self, tensors: Tensors, opts: Any) -> Any:
         """Reliable, and only the root's tensor changes."""
@@ -71,12 +145,12 @@ class LossyGroup(Moves):
         def job() -> None:
             for tensor in tensors:
                 staged = self._given(tensor.clone())
-                all_reduce(self._group, staged.array, codec=staged.codec, op=op, lossy=False)
+                exchange.all_reduce(self._group, staged.array, codec=staged.codec, op=op)
                 if self.rank() == opts.rootRank:
                     staged.give_back()
                     tensor.copy_(staged.tensor)
 
-        return self._submit(tensors, job)
+        return self._begin(tensors, job, opts=opts, steps=True)
 
     def _reduce_scatter_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
         op = op_name(opts)
@@ -93,7 +167,7 @@ class LossyGroup(Moves):
             )
             taken.give_back()
 
-        return self._submit([output], job)
+        return self._begin([output, source], job, opts=opts, steps=True)
 
     reduce_scatter_single = _reduce_scatter_base
 
@@ -111,7 +185,7 @@ class LossyGroup(Moves):
                 )
                 taken.give_back()
 
-        return self._submit(outputs, job)
+        return self._begin([*outputs, *(part for parts in sources for part in parts)], job, opts=opts, steps=True)
 
     def reduce_scatter_tensor_coalesced(self, outputs: Tensors, sources: Tensors, opts: Any = None) -> Any:
         works = [self._reduce_scatter_base(o, s, opts) for o, s in zip(outputs, sources, strict=True)]

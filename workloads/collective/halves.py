@@ -1,130 +1,89 @@
-"""The two halves as primitives, on flat numpy arrays: run inside an endpoint's thread (`Endpoint.submit`).
-
-out, account = reduce_scatter(endpoint, values, cut, policy...)      mean over the contributions that arrived
-account      = all_gather(endpoint, mine, out, cut)                  what is missing keeps what `out` held
-"""
+"""The two halves as an engine is asked for them. Made once for a shape of call, then used again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from lossbench.contract import HALVES, HEADER_BYTES
-from lossbench.workloads.transport.endpoint import Endpoint
-from lossbench.workloads.transport.flow import Incoming
-from lossbench.workloads.transport.half import Account, Half
+from lossbench.contract import HALVES
+from lossbench.workloads.transport.half import Half
 from lossbench.workloads.transport.packet import wire
-from lossbench.workloads.transport.packet.layout import Layout
-from lossbench.workloads.transport.packet.wire import Array, Bits
-from lossbench.workloads.transport.sink import Add, Put
+from lossbench.workloads.transport.packet.wire import Array
+from lossbench.workloads.transport.plan import Plan, address
+from lossbench.workloads.transport.structures import ADD_BF16, ADD_F16, ADD_F32, BY_COUNT, BY_WORLD
 
 SCATTER, GATHER = HALVES["reduce_scatter"], HALVES["all_gather"]
-Combine = Callable[..., Array]  # a numpy ufunc with `out`
+ADD = {"float32": ADD_F32, "bfloat16": ADD_BF16, "float16": ADD_F16}
 
 
-@dataclass(kw_only=True)
-class Reduction:
-    """The first half, under way or done. `mine` is the block this rank owns."""
+@dataclass(frozen=True, kw_only=True)
+class Reducing:
+    """How contributions become a block."""
 
-    half: Half
-    layout: Layout
-    mine: int
-    sums: Array  # wide elements of its own block: own part (if wanted) and what arrived
-    own: Array | None  # this rank's own contribution, where it is still needed afterwards
-    counts_own: bool
-    account: Account | None = None
-
-    def counts(self) -> Array:
-        """Contributions per packet of its own block."""
-        assert self.account is not None
-        out = np.full(self.layout.packets[self.mine], int(self.counts_own), dtype=np.int32)
-        for arrived in self.account.arrived.values():
-            out += arrived
-        return out
+    op: str  # sum, avg
+    normaliser: str = "count"
+    own: bool = True  # this rank's own part counts
+    lossy: bool = True
 
 
-def start_reduce_scatter(
-    endpoint: Endpoint,
-    values: Array,
-    *,
-    layout: Layout,
-    block_of: tuple[int, ...],
-    own: bool = True,
-    in_place: bool = False,
-    keep_own: bool = False,
-    combine: Combine = np.add,
-    reliable: bool = False,
-    ready: Callable[[int], bool] | None = None,
-) -> Reduction:
-    """Ears open; `Endpoint.drive` does the rest. `block_of[rank]` is the block that rank owns. `in_place`: sums may be
-    made in `values` itself, where its type allows it. `ready(block)`: are these values there (copied from a GPU)?"""
-    half = endpoint.open(half=SCATTER, reliable=reliable)
-    codec, mine = layout.codec, block_of[endpoint.rank]
-    for peer in endpoint.peers:
-        block = block_of[peer]
-        part = wire.as_bytes(layout.block(values, block))
-        is_there = None if ready is None else partial(ready, block)
-        endpoint.send_to(half, peer, part, segment=layout.segment, block=block, code=codec.code, ready=is_there)
-    if ready is not None:
-        endpoint.answer_until(partial(ready, mine))
-    own_part = layout.block(values, mine)
-    kept = codec.widen(own_part).copy() if keep_own else None
-    if in_place and own and codec.memory == codec.wide:
-        sums = own_part
-    else:
-        sums = endpoint.buffers.bytes("sums", len(own_part) * codec.wide.itemsize).view(codec.wide)
-        sums[:] = codec.widen(own_part) if own else 0
-    for peer in endpoint.peers:
-        sink = Add(sums, layout.width, codec, combine)
-        half.incoming[peer] = Incoming(peer=peer, total=layout.packets[mine], segment=layout.segment, sink=sink)
-    endpoint.listen(half, code=codec.code)
-    return Reduction(half=half, layout=layout, mine=mine, sums=sums, own=kept, counts_own=own)
+class ScatterHalf(Half):
+    """Block j goes to its owner; the mean of this rank's block is made where `reduce` says."""
+
+    def __init__(self, plan: Plan, how: Reducing) -> None:
+        self._plan, self._how, codec = plan, how, plan.layout.codec
+        super().__init__(
+            half=SCATTER,
+            signature=wire.signature(codec.name, how.op),
+            size=plan.elements,
+            sends=plan.scatter_sends,
+            receives=plan.scatter_receives,
+            reliable=not how.lossy,
+            mode=ADD[codec.name],
+            codec=codec.name,
+        )
+        record, layout, world = self.record, plan.layout, len(plan.block_of)
+        record.elements, record.width, record.world = layout.counts[plan.mine], layout.width, world
+        record.times = world if how.op == "sum" else 1
+        record.normaliser = BY_COUNT if how.normaliser == "count" else BY_WORLD
+        self._room = None if codec.name == "float32" else np.empty(layout.counts[plan.mine], np.float32)
+        self.record.room = None if self._room is None else address(self._room)
+
+    def reduce(self, source: int, target: int, *, holds: Any, weights: Array | None = None) -> None:
+        """Addresses of all blocks, and of where this rank's becomes a mean, which may be where it lies. `weights`: by
+        rank, of each peer's values."""
+        plan, record = self._plan, self.record
+        sums = target if self._room is None else address(self._room)
+        record.sums, record.rounded = sums, target
+        record.own_part = source + plan.mine_at if self._how.own else None
+        if weights is not None:
+            self.weigh(weights)
+        self.aim(source=source, target=sums, holds=holds)
+
+    def weigh(self, weights: Array) -> None:
+        """By rank, of each peer's values, in the next call."""
+        self._weighted = self._plan.scatter_receives.template.copy()
+        self._weighted["weight"] = weights[self._weighted["peer"]]
+        self.record.plan_in = address(self._weighted)
 
 
-def normalise(reduction: Reduction, *, op: str, normaliser: str, world: int, loss: float) -> Bits:
-    """Sums to means (`avg`) or N times means (`sum`), in place. `count`: of what arrived; `world`: divided by N;
-    `expected`: own part by N, others by N(1-p). Returns the packets to which nothing contributed: they hold zero."""
-    counts, sums = reduction.counts(), reduction.sums
-    times = world if op == "sum" else 1
-    wide = replace(reduction.layout.codec, name="sums", memory=sums.dtype)
-    if normaliser == "count":
-        factors = times / np.maximum(counts, 1)
-    elif normaliser == "world":
-        factors = np.full(len(counts), times / world)
-    else:
-        factors = np.full(len(counts), times / (world * max(1 - loss, 1e-6)))
-        if reduction.own is not None and reduction.counts_own:
-            sums -= reduction.own
-    reduction.layout.scale(sums, factors, codec=wide)
-    if normaliser == "expected" and reduction.own is not None and reduction.counts_own:
-        sums += reduction.own * sums.dtype.type(times / world)
-    empty: Bits = counts == 0
-    return empty
+class GatherHalf(Half):
+    """This rank's block to everybody, everybody's block to its place; what does not come is scaled by `missing`."""
 
+    def __init__(self, plan: Plan, *, call: str, reliable: bool, missing: float = 1.0, after: bool = False) -> None:
+        super().__init__(
+            half=GATHER,
+            signature=wire.signature(plan.layout.codec.name, call),
+            size=plan.elements,
+            sends=plan.gather_sends,
+            receives=plan.gather_receives,
+            reliable=reliable,
+            codec=plan.layout.codec.name,
+            missing=missing,
+            after=after,
+        )
 
-def start_all_gather(
-    endpoint: Endpoint, out: Array, *, layout: Layout, block_of: tuple[int, ...], reliable: bool = False
-) -> Half:
-    """Ears open for every other block; arriving packets go straight to where they belong in `out`. Missing ones leave
-    what is there."""
-    half = endpoint.open(half=GATHER, reliable=reliable)
-    for peer in endpoint.peers:
-        block = block_of[peer]
-        sink = Put(layout.block(out, block), layout.width)
-        half.incoming[peer] = Incoming(peer=peer, total=layout.packets[block], segment=layout.segment, sink=sink)
-    endpoint.listen(half, code=layout.codec.code)
-    return half
-
-
-def finish_all_gather(endpoint: Endpoint, half: Half, mine: Array, *, layout: Layout, block: int) -> Account:
-    """Send its own block, in its memory format, to everybody; until the half ends."""
-    for peer in endpoint.peers:
-        endpoint.send_to(half, peer, wire.as_bytes(mine), segment=layout.segment, block=block, code=layout.codec.code)
-    return endpoint.drive(half)
-
-
-def payload_bytes(account: Account, segment: int) -> int:
-    return sum(int(bits.sum()) for bits in account.arrived.values()) * (segment - HEADER_BYTES)
+    def gather(self, mine: int, out: int, *, holds: Any) -> None:
+        """Addresses."""
+        self.aim(source=mine, target=out, holds=holds)

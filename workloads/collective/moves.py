@@ -12,6 +12,7 @@ from lossbench.workloads.collective.base import Base
 from lossbench.workloads.collective.reduce import all_gather, all_reduce, is_lossy
 from lossbench.workloads.collective.staging import Staged
 from lossbench.workloads.collective.stale import StaleCopies
+from lossbench.workloads.transport.jobs import Asked
 from lossbench.workloads.transport.packet.codec import CODECS
 from lossbench.workloads.transport.packet.wire import Bytes
 
@@ -25,30 +26,55 @@ class Moves(Base):
 
     def _given(self, tensor: torch.Tensor, name: str = "in") -> Staged:
         staged = Staged(tensor, self._pinned, name=name)
-        self._endpoint.answer_until(staged.is_here)
+        staged.wait()
         return staged
 
     def _taken(self, tensor: torch.Tensor, name: str = "out") -> Staged:
         return Staged(tensor, self._pinned, name=name, fetch=False)
 
+    def _finish(self, asked: Asked) -> None:
+        """Within a job of several steps."""
+        results = self._endpoint.finish(asked.halves)
+        if asked.then is not None:
+            asked.then(results)
+
+    @staticmethod
+    def _then_back(asked: Asked, *taken: Staged) -> Asked:
+        """And what arrived to where the tensors are."""
+
+        def then(_: object) -> None:
+            for one in taken:
+                one.give_back()
+
+        return Asked(halves=asked.halves, then=then)
+
     # --- gathers -------------------------------------------------------------------------------------------------
 
     def _allgather_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
-        del opts
-
-        def job() -> None:
+        def job() -> Asked | None:
             given = self._given(source)
             taken = self._taken(output)
             if self.policy.fsdp_gather == "stale" and is_lossy(given.codec, "sum"):
                 self._gather_with_copies(given, taken)
-            else:
-                parts = [part.view("u1") for part in taken.array.reshape(self.size(), -1)]
-                exchange.all_gather(self._group, given.array.view("u1").copy(), parts)
-            taken.give_back()
+                taken.give_back()
+                return None
+            parts = [part.view("u1") for part in taken.array.reshape(self.size(), -1)]
+            return self._then_back(self._ask_all_gather(given, parts), taken)
 
-        return self._submit([output], job)
+        stale = self.policy.fsdp_gather == "stale"
+        return self._begin([output, source], job, opts=opts, steps=stale)
 
     all_gather_single = _allgather_base
+
+    def _ask_all_gather(self, given: Staged, rooms: list[Bytes]) -> Asked:
+        """Often in place: its own part is part of the output already."""
+        mine = given.array.view("u1")
+        own = rooms[self.rank()]
+        if not np.may_share_memory(mine, own):
+            own[:] = mine
+        given_to = dict.fromkeys(self._endpoint.peers, own)
+        taken = {peer: rooms[peer] for peer in self._endpoint.peers}
+        return exchange.ask(self._group, send=given_to, receive=taken, call="all_gather", dtype=given.codec.name)
 
     def _gather_with_copies(self, given: Staged, taken: Staged) -> None:
         mine = given.array.copy()  # FSDP gathers in place: its own shard is part of the output
@@ -62,17 +88,18 @@ class Moves(Base):
         self._stale.keep(mine, taken.array, given.codec, instead_of=copy)
 
     def allgather(self, outputs: list[Tensors], sources: Tensors, opts: Any = None) -> Any:
-        del opts
+        def ask(rooms: Tensors, source: torch.Tensor) -> Asked:
+            given = self._given(source)
+            taken = [self._taken(room, f"out{n}") for n, room in enumerate(rooms)]
+            return self._then_back(self._ask_all_gather(given, [one.array.view("u1") for one in taken]), *taken)
 
         def job() -> None:
             for rooms, source in zip(outputs, sources, strict=True):
-                given = self._given(source)
-                taken = [self._taken(r, f"out{n}") for n, r in enumerate(rooms)]
-                exchange.all_gather(self._group, given.array.view("u1").copy(), [t.array.view("u1") for t in taken])
-                for one in taken:
-                    one.give_back()
+                self._finish(ask(rooms, source))
 
-        return self._submit(outputs, job)
+        if len(sources) == 1:
+            return self._begin([*outputs, sources], lambda: ask(outputs[0], sources[0]), opts=opts)
+        return self._begin([*outputs, sources], job, opts=opts, steps=True)
 
     def allgather_into_tensor_coalesced(self, outputs: Tensors, sources: Tensors, opts: Any = None) -> Any:
         works = [self._allgather_base(o, s, opts) for o, s in zip(outputs, sources, strict=True)]
@@ -81,53 +108,82 @@ class Moves(Base):
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
     def gather(self, outputs: list[Tensors], sources: Tensors, opts: Any) -> Any:
-        def job() -> None:
-            given = self._given(sources[0])
-            rooms = None
-            taken: list[Staged] = []
-            if self.rank() == opts.rootRank:
-                taken = [self._taken(room, f"out{n}") for n, room in enumerate(outputs[0])]
-                rooms = [one.array.view("u1") for one in taken]
-            exchange.gather(self._group, given.array.view("u1").copy(), rooms, root=opts.rootRank)
-            for one in taken:
-                one.give_back()
+        root = opts.rootRank
 
-        return self._submit([*sources, *(outputs[0] if outputs else [])], job)
+        def job() -> Asked:
+            given = self._given(sources[0])
+            mine, name = given.array.view("u1"), given.codec.name
+            if self.rank() != root:
+                return exchange.ask(
+                    self._group, send={root: mine}, receive={}, call="gather", dtype=name, size=len(given.array)
+                )
+            taken = [self._taken(room, f"out{n}") for n, room in enumerate(outputs[0])]
+            taken[root].array[:] = given.array
+            rooms = {peer: taken[peer].array.view("u1") for peer in self._endpoint.peers}
+            asked = exchange.ask(self._group, send={}, receive=rooms, call="gather", dtype=name, size=len(given.array))
+            return self._then_back(asked, *taken)
+
+        return self._begin([*sources, *(outputs[0] if outputs else [])], job, opts=opts)
 
     # --- the other way, and across -------------------------------------------------------------------------------
 
     def broadcast(self, tensors: Tensors, opts: Any) -> Any:
+        root = opts.rootRank
+
+        def ask(tensor: torch.Tensor) -> Asked:
+            staged = self._given(tensor)
+            data, size = staged.array.view("u1"), len(staged.array)
+            mine = self.rank() == root
+            asked = exchange.ask(
+                self._group,
+                send=dict.fromkeys(self._endpoint.peers, data) if mine else {},
+                receive={} if mine else {root: data},
+                call="broadcast",
+                dtype=staged.codec.name,
+                size=size,
+            )
+            return asked if mine else self._then_back(asked, staged)
+
         def job() -> None:
             for tensor in tensors:
-                staged = self._given(tensor)
-                exchange.broadcast(self._group, staged.array.view("u1"), root=opts.rootRank)
-                if self.rank() != opts.rootRank:
-                    staged.give_back()
+                self._finish(ask(tensor))
 
-        return self._submit(tensors, job)
+        if len(tensors) == 1:
+            return self._begin(tensors, lambda: ask(tensors[0]), opts=opts)
+        return self._begin(tensors, job, opts=opts, steps=True)
 
     def scatter(self, outputs: Tensors, sources: list[Tensors], opts: Any) -> Any:
-        def job() -> None:
-            taken = self._taken(outputs[0])
-            parts = None
-            if self.rank() == opts.rootRank:
-                parts = [self._given(part, f"in{n}").array.view("u1") for n, part in enumerate(sources[0])]
-            exchange.scatter(self._group, parts, taken.array.view("u1"), root=opts.rootRank)
-            taken.give_back()
+        root = opts.rootRank
 
-        return self._submit([*outputs, *(sources[0] if sources else [])], job)
+        def job() -> Asked:
+            taken = self._taken(outputs[0])
+            room, name, size = taken.array.view("u1"), taken.codec.name, len(taken.array)
+            if self.rank() != root:
+                asked = exchange.ask(self._group, send={}, receive={root: room}, call="scatter", dtype=name, size=size)
+                return self._then_back(asked, taken)
+            parts = [self._given(part, f"in{n}").array.view("u1") for n, part in enumerate(sources[0])]
+            room[:] = parts[root]
+            given = {peer: parts[peer] for peer in self._endpoint.peers}
+            return self._then_back(
+                exchange.ask(self._group, send=given, receive={}, call="scatter", dtype=name, size=size), taken
+            )
+
+        return self._begin([*outputs, *(sources[0] if sources else [])], job, opts=opts)
 
     def alltoall(self, outputs: Tensors, sources: Tensors, opts: Any = None) -> Any:
-        del opts
-
-        def job() -> None:
-            parts = [self._given(part, f"in{n}").array.view("u1") for n, part in enumerate(sources)]
+        def job() -> Asked:
+            given = [self._given(part, f"in{n}") for n, part in enumerate(sources)]
             taken = [self._taken(room, f"out{n}") for n, room in enumerate(outputs)]
-            exchange.all_to_all(self._group, parts, [one.array.view("u1") for one in taken])
-            for one in taken:
-                one.give_back()
+            parts, rooms = ([one.array.view("u1") for one in side] for side in (given, taken))
+            return self._then_back(self._ask_across(parts, rooms, given[0].codec.name), *taken)
 
-        return self._submit([*outputs, *sources], job)
+        return self._begin([*outputs, *sources], job, opts=opts)
+
+    def _ask_across(self, parts: list[Bytes], rooms: list[Bytes], name: str) -> Asked:
+        peers = self._endpoint.peers
+        rooms[self.rank()][:] = parts[self.rank()]
+        given, taken = ({peer: side[peer] for peer in peers} for side in (parts, rooms))
+        return exchange.ask(self._group, send=given, receive=taken, call="all_to_all", dtype=name)
 
     def alltoall_base(
         self,
@@ -137,15 +193,12 @@ class Moves(Base):
         source_splits: list[int],
         opts: Any = None,
     ) -> Any:
-        del opts
-
-        def job() -> None:
+        def job() -> Asked:
             given, taken = self._given(source), self._taken(output)
-            parts = self._split(given, source, source_splits)
-            exchange.all_to_all(self._group, parts, self._split(taken, output, output_splits))
-            taken.give_back()
+            parts, rooms = self._split(given, source, source_splits), self._split(taken, output, output_splits)
+            return self._then_back(self._ask_across(parts, rooms, given.codec.name), taken)
 
-        return self._submit([output, source], job)
+        return self._begin([output, source], job, opts=opts)
 
     all_to_all_single = alltoall_base
 

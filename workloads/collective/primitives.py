@@ -31,7 +31,7 @@ def scatter_half(
         taken.give_back()
         accounts.extend(group._group.accounts)
 
-    group._submit([values], job).wait()
+    group._begin([values, out], job).wait()
     return out, accounts[0]
 
 
@@ -64,5 +64,5 @@ def gather_half(
         accounts.append(account)
         taken.give_back()
 
-    group._submit([mine, out], job).wait()
+    group._begin([mine, out], job).wait()
     return accounts[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -54,9 +55,11 @@ class Staged:
     def __init__(self, tensor: torch.Tensor, pinned: Pinned, *, name: str = "in", fetch: bool = True) -> None:
         self.tensor = tensor
         self.codec = codec_of(tensor)
+        if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+            raise ValueError("the lossy backend can't write to an expanded tensor: several elements share one place")
         self._cuda = tensor.device.type != "cpu"
         self._pinned = pinned
-        self._events: list[torch.cuda.Event] = []
+        self._events: dict[int, torch.cuda.Event] = {}
         self._dense = tensor if tensor.is_contiguous() else tensor.contiguous()
         if not self._cuda:
             self._host = self._dense
@@ -66,27 +69,28 @@ class Staged:
                 self._fetch(even(tensor.numel(), 1))
         self.array = as_array(self._host)
 
-    def _fetch(self, counts: Sequence[int]) -> None:
-        """Copies begin, one event per block."""
-        self._events = []
-        flat, at = self._dense.reshape(-1), 0
-        for count in counts:
-            self._host[at : at + count].copy_(flat[at : at + count], non_blocking=True)
-            event = torch.cuda.Event()
-            event.record()
-            self._events.append(event)
-            at += count
+    def _fetch(self, counts: Sequence[int], first: int = 0) -> None:
+        """Copies begin, one event per block, from `first` on."""
+        flat, starts = self._dense.reshape(-1), [0, *itertools.accumulate(counts)]
+        for block in (*range(first, len(counts)), *range(first)):
+            part = slice(starts[block], starts[block + 1])
+            self._host[part].copy_(flat[part], non_blocking=True)
+            self._events[block] = torch.cuda.Event()
+            self._events[block].record()
 
-    def fetch_blocks(self, counts: Sequence[int]) -> Callable[[int], bool] | None:
-        """For sending while copying: is block n here? None if all is (a CPU tensor)."""
+    def fetch_blocks(self, counts: Sequence[int], *, first: int) -> Callable[[int], None] | None:
+        """For sending while copying: waits until block n is here. None if all is (a CPU tensor). The one that is needed
+        first comes first, and is waited for."""
         if not self._cuda:
             return None
-        self._fetch(counts)
-        return lambda block: bool(self._events[block].query())
+        self._fetch(counts, first)
+        self._events[first].synchronize()
+        return lambda block: self._events[block].synchronize()
 
-    def is_here(self) -> bool:
-        """Have all copies ended?"""
-        return all(event.query() for event in self._events)
+    def wait(self) -> None:
+        """Until all copies have ended."""
+        for event in self._events.values():
+            event.synchronize()
 
     def give_back(self) -> None:
         """The result to where the tensor is. The pinned memory is used again by the next call: copied now."""

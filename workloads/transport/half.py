@@ -1,16 +1,20 @@
-"""One half of a collective as the endpoint drives it: flows out, flows in, and the rule that ends it."""
+"""One half of a collective: as it is asked of an engine, and what came of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Protocol
+import ctypes
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from lossbench.workloads.transport.flow import Incoming, Outgoing
-from lossbench.workloads.transport.packet import wire
-from lossbench.workloads.transport.policy import Policy
-from lossbench.workloads.transport.sink import NOWHERE
+from lossbench.workloads.transport import structures
+from lossbench.workloads.transport.packet.wire import Array, Bits
+from lossbench.workloads.transport.plan import Flows, address
+from lossbench.workloads.transport.structures import FLOW, PUT, HalfRecord
+
+KINDS = {"float32": 1, "bfloat16": 2, "float16": 3}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +25,7 @@ class Account:
     step: int
     ended: str  # all, markers, fraction, deadline
     seconds: float  # from the half's first packet
-    arrived: dict[int, wire.Bits]  # per peer, per packet
+    arrived: dict[int, Bits]  # per peer, per packet
     cut: int  # missing because the deadline came
     lost: int  # missing although the peer had sent all
     withheld: int  # not sent: the peer gave no room for it
@@ -36,118 +40,96 @@ class Account:
         return {peer: float(bits.mean()) if len(bits) else 1.0 for peer, bits in self.arrived.items()}
 
 
-@dataclass(kw_only=True)
 class Half:
-    """`sequence` numbers all halves of a group in order; it is the same on all ranks."""
+    """Made for a shape of call and used for many: `aim` says whose memory, an engine does the rest. Flows are rows of
+    structures.FLOW in the order in which they are served."""
 
-    sequence: int
-    step: int
-    half: int
-    reliable: bool
-    deadline_s: float = 0.0
-    outgoing: dict[int, Outgoing] = field(default_factory=dict)
-    incoming: dict[int, Incoming] = field(default_factory=dict)
-    entered: float = 0.0
-    first_packet: float | None = None  # or when a peer last said that it is still busy elsewhere
-    sending: bool = False  # the second half of an all-reduce listens before it sends
-    closed: str = ""
-    closed_at: float = 0.0
-    absent: frozenset[int] = frozenset()  # peers not waited for
-    given_up_by: int | None = None  # a peer left this reliable half before it was done
-    error: BaseException | None = None  # of the thread that sends
+    def __init__(
+        self,
+        *,
+        half: int,
+        signature: int,
+        size: int,
+        sends: Flows,
+        receives: Flows,
+        reliable: bool,
+        mode: int = PUT,
+        after: bool = False,
+        codec: str = "float32",
+        missing: float = 1.0,
+    ) -> None:
+        """`after`: it sends when the one before it is over. `missing`: factor for what did not come."""
+        self.plan = (sends, receives)
+        self._sends, self._receives = (np.zeros(max(one.template.nbytes, 1), np.uint8) for one in (sends, receives))
+        self.arrived: Bits = np.zeros(0, np.bool_)
+        self.holds: Any = None  # memory that the engine uses
+        self.record = HalfRecord(
+            in_=address(self._receives),
+            out=address(self._sends),
+            plan_in=address(receives.template),
+            plan_out=address(sends.template),
+            ins=len(receives.template),
+            outs=len(sends.template),
+            size=size & 0xFFFFFFFF,
+            half=half,
+            dtype=signature,
+            reliable=reliable,
+            mode=mode,
+            after=after,
+            close_fraction=1.0,
+            missing=missing,
+            kind=KINDS.get(codec, 1),
+        )
+        self.pointer = ctypes.pointer(self.record)
+
+    def aim(self, *, source: int, target: int, holds: Any) -> None:
+        """Addresses of what is sent and of where it goes."""
+        record = self.record
+        self.arrived = np.empty(self.plan[1].packets, np.bool_)
+        record.base_out, record.base_in, record.arrived = source, target, self.arrived.ctypes.data
+        self.holds = holds
 
     @property
-    def size(self) -> int:
-        """Bytes that come in; halves of one size have one deadline."""
-        return sum(flow.total * flow.segment for flow in self.incoming.values())
+    def sends(self) -> Array:
+        """Rows as the engine has them."""
+        return self._sends.view(FLOW) if self.record.outs else np.zeros(0, FLOW)
 
-    def sends_done(self) -> bool:
-        if self.reliable:
-            return all(flow.finished for flow in self.outgoing.values())
-        return all(flow.sent_all or flow.peer in self.absent for flow in self.outgoing.values())
+    @property
+    def receives(self) -> Array:
+        return self._receives.view(FLOW) if self.record.ins else np.zeros(0, FLOW)
 
-    def just_sent(self) -> bool:
-        """Everything has left and no marker has gone yet."""
-        return any(flow.sent_all and flow.marker_at == 0.0 for flow in self.outgoing.values())
+    def rows(self) -> tuple[bytes, bytes]:
+        """Both, as they are now."""
+        return self._sends.tobytes(), self._receives.tobytes()
 
-    def ending(self, now: float, policy: Policy, allowance_s: float) -> str:
-        """Why this half is over now; empty if it is not."""
-        waited = [f for f in self.incoming.values() if not f.complete and f.peer not in self.absent]
-        done = self.sends_done()
-        if not waited and done:
-            return "all" if all(f.complete for f in self.incoming.values()) else "markers"
-        if self.reliable:
-            return ""
-        if done and all(f.ended_at is not None and now - f.ended_at >= allowance_s for f in waited):
-            return "markers"
-        if done and policy.close_fraction < 1 and self._share() >= policy.close_fraction:
-            return "fraction"
-        if self.first_packet is not None and now - self.first_packet >= self.deadline_s:
-            return "deadline"
-        return ""
+    @property
+    def ended(self) -> str:
+        return structures.ENDED[self.record.ended]
 
-    def _share(self) -> float:
-        total = sum(f.total for f in self.incoming.values())
-        return sum(f.count for f in self.incoming.values()) / total if total else 1.0
 
-    def wait_s(self, now: float, allowance_s: float) -> float:
-        """How long nothing can change without a packet."""
-        times = []
-        if self.first_packet is not None:
-            times.append(self.first_packet + self.deadline_s)
-        open_ends = [f.ended_at for f in self.incoming.values() if not f.complete and f.peer not in self.absent]
-        ended = [at for at in open_ends if at is not None]
-        if ended and len(ended) == len(open_ends) and self.sends_done():
-            times.append(max(ended) + allowance_s)
-        return max(min(times, default=now + 0.05) - now, 0.0)
+class Result:
+    """Kept as the engine left it; made readable when somebody reads it."""
 
-    def let_go(self) -> None:
-        """It is over: the caller's memory is not held any longer."""
-        for flow in self.incoming.values():
-            flow.sink = NOWHERE
-        if not self.reliable:
-            for out in self.outgoing.values():
-                out.data = out.data[:0].copy()
+    def __init__(self, half: Half) -> None:
+        record = half.record
+        self.half, self.step, self.ended = record.half, record.step, half.ended
+        self._seconds = record.closed - record.first if record.first else 0
+        self._rows, self._arrived = half.rows(), half.arrived
 
+    @cached_property
     def account(self) -> Account:
-        cut = lost = 0
-        for flow in self.incoming.values():
-            gone = flow.total - flow.count
-            if flow.ended_at is None:
-                cut += gone
-            else:
-                lost += gone
+        sends, receives = (np.frombuffer(one, FLOW) if len(one) > 1 else np.zeros(0, FLOW) for one in self._rows)
+        packets = receives["packets"].astype(np.int64)
+        ends = np.cumsum(packets).tolist()
+        gone, ended = packets - receives["count"], receives["ended"] != 0
+        parts = zip(receives["peer"].tolist(), ends, packets.tolist(), strict=True)
         return Account(
             half=self.half,
             step=self.step,
-            ended=self.closed,
-            seconds=self.closed_at - self.first_packet if self.first_packet is not None else 0.0,
-            arrived={peer: flow.arrived for peer, flow in self.incoming.items()},
-            cut=cut,
-            lost=lost,
-            withheld=sum(flow.total - min(flow.cursor, flow.total) for flow in self.outgoing.values()),
+            ended=self.ended,
+            seconds=self._seconds / 1e9,
+            arrived={peer: self._arrived[end - count : end] for peer, end, count in parts},
+            cut=int(gone[~ended].sum()),
+            lost=int(gone[ended].sum()),
+            withheld=int((sends["packets"].astype(np.int64) - sends["cursor"]).sum()),
         )
-
-
-class Pump(Protocol):
-    """Who fills flows by itself must know which are listened to."""
-
-    def expect(self, key: bytes, half: Half, flow: Incoming) -> None: ...
-    def forget(self, half: Half) -> None: ...
-
-
-def bitmap(missing: np.ndarray, limit_bytes: int) -> tuple[int, bytes]:
-    """(first packet it speaks of, bits): which packets are missing, as many as fit."""
-    if not len(missing):
-        return 0, b""
-    base = int(missing[0])
-    near = missing[missing < base + 8 * limit_bytes] - base
-    bits = np.zeros(int(near[-1]) + 1, dtype=np.uint8)
-    bits[near] = 1
-    return base, np.packbits(bits, bitorder="little").tobytes()
-
-
-def from_bitmap(base: int, body: bytes, total: int) -> np.ndarray:
-    bits = np.unpackbits(np.frombuffer(body, dtype=np.uint8), bitorder="little")
-    index = np.flatnonzero(bits) + base
-    return index[index < total].astype(np.uint32)

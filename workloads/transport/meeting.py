@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import ipaddress
-import itertools
 import json
 import os
 import secrets
 from dataclasses import dataclass
 from typing import Protocol
 
-from lossbench.contract import DATA_PORT, derive_seed
+from lossbench.contract import DATA_PORT, VERSION
 from lossbench.workloads.errors import TransportError
-from lossbench.workloads.transport.endpoint import Endpoint
+from lossbench.workloads.transport.endpoint import Endpoint, MakeEngine, best_engine
 from lossbench.workloads.transport.policy import Membership, Policy
 from lossbench.workloads.transport.udp.link import LARGEST_DATAGRAM, Address, Link
 
 PORTS_TRIED = 64
 SMALLEST_DATAGRAM = 128  # header and some elements
-_groups = itertools.count()
 
 
 class Store(Protocol):
@@ -38,17 +38,24 @@ def meet(
     token: int | None = None,
     policy: Policy | None = None,
     cores: float | None = None,
+    engine: MakeEngine | None = None,
 ) -> Endpoint:
-    """Every rank calls this once per group; returns when all have. `cores`: how many this rank may call its own."""
+    """Every rank calls this once per group; returns when all have. `cores`: how many this rank may call its own.
+    `engine`: who moves the packets; none: the one in C, if it can be had."""
     policy = policy or Policy.from_environment()
     link = _open(address, port, policy)
     try:
-        if rank == 0:  # groups of one run differ in their tokens
-            drawn = secrets.randbits(64) if token is None else derive_seed(token, "group", next(_groups))
-            store.set("token", f"{drawn:x}")
-        mine = {"address": link.address[0], "port": link.address[1], "window": link.window_bytes(world - 1)}
+        if rank == 0:
+            store.set("secret", secrets.token_hex(16))
+        mine = {
+            "version": VERSION,
+            "tag": policy.tag,
+            "address": link.address[0],
+            "port": link.address[1],
+            "window": link.window_bytes(world - 1),
+        }
         store.set(f"rank{rank}", json.dumps(mine))
-        all_of_them = [_member(number, store.get(f"rank{number}")) for number in range(world)]
+        all_of_them = [_member(number, store.get(f"rank{number}"), tag=policy.tag) for number in range(world)]
         peers = {n: member.address for n, member in enumerate(all_of_them) if n != rank}
         smallest = min((link.datagram_bytes(peer) for peer in peers.values()), default=1472)
         store.set(f"datagram{rank}", str(smallest))
@@ -56,7 +63,7 @@ def meet(
         if not SMALLEST_DATAGRAM <= datagram <= LARGEST_DATAGRAM:
             raise TransportError(f"rank {rank}: the ranks agreed on packets of {datagram} bytes, which can't be")
         window = min([member.window for member in all_of_them] + [policy.window_kb * 1024 or 1 << 30])
-        agreed = int(store.get("token"), 16)
+        key = hashlib.blake2b(store.get("secret") + str(token or 0).encode(), digest_size=16).digest()
         link.admit_only(peers.values())
     except BaseException:
         link.close()
@@ -65,9 +72,15 @@ def meet(
         cores = len(os.sched_getaffinity(0)) / world
     threads = {"on": True, "off": False}.get(policy.send_thread, cores >= 2)
     member = Membership(
-        rank=rank, peers=peers, token=agreed, policy=policy, datagram_bytes=datagram, window_bytes=max(window, datagram)
+        rank=rank,
+        peers=peers,
+        key=key,
+        policy=policy,
+        datagram_bytes=datagram,
+        window_bytes=max(window, datagram),
+        send_thread=threads and world > 1,
     )
-    return Endpoint(member, link=link, send_thread=threads and world > 1)
+    return Endpoint(member, link=link, make=engine or best_engine)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,24 +89,27 @@ class _Member:
     window: int
 
 
-def _member(rank: int, said: bytes) -> _Member:
+def _member(rank: int, said: bytes, *, tag: str) -> _Member:
     """What a rank says of itself decides whose packets count, so it must be an address, a port and a size."""
     try:
         read = json.loads(said)
         address, port, window = str(ipaddress.ip_address(read["address"])), int(read["port"]), int(read["window"])
     except (ValueError, KeyError, TypeError) as error:
         raise TransportError(f"what rank {rank} says of itself can't be read ({error})") from None
+    if (read.get("version"), read.get("tag")) != (VERSION, tag):
+        there = f"version {read.get('version')}, tag={read.get('tag')}"
+        raise TransportError(f"rank {rank} speaks another protocol: {there}; here it is version {VERSION}, tag={tag}")
     if not 0 < port < 65536 or window <= 0:
         raise TransportError(f"rank {rank} says port {port}, window {window}, which can't be")
     return _Member(address=(address, port), window=window)
 
 
 def _open(address: str, port: int, policy: Policy) -> Link:
-    """The first free port from `port` on: further groups of one rank get the next ones."""
-    for number in range(port, port + PORTS_TRIED):
+    """The first free port from `port` on: further groups of one rank get the next ones. Where many are taken, any."""
+    for number in (*range(port, port + PORTS_TRIED), 0):
         try:
             return Link(address, number, dscp=policy.dscp)
         except OSError as error:
-            if error.errno != 98:  # in use
+            if error.errno != errno.EADDRINUSE:
                 raise OSError(error.errno, f"UDP {address} port {number}: {os.strerror(error.errno or 0)}") from None
-    raise OSError(98, f"UDP {address}: ports {port} to {port + PORTS_TRIED - 1} are all in use")
+    raise OSError(errno.EADDRINUSE, f"UDP {address}: no port is free")

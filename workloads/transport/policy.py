@@ -1,58 +1,71 @@
-"""What a user may decide about lossy collectives, and how: LOSSBENCH_POLICY="deadline_max_ms=500,normaliser=world"."""
+"""What a user may decide about lossy collectives, and how: LOSSBENCH_POLICY="normaliser=world,timeout_s=20"."""
 
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-
-import numpy as np
 
 from lossbench.workloads.errors import PolicyError
 
 NORMALISERS = ("count", "world", "expected")
 MISSING = ("own", "zero")
+CHOICES = {
+    "normaliser": NORMALISERS,
+    "missing": MISSING,
+    "send_thread": ("auto", "on", "off"),
+    "fsdp_gather": ("stale", "reliable"),
+    "tag": ("header", "packet"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Defaults suit a data centre. Times of a half run from its first packet, not from one's own entry."""
+    """Defaults suit a data centre."""
 
-    deadline_min_ms: float = 250.0  # the adaptive deadline never falls below
-    deadline_max_ms: float = 2000.0  # nor rises above; also used until enough halves were seen
-    deadline_factor: float = 5.0  # times the 90th percentile of past halves of the same size
-    reorder_ms: float = 0.3  # wait for packets that an end marker overtook; grows with what is seen, up to
-    reorder_max_ms: float = 20.0
+    timeout_s: float = 60.0  # a peer that a call needs gives no sign of life for so long: the call ends with an error
+    deadline_ms: float = (
+        0.0  # end a lossy half after so long without progress; 0: as long as peers live, they are waited for
+    )
     close_fraction: float = 1.0  # end a half as soon as this share arrived
+    reorder_ms: float = 0.3  # wait for packets that the end of a flow overtook; grows with what is seen, up to
+    reorder_max_ms: float = 20.0
     normaliser: str = "count"  # count: mean of what arrived; world: divided by N; expected: unbiased
     missing: str = "own"  # a lost second half keeps the own buffer, or zero
-    timeout_s: float = 60.0  # nothing at all heard, or a reliable transfer stuck: give up with an error
-    absent_after: int = 3  # halves in a row without a sign of a peer: no longer waited for until heard again
-    window_kb: int = 0  # packets under way to one peer; 0: from the size of the receive buffer
-    pace_mbit: float = 0.0  # send no faster; 0: as fast as the network takes it
-    dscp: int = 0
-    send_thread: str = "auto"  # auto: if there are two cores for each rank; on, off
     reliable_below_bytes: int = 0  # smaller reductions go reliable
     fsdp_gather: str = "reliable"  # parameters FSDP gathers: reliable, or stale (lossy, keeps a copy)
+    pace: str = "adaptive"  # by what arrives; off: as fast as the network takes it; or Mbit/s
+    window_kb: int = 0  # packets under way to one peer, at most; 0: what the receive buffer holds
+    pipeline: int = 2  # halves that may be under way at once: the second of one call beside the first of the next
+    tag: str = "header"  # what the keyed tag covers: header (stops whoever can't read the link), packet (whoever can)
+    dscp: int = 0
+    traffic: int = 0  # a number of the user's in every header, for rules and captures
+    send_thread: str = "auto"  # auto: if there are two cores for each rank; on, off
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("normaliser", NORMALISERS),
-            ("missing", MISSING),
-            ("send_thread", ("auto", "on", "off")),
-            ("fsdp_gather", ("stale", "reliable")),
-        ):
+        for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise PolicyError(f"{name} is '{getattr(self, name)}': one of {', '.join(allowed)}")
-        if not 0 < self.deadline_min_ms <= self.deadline_max_ms:
-            raise PolicyError("deadlines: 0 < deadline_min_ms <= deadline_max_ms")
         if not 0 < self.close_fraction <= 1:
             raise PolicyError("close_fraction lies above 0 and up to 1")
         if not 0 <= self.dscp < 64:
             raise PolicyError("dscp lies between 0 and 63")
-        if self.timeout_s <= 0 or self.absent_after < 1:
-            raise PolicyError("timeout_s and absent_after are positive")
+        if not 0 <= self.traffic < 256:
+            raise PolicyError("traffic lies between 0 and 255")
+        if self.timeout_s <= 0 or self.deadline_ms < 0:
+            raise PolicyError("timeout_s is positive, deadline_ms is not negative")
+        if not 1 <= self.pipeline <= 16:
+            raise PolicyError("pipeline lies between 1 and 16")
+        if self.pace not in ("adaptive", "off") and not self.pace_bytes_s > 0:
+            raise PolicyError(f"pace is '{self.pace}': adaptive, off, or a number of Mbit/s")
+
+    @property
+    def pace_bytes_s(self) -> float:
+        """Of a fixed pace; 0: there is none."""
+        try:
+            return float(self.pace) * 1e6 / 8
+        except ValueError:
+            return 0.0
 
     def with_settings(self, text: str) -> Policy:
         """NAME=VALUE pairs, separated by commas."""
@@ -80,29 +93,8 @@ class Membership:
 
     rank: int
     peers: dict[int, tuple[str, int]]
-    token: int
+    key: bytes  # 16, of this group alone
     policy: Policy
     datagram_bytes: int
     window_bytes: int
-
-
-class Deadlines:
-    """How long halves of one size take; one history per power of two of their bytes."""
-
-    MEMORY, ENOUGH = 64, 8
-
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self._past: dict[int, deque[float]] = {}
-
-    def now_s(self, size: int) -> float:
-        past = self._past.get(size.bit_length(), ())
-        policy = self._policy
-        if len(past) < self.ENOUGH:
-            return policy.deadline_max_ms / 1000
-        typical = float(np.quantile(np.array(past), 0.9))
-        wanted = 1000 * typical * policy.deadline_factor
-        return min(max(wanted, policy.deadline_min_ms), policy.deadline_max_ms) / 1000
-
-    def took(self, size: int, seconds: float) -> None:
-        self._past.setdefault(size.bit_length(), deque(maxlen=self.MEMORY)).append(seconds)
+    send_thread: bool = False

@@ -28,7 +28,7 @@ PACKET_OUTGOING = 4
 UDP_SEGMENT, UDP_GRO, SO_RCVBUFFORCE, SO_SNDBUFFORCE, SO_RXQ_OVFL = 103, 104, 33, 32, 40
 BATCH = 64  # packets per system call, the kernel's limit on older versions
 STAMP_AT = contract.HEADER_BYTES  # 8 bytes: when it was sent, monotonic nanoseconds
-TOKEN_AT, CHUNK_AT = contract.HEADER_FIELDS["token"][0], contract.HEADER_FIELDS["chunk"][0]
+TOKEN_AT, CHUNK_AT = contract.HEADER_FIELDS["tag"][0], contract.HEADER_FIELDS["chunk"][0]
 SETTLE_S = 0.3
 DRAIN_CALLS = 1000
 DELAY_SAMPLES = 150
@@ -65,7 +65,7 @@ class Exchange:
     def _open(self, number: int, flow: Flow) -> None:
         header = contract.Header(
             kind=contract.KINDS["probe"],
-            token=self.token + number,
+            tag=self.token + number,
             source=flow.source.rank,
             destination=flow.destination.rank,
             step=flow.step,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lossbench.workloads.transport.packet.wire import DTYPES, Array
+from lossbench.workloads.transport.packet.wire import Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,10 +17,6 @@ class Codec:
     name: str
     memory: np.dtype[Any]
     wide: np.dtype[Any]
-
-    @property
-    def code(self) -> int:
-        return DTYPES.get(self.name, DTYPES["bytes"])
 
     def widen(self, elements: Array) -> Array:
         """As sums are made; no copy where nothing changes."""

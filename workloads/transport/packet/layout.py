@@ -8,9 +8,8 @@ from functools import cached_property
 import numpy as np
 
 from lossbench.contract import HEADER_BYTES
-from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.packet.codec import Codec
-from lossbench.workloads.transport.packet.wire import Array
+from lossbench.workloads.transport.packet.wire import Array, Bytes
 
 ALIGN = 8  # rows begin at multiples of this: headers and elements can be seen as machine words
 
@@ -80,9 +79,9 @@ class Buffers:
     """Memory that is used again: fresh pages cost milliseconds in the middle of a half. Grows to the largest need."""
 
     def __init__(self) -> None:
-        self._held: dict[str, wire.Bytes] = {}
+        self._held: dict[str, Bytes] = {}
 
-    def bytes(self, name: str, size: int) -> wire.Bytes:
+    def bytes(self, name: str, size: int) -> Bytes:
         held = self._held.get(name)
         if held is None or len(held) < size:
             held = self._held[name] = np.zeros(size, dtype=np.uint8)

@@ -1,107 +1,78 @@
-"""The wire format as numpy sees it: contract.py's header, many rows at a time. See docs/wire-format.md."""
+"""The wire format as Python sees it: names of numbers, and the part of a control packet behind the header.
+See docs/wire-format.md; the header itself is contract.py's."""
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lossbench.contract import HEADER, HEADER_BYTES, KINDS, MAGIC, VERSION
+from lossbench.contract import KINDS
 
 Bytes: TypeAlias = NDArray[np.uint8]
 Bits: TypeAlias = NDArray[np.bool_]
 Array: TypeAlias = NDArray[Any]
 
 DATA, MARKER, ACK, RELIABLE = (KINDS[name] for name in ("data", "marker", "ack", "reliable"))
-PREFIX_BYTES = 24  # everything before block and chunk: the same in all packets of one flow of one half
-BLOCK_AT, CHUNK_AT = 24, 28
-SEQUENCES = 1 << 16
-_TAIL = struct.Struct("<II")
+PREFIX_BYTES = 36  # everything before the packet's number: the same in all packets of one flow of one half
+GOING_ON, FINISHED, NOT_YET, REFUSED, GAVE_UP, GOODBYE = range(6)  # what an acknowledgement says
 
-# Element types on the wire; whatever is not listed travels as bytes.
-DTYPES: dict[str, int] = {"bytes": 0, "float32": 1, "bfloat16": 2, "float16": 3}
+# The header's `dtype`: low four bits the element type, high four bits the call. Ranks that differ in them disagree.
+DTYPES = ("bytes", "float32", "bfloat16", "float16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
+CALLS = (
+    *("sum", "avg", "max", "min", "product", "band", "bor", "bxor"),
+    *("broadcast", "gather", "scatter", "all_gather", "all_to_all", "barrier", "exchange"),
+)
+REDUCTIONS = CALLS[:8]
+CALL_NUMBERS = {name: number for number, name in enumerate(CALLS)}
+DTYPE_NUMBERS = {name: number for number, name in enumerate(DTYPES)}
 
 
-@dataclass(frozen=True)
-class Prefix:
-    """What identifies a flow of a half: who to whom, which half of which step, in which order of halves."""
+def signature(dtype: str, call: str) -> int:
+    """The header's `dtype` byte."""
+    return DTYPE_NUMBERS[dtype] | CALL_NUMBERS[call] << 4
 
-    kind: int
-    token: int
-    source: int
-    destination: int
-    step: int
-    half: int
-    dtype: int
-    sequence: int
+
+def described(dtype: int, size: int, step: int) -> str:
+    """The same, and two more fields, for people."""
+    name, call = DTYPES[dtype & 15] if dtype & 15 < len(DTYPES) else "?", dtype >> 4
+    what = CALLS[call] if call < len(CALLS) else "?"
+    what = f"reduction ({what})" if what in REDUCTIONS else what
+    return f"{what} of {size} {name} elements in step {step}" if size else f"{what} in step {step}"
+
+
+class Control(NamedTuple):
+    """Behind the header of a marker or an acknowledgement; engine.h says what each field means."""
+
+    number: int = 0
+    answers: int = 0
+    packets: int = 0
+    sent: int = 0
+    limit: int = 0
+    passed: int = 0
+    held_us: int = 0
+    state: int = 0
+    about: int = 0
+    time_ns: int = 0
+    size: int = 0  # bytes of the flow's payload
+    base: int = 0
+    extra: int = 0
 
     def pack(self) -> bytes:
-        return HEADER.pack(
-            MAGIC,
-            VERSION,
-            self.kind,
-            self.token,
-            self.source,
-            self.destination,
-            self.step & 0xFFFFFFFF,
-            self.half,
-            self.dtype,
-            self.sequence % SEQUENCES,
-            0,
-            0,
-        )[:PREFIX_BYTES]
+        return CONTROL.pack(*self)
+
+    @classmethod
+    def unpack(cls, body: bytes | memoryview) -> Control:
+        return cls(*CONTROL.unpack_from(body))
 
 
-def control(prefix: bytes, *, block: int, chunk: int, body: bytes = b"") -> bytes:
-    """A marker or an acknowledgement. Marker: block = packets of this flow in all, chunk = packets sent so far.
-    Acknowledgement: chunk = packets taken in, dtype = 1 if nothing more is wanted; body = bitmap of packets that are
-    missing from packet `block` on (reliable flows)."""
-    return prefix + _TAIL.pack(block, chunk) + body
-
-
-def tail(packet: bytes | bytearray | memoryview) -> tuple[int, int]:
-    """(block, chunk) of a packet."""
-    block, chunk = _TAIL.unpack_from(packet, PREFIX_BYTES)
-    return block, chunk
+CONTROL = struct.Struct("<7I2H2Q2I")
+CONTROL_BYTES = CONTROL.size
+SEQUENCES = 1 << 32
 
 
 def ahead(sequence: int, of: int) -> int:
-    """How many halves `sequence` (16 bits) lies ahead of `of` (any size); negative if behind."""
+    """How many halves `sequence` lies ahead of `of`; negative if behind. Both wrap at 32 bits."""
     return (sequence - of + SEQUENCES // 2) % SEQUENCES - SEQUENCES // 2
-
-
-def column(rows: Bytes, at: int) -> NDArray[np.uint32]:
-    """A 32-bit header field of all rows, as a view."""
-    out: NDArray[np.uint32] = rows[:, at : at + 4].view(np.uint32)[:, 0]
-    return out
-
-
-def one_flow(rows: Bytes) -> bool:
-    """Do all rows carry the same prefix?"""
-    if len(rows) == 1:
-        return True
-    words = rows[:, :PREFIX_BYTES].view(np.uint64)
-    return bool((words == words[0]).all())
-
-
-def flows_of(rows: Bytes) -> list[Bytes]:
-    """Runs of rows with the same prefix, in order."""
-    if len(rows) == 1:  # as markers and acknowledgements come
-        return [rows]
-    words = rows[:, :PREFIX_BYTES].view(np.uint64)
-    cuts = np.flatnonzero((words[1:] != words[:-1]).any(axis=1)) + 1
-    return np.split(rows, cuts)
-
-
-def payload(rows: Bytes, dtype: np.dtype[Any]) -> Array:
-    """The payload of framed rows as elements, without a copy."""
-    out: Array = rows[:, HEADER_BYTES:].view(dtype)
-    return out
-
-
-def as_bytes(elements: Array) -> Bytes:
-    """Contiguous elements as bytes, without a copy."""
-    return elements.view(np.uint8)

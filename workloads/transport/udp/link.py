@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -17,10 +18,10 @@ from lossbench.contract import HEADER_BYTES
 from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.udp.admission import admit_only
 
-UDP_SEGMENT, UDP_GRO, SO_RCVBUFFORCE, SO_SNDBUFFORCE, SO_MEMINFO = 103, 104, 33, 32, 55
-IP_MTU, IPV6_MTU, IPV6_TCLASS = 14, 24, 67
+UDP_SEGMENT, UDP_GRO, SO_RCVBUFFORCE, SO_SNDBUFFORCE, SO_MEMINFO, SO_TIMESTAMPNS = 103, 104, 33, 32, 55, 35
+IP_MTU, IPV6_MTU, IPV6_TCLASS, IP_RECVERR, IPV6_RECVERR = 14, 24, 67, 11, 25
 MEMINFO_RCVBUF, MEMINFO_DROPS = 1, 8
-RECEIVE_BYTES, SEND_BYTES = 64 << 20, 8 << 20
+RECEIVE_BYTES, SEND_BYTES = 64 << 20, 2 << 20  # doubled by the kernel: less than a host's queue holds
 LARGEST_DATAGRAM = 65_000
 MAX_SEGMENTS = 64  # of one super-packet, on all kernels
 TRUESIZE = 3  # what a packet costs in the receive buffer, at worst, in its own size
@@ -36,10 +37,13 @@ class Link:
         self.socket = socket.socket(self.family, socket.SOCK_DGRAM)
         self._buffer(SO_RCVBUFFORCE, socket.SO_RCVBUF, RECEIVE_BYTES)
         self._buffer(SO_SNDBUFFORCE, socket.SO_SNDBUF, SEND_BYTES)
+        self.socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+        v6 = self.family == socket.AF_INET6
+        # Without it a full queue of this host loses packets and says nothing.
+        self.socket.setsockopt(socket.IPPROTO_IPV6 if v6 else socket.IPPROTO_IP, IPV6_RECVERR if v6 else IP_RECVERR, 1)
         self.segments = self._option(UDP_SEGMENT, 0)
         self.merges = self._option(UDP_GRO, 1)
         if dscp:
-            v6 = self.family == socket.AF_INET6
             self.socket.setsockopt(
                 socket.IPPROTO_IPV6 if v6 else socket.IPPROTO_IP, IPV6_TCLASS if v6 else socket.IP_TOS, dscp << 2
             )
@@ -169,7 +173,12 @@ class Link:
         none. Rows of equal length; a shorter last packet is its own row: see `leftover`."""
         try:
             count, ancillary, _, sender = self.socket.recvmsg_into([self._room], 64)
-        except (BlockingIOError, ConnectionRefusedError):
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno == errno.EBADF:
+                raise
+            self._drain_errors()
             return None
         self.sender = sender[:2]
         segment = count
@@ -181,6 +190,12 @@ class Link:
         whole = count // segment
         self._rest = self._array[whole * segment : count]
         return self._array[: whole * segment].reshape(whole, segment), len(self._rest) > 0
+
+    def _drain_errors(self) -> None:
+        """What the host says of packets that went: full queues, peers that are not there."""
+        with contextlib.suppress(OSError):
+            for _ in range(64):
+                self.socket.recvmsg(1, 512, socket.MSG_ERRQUEUE)
 
     def leftover(self) -> wire.Bytes:
         """The shorter packet that ended the last merged run."""

@@ -15,8 +15,8 @@ SCRATCH = -40  # 40 bytes to load headers into
 _PROTOCOL, _SPORT, _DPORT, _DSCP, _FAMILY = -44, -48, -52, -56, -60
 _SOURCE, _DESTINATION = -80, -96  # 16 bytes each
 _OURS = -100
-HEADER = -136  # the 32 bytes of our datagram header
-SAVED = -144
+HEADER = -144  # the 40 bytes of our datagram header
+SAVED = -152
 
 _SKB_PROTOCOL = 16
 _ETHERNET_HEADER = 14

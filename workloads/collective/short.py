@@ -1,0 +1,94 @@
+"""The short way of an all-reduce of a CPU tensor: as little Python as can be between the caller and the engine.
+
+Halves of a shape are made once and used again; whoever waits drives the engine. What is not this simple (other devices,
+strides, several steps, jobs that wait for their turn) goes the long way: base.py, jobs.py."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+
+from lossbench.workloads.collective.context import Group
+from lossbench.workloads.collective.halves import GatherHalf, ScatterHalf
+from lossbench.workloads.collective.reduce import pair_of
+from lossbench.workloads.collective.work import Results, Work
+from lossbench.workloads.transport.plan import Plan
+
+FOREVER_S = 1e9
+
+
+class Shape:
+    """All-reduces of one size, type and operation."""
+
+    def __init__(self, group: Group, plan: Plan, *, op: str, lossy: bool) -> None:
+        self.group, self.plan, self.op, self.lossy = group, plan, op, lossy
+        self.packets = plan.scatter_receives.packets + plan.gather_receives.packets
+        self.spare: list[tuple[ScatterHalf, GatherHalf]] = []
+
+    def begin(self, tensor: torch.Tensor, step: int, results: Results) -> ShortWork:
+        group = self.group
+        pair = self.spare.pop() if self.spare else self._pair()
+        arrived = np.empty(self.packets, np.bool_)
+        if group.measures and self.lossy:
+            pair[0].weigh(group.weights())
+        group.endpoint.engine.submit_pair(pair, tensor.data_ptr(), self.plan.mine_at, arrived, step)
+        return ShortWork(self, pair, tensor, arrived, results)
+
+    def _pair(self) -> tuple[ScatterHalf, GatherHalf]:
+        out = pair_of(self.plan, op=self.op, lossy=self.lossy, policy=self.group.endpoint.policy)
+        self.group.endpoint.prepare(*out)
+        return out
+
+
+class ShortWork(Work):
+    def __init__(
+        self,
+        shape: Shape,
+        pair: tuple[ScatterHalf, GatherHalf],
+        tensor: torch.Tensor,
+        arrived: np.ndarray[Any, Any],
+        results: Results,
+    ) -> None:
+        super().__init__([tensor], results)
+        self._shape, self._pair, self._arrived = shape, pair, arrived
+        self._error: BaseException | None = None
+        self._done = False
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        if not self._done:
+            limit = timeout.total_seconds() if timeout else 0.0
+            if not self._shape.group.endpoint.engine.wait(self._pair[1], limit or FOREVER_S):
+                raise TimeoutError(f"the call has not ended after {limit:g} s")
+            self._land()
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def _land(self) -> None:
+        """Once, whoever comes first: results are kept, the halves are free again."""
+        shape, pair = self._shape, self._pair
+        group = shape.group
+        with group.lock:
+            if self._done:
+                return
+            self._done = True
+            cut = shape.plan.scatter_receives.packets
+            pair[0].arrived, pair[1].arrived = self._arrived[:cut], self._arrived[cut:]
+            try:
+                found = group.endpoint.results(pair)
+            except BaseException as error:  # noqa: BLE001 - for whoever waits
+                self._error = error
+                return
+            shape.spare.append(pair)
+            if shape.lossy:
+                group.noted(found)
+
+    def is_completed(self) -> bool:
+        return self._done or bool(self._pair[1].record.over)
+
+    def __del__(self) -> None:
+        if not self.is_completed():  # nobody waits for it: its memory is still written to
+            self._shape.group.keep(self._pair[1].record, (self._pair, self._tensors, self._arrived))

@@ -1,0 +1,98 @@
+"""A collective under way, as torch sees it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import Work as C10dWork
+
+from lossbench.workloads.transport.jobs import Call
+
+AT_ONCE = 8  # callbacks of results that may wait for further results, one inside the other
+
+
+class Results:
+    """Threads that wait for calls whose futures somebody holds; none as long as nobody does."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    def put(self, work: Callable[[], None]) -> None:
+        with self._lock:
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="lossy-results")
+        self._pool.submit(work)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+
+
+class Work(C10dWork):
+    """Its errors reach whoever waits: torch's own wrapper of a future swallows them."""
+
+    def __init__(self, tensors: Any, results: Results) -> None:
+        super().__init__()
+        self._tensors, self._results = tensors, results
+        self._future: torch.futures.Future[Any] | None = None
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """With a time that is over first: TimeoutError; the call goes on and may be waited for again."""
+        raise NotImplementedError
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def is_success(self) -> bool:
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> BaseException | None:
+        if not self.is_completed():
+            return None
+        try:
+            self.wait()
+        except BaseException as error:  # noqa: BLE001 - it is handed on
+            return error
+        return None
+
+    def result(self) -> Any:
+        self.wait()
+        return self._tensors
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Set by a thread that waits: what hangs on it may begin the next collective and wait for that one."""
+        if self._future is None:
+            self._future = torch.futures.Future()
+            self._results.put(self._settle)
+        return self._future
+
+    def _settle(self) -> None:
+        future = self._future
+        assert future is not None
+        try:
+            self.wait()
+        except BaseException as error:  # noqa: BLE001 - for whoever holds the future
+            future.set_exception(error)
+        else:
+            future.set_result(self._tensors)
+
+
+class CallWork(Work):
+    """Of a call in its order of jobs."""
+
+    def __init__(self, call: Call, tensors: Any, results: Results) -> None:
+        super().__init__(tensors, results)
+        self._call = call
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        self._call.wait(timeout.total_seconds() if timeout and timeout.total_seconds() > 0 else None)
+        return True
+
+    def is_completed(self) -> bool:
+        return self._call.done()

@@ -1,0 +1,420 @@
+/* Markers and acknowledgements: what is sent, when it is repeated, what is heard; and the ways a group breaks. */
+#include <stdlib.h>
+#include <string.h>
+#include "engine.h"
+
+#define FIRST_PAUSE (MS / 7)  /* between markers, at least */
+#define PATIENCE (3 * MS)     /* where nothing is lost, the peer will say by itself that all has come */
+#define BUSY_PAUSE (20 * MS)  /* the peer is not in this half yet */
+#define ASK_PAUSE (50 * MS)   /* nothing was heard of a flow that is waited for */
+#define LONG_PAUSE (50 * MS)
+#define LONGEST_PAUSE (500 * MS)
+#define GAVE_UP_PAUSE (20 * MS)
+#define TIMED_EVERY (2 * MS)
+#define STALLED_PAUSE (20 * MS) /* room comes by itself, unless what gives it was lost */
+enum { QUICK_REPEATS = 10, MANY_REPEATS = 60, TIMED_PACKETS = 16 };
+#define LOSSY_FROM 0.002f     /* share of lost packets from which the end of a flow is said at once */
+
+static ns longer(ns pause, uint32_t repeats)
+{
+    if (repeats < QUICK_REPEATS) return pause;
+    ns most = repeats < MANY_REPEATS ? LONG_PAUSE : LONGEST_PAUSE;
+    pause += pause / 2;
+    return pause < most ? pause : most;
+}
+
+static ns first_pause(const peer *p)
+{
+    ns pause = p->answer * 3 / 2;
+    return pause < FIRST_PAUSE ? FIRST_PAUSE : pause > LONG_PAUSE ? LONG_PAUSE : pause;
+}
+
+/* --- what is sent ------------------------------------------------------------------------------------------------- */
+
+static void send_marker(engine *e, const header *like, uint32_t packets, uint32_t sent, uint64_t bytes, uint32_t state)
+{
+    header h = *like;
+    h.kind = MARKER;
+    h.chunk = sent;
+    control c = {.packets = packets, .sent = sent, .bytes = bytes, .extra = like->kind,
+                 .state = (uint16_t)state, .time_ns = (uint64_t)clock_ns()};
+    send_control(e, &e->peers[h.destination], &h, &c, NULL, 0);
+    e->counts.markers++;
+}
+
+/* A marker into the stream, once in a while: the receiver sees how long packets wait on their way. */
+void time_flow(engine *e, flow *f)
+{
+    peer *p = &e->peers[f->peer];
+    ns now = now_ns();
+    if (!e->adaptive || f->cursor >= f->packets || now - p->timed_at < TIMED_EVERY || p->sent - p->timed_sent < TIMED_PACKETS)
+        return;
+    p->timed_at = now;
+    p->timed_sent = p->sent;
+    send_marker(e, (header *)f->prefix, f->packets, f->cursor, f->bytes, TIMES);
+}
+
+/* Which packets below the highest known are missing. Returns the bytes of the bitmap. */
+static uint32_t bitmap_of(const flow *f, uint8_t *bits, uint32_t *base)
+{
+    uint32_t at = 0, last = 0;
+    while (at < f->highest && f->arrived[at]) at++;
+    *base = at;
+    if (at >= f->highest) return 0;
+    memset(bits, 0, BITMAP);
+    for (uint32_t i = at; i < f->highest && i < at + 8 * BITMAP; i++)
+        if (!f->arrived[i]) {
+            bits[(i - at) / 8] |= (uint8_t)(1 << ((i - at) % 8));
+            last = (i - at) / 8 + 1;
+        }
+    return last;
+}
+
+static void reply(engine *e, uint32_t rank, const header *about, control *c, const uint8_t *bits, uint32_t bytes)
+{
+    header h = *about;
+    h.kind = ACK;
+    h.source = (uint16_t)e->rank;
+    h.destination = (uint16_t)rank;
+    send_control(e, &e->peers[rank], &h, c, bits, bytes);
+    e->counts.acks++;
+}
+
+/* `marker_arrived`: by the wall clock; 0 if nobody asked. */
+void acknowledge(engine *e, half *h, flow *f, uint32_t state, ns marker_arrived)
+{
+    uint8_t bits[BITMAP];
+    header about;
+    prepare_header(e, h, f, &about, 1);
+    control c = {.answers = f->marker, .packets = f->packets, .sent = f->count, .state = (uint16_t)state, .bytes = f->bytes};
+    give_limit(e, h, f);
+    c.limit = f->limit;
+    c.extra = e->peers[f->peer].told = window_for(e);
+    if (marker_arrived) {
+        ns held = clock_ns() - marker_arrived;
+        c.held_us = held > 0 ? (uint32_t)(held / 1000) : 0;
+    }
+    uint32_t base = 0, bytes = h->reliable && state == GOING_ON ? bitmap_of(f, bits, &base) : 0;
+    c.base = base;
+    reply(e, f->peer, &about, &c, bits, bytes);
+}
+
+static void answer(engine *e, uint32_t rank, const header *marker, const control *m, uint32_t state, ns arrived)
+{
+    ns held = clock_ns() - arrived;
+    control c = {.answers = m->number, .packets = m->packets, .sent = state == FINISHED ? m->packets : 0,
+                 .state = (uint16_t)state, .extra = e->peers[rank].told, .held_us = held > 0 ? (uint32_t)(held / 1000) : 0};
+    reply(e, rank, marker, &c, NULL, 0);
+}
+
+void tell(engine *e, uint32_t rank, uint32_t state, uint32_t about, uint32_t reason)
+{
+    header h = {.magic = MAGIC, .version = VERSION, .sequence = e->next};
+    control c = {.state = (uint16_t)state, .about = (uint16_t)about, .base = reason};
+    reply(e, rank, &h, &c, NULL, 0);
+}
+
+void tell_gave_up(engine *e, uint32_t rank)
+{
+    ns now = now_ns();
+    peer *p = &e->peers[rank];
+    if (now - p->gave_up_told < GAVE_UP_PAUSE) return;
+    p->gave_up_told = now;
+    if (e->failed.code == DISAGREE && rank == e->failed.rank) { /* with our own view of the call */
+        control c = {.state = REFUSED, .bytes = e->failed.my_bytes};
+        reply(e, rank, &e->failed.mine, &c, NULL, 0);
+    }
+    uint32_t why = e->failed.code == PEER_GAVE_UP ? e->failed.error : e->failed.code; /* the first cause, whoever tells */
+    tell(e, rank, GAVE_UP, e->failed.about, why);
+}
+
+/* --- breaking ------------------------------------------------------------------------------------------------------ */
+
+/* The halves end in `fail_all`, when nobody holds them. */
+void break_group(engine *e, uint32_t code, uint32_t rank, uint32_t about, uint32_t error)
+{
+    if (e->failed.code) return;
+    e->failed.code = code;
+    e->failed.rank = rank;
+    e->failed.about = about;
+    e->failed.error = error;
+    sooner(e, 0);
+}
+
+void disagree(engine *e, half *h, flow *f, uint32_t rank, const header *theirs, uint64_t their_bytes)
+{
+    if (e->failed.code) return;
+    flow none = {.peer = rank};
+    prepare_header(e, h, f ? f : &none, &e->failed.mine, 1);
+    e->failed.theirs = *theirs;
+    e->failed.my_bytes = f ? f->bytes : 0;
+    e->failed.their_bytes = their_bytes;
+    e->counts.mismatched++;
+    break_group(e, DISAGREE, rank, rank, 0);
+}
+
+/* --- what is heard ------------------------------------------------------------------------------------------------- */
+
+static void drop_tails(engine *e, peer *p, uint32_t below)
+{
+    for (uint32_t i = 0; p->tails_live && i < TAILS; i++)
+        if (p->tails[i].live && ahead(p->tails[i].sequence, below) < 0) {
+            p->tails[i].live = 0;
+            p->tails_live--;
+            e->tails_live--;
+        }
+}
+
+static void flow_finished(half *h, flow *f) /* the peer wants nothing more of it */
+{
+    if (f->done) return;
+    f->done = 1;
+    h->out_left--;
+}
+
+/* Every half below `passed` is over at this peer: it has sent all of its own, and wants nothing more of ours. */
+void note_passed(engine *e, uint32_t rank, uint32_t passed)
+{
+    peer *p = &e->peers[rank];
+    if (ahead(passed, p->passed) <= 0) return;
+    p->passed = passed;
+    ns now = now_ns();
+    for (half *h = e->first; h && ahead(h->sequence, passed) < 0; h = h->next) {
+        if (!h->listening) continue;
+        flow *in = in_of(e, h, rank), *out = out_of(e, h, rank);
+        if (in && !in->done) {
+            if (h->reliable) break_group(e, PEER_GAVE_UP, rank, rank, 0); /* nobody leaves what others still need */
+            else flow_ended(e, h, in, now);
+        }
+        if (out && h->sending) flow_finished(h, out);
+    }
+    drop_tails(e, p, passed);
+    sooner(e, 0);
+}
+
+static int disagrees(const engine *e, const half *h, const flow *f, const header *theirs, const control *c)
+{
+    header mine;
+    if (!f) return 1;
+    prepare_header(e, h, f, &mine, 1);
+    return mine.kind != c->extra || mine.step != theirs->step || mine.half != theirs->half || mine.dtype != theirs->dtype ||
+           mine.size != theirs->size || mine.block != theirs->block || f->packets != c->packets || f->bytes != c->bytes;
+}
+
+/* A marker with no packets asks for ours. `again`: it was kept until its half was asked for here. */
+void hear_marker(engine *e, uint32_t rank, const header *h, const control *c, ns arrived, int again)
+{
+    half *one = half_at(e, h->sequence);
+    ns now = now_ns();
+    if (!one && ahead(h->sequence, e->opened) < 0) {
+        answer(e, rank, h, c, FINISHED, arrived);
+    } else if (!one || !one->listening) {
+        if (c->packets) keep_early(e, rank, (const uint8_t *)h, HEADER + sizeof *c, HEADER + sizeof *c, arrived);
+        answer(e, rank, h, c, NOT_YET, arrived);
+    } else if (!c->packets) {
+        flow *out = out_of(e, one, rank);
+        if (out && one->sending && !out->done)
+            send_marker(e, (header *)out->prefix, out->packets, out->cursor, out->bytes, ASKS);
+        else
+            answer(e, rank, h, c, NOT_YET, arrived);
+    } else {
+        flow *f = in_of(e, one, rank);
+        if (disagrees(e, one, f, h, c)) { disagree(e, one, f, rank, h, c->bytes); return; }
+        f->marker = c->number;
+        f->heard_at = one->progress = now;
+        if (!again) marker_delay(e, &e->peers[rank], c->time_ns, arrived);
+        if (c->sent <= f->packets && c->sent > f->highest) f->highest = c->sent;
+        if (c->sent >= f->packets && !one->reliable) flow_ended(e, one, f, now);
+        if (c->state == TIMES) return; /* it only wanted to be timed */
+        int over = one->reliable ? f->count == f->packets : c->sent >= f->packets;
+        acknowledge(e, one, f, over ? FINISHED : GOING_ON, again ? 0 : arrived);
+    }
+}
+
+static void plan_repairs(engine *e, flow *f, const control *c, const uint8_t *bits, uint32_t bytes)
+{
+    if (f->repaired < f->repairs || ahead(c->answers, f->repair_after) < 0) return;
+    free(f->repair);
+    f->repair = malloc(8 * bytes * sizeof *f->repair);
+    f->repairs = f->repaired = 0;
+    if (!f->repair) return;
+    for (uint32_t i = 0; i < 8 * bytes; i++)
+        if (bits[i / 8] >> (i % 8) & 1 && c->base + i < f->cursor) f->repair[f->repairs++] = c->base + i;
+    f->repair_after = e->peers[f->peer].control_out + 1; /* whatever is asked from now on is asked behind them */
+}
+
+static void hear_answer_time(peer *p, const flow *f, const control *c, ns now)
+{
+    if (c->answers != f->marker || !f->marker) return;
+    ns took = now - f->asked_at - (ns)c->held_us * 1000;
+    if (took < 0) took = 0;
+    p->answer = p->answer ? p->answer + (took - p->answer) / 4 : took;
+}
+
+static void hear_ack(engine *e, uint32_t rank, const header *h, const control *c, const uint8_t *bits, uint32_t bytes)
+{
+    peer *p = &e->peers[rank];
+    ns now = now_ns();
+    half *one = half_at(e, h->sequence);
+    flow *f = one && one->sending ? out_of(e, one, rank) : NULL;
+    if (c->extra) p->window = c->extra;
+    if (f && !f->done) {
+        if (c->state == NOT_YET) {
+            f->pause = f->pause < BUSY_PAUSE ? BUSY_PAUSE : f->pause + f->pause / 4 < 10 * BUSY_PAUSE ? f->pause + f->pause / 4 : f->pause;
+            f->due = now + f->pause;
+            one->progress = now;
+            return;
+        }
+        hear_answer_time(p, f, c, now);
+        if (c->sent > f->count) { f->count = c->sent; f->repeats = 0; f->pause = 0; one->progress = now; }
+        if (ahead(c->limit, f->limit) > 0) {
+            f->limit = c->limit;
+            f->due = 0;
+            wake_sender(e);
+        }
+        if (c->state == FINISHED) {
+            if (!one->reliable && f->packets) p->loss += 0.1f * (1.0f - (float)c->sent / (float)f->packets - p->loss);
+            flow_finished(one, f);
+        } else if (one->reliable && bytes)
+            plan_repairs(e, f, c, bits, bytes);
+        sooner(e, 0);
+        return;
+    }
+    for (uint32_t i = 0; p->tails_live && i < TAILS; i++) {
+        tail *t = &p->tails[i];
+        if (!t->live || t->sequence != h->sequence) continue;
+        if (c->state == FINISHED) { t->live = 0; p->tails_live--; e->tails_live--; }
+        else if (c->state == NOT_YET) t->due = now + BUSY_PAUSE;
+    }
+}
+
+static int heard_before(peer *p, uint32_t number)
+{
+    int32_t forward = ahead(number, p->control_in);
+    if (forward > 0) {
+        p->control_seen = forward < 64 ? p->control_seen << forward | 1 : 1;
+        p->control_in = number;
+        return 0;
+    }
+    if (forward <= -64 || p->control_seen >> -forward & 1) return 1;
+    p->control_seen |= 1ULL << -forward;
+    return 0;
+}
+
+void hear_control(engine *e, uint32_t rank, const uint8_t *packet, uint32_t bytes, ns arrived)
+{
+    peer *p = &e->peers[rank];
+    const header *h = (const header *)packet;
+    const control *c = (const control *)(packet + HEADER);
+    uint32_t least = HEADER + sizeof *c;
+    if (bytes < least || bytes > least + BITMAP) { e->counts.strangers++; return; }
+    p->received++;
+    if (heard_before(p, c->number)) { e->counts.duplicates++; return; }
+    p->heard = now_ns();
+    if (h->kind == ACK && c->state == GAVE_UP) {
+        break_group(e, PEER_GAVE_UP, rank, c->about, c->base);
+    } else if (h->kind == ACK && c->state == REFUSED) {
+        if (!e->failed.code) {
+            half *one = half_at(e, h->sequence);
+            flow *f = one && one->sending ? out_of(e, one, rank) : NULL;
+            if (f) prepare_header(e, one, f, &e->failed.mine, 0);
+            e->failed.theirs = *h;
+            e->failed.my_bytes = f ? f->bytes : 0;
+            e->failed.their_bytes = c->bytes;
+            break_group(e, DISAGREE, rank, rank, 0);
+        }
+    } else if (h->kind == ACK && c->state == GOODBYE) {
+        if (!p->said_goodbye) tell(e, rank, FINISHED, rank, 0); /* where we are: it need not wait if we need nothing */
+        p->said_goodbye = 1;
+        note_passed(e, rank, c->passed);
+        sooner(e, 0);
+    } else {
+        note_passed(e, rank, c->passed);
+        if (e->failed.code) return;
+        if (h->kind == MARKER) hear_marker(e, rank, h, c, arrived, 0);
+        else hear_ack(e, rank, h, c, packet + least, bytes - least);
+    }
+}
+
+/* --- time passes ---------------------------------------------------------------------------------------------------- */
+
+void keep_tail(engine *e, const half *h, const flow *f, ns now)
+{
+    peer *p = &e->peers[f->peer];
+    tail *t = &p->tails[p->tail_next++ % TAILS];
+    if (!t->live) { p->tails_live++; e->tails_live++; }
+    *t = (tail){.sequence = h->sequence, .packets = f->packets, .live = 1, .repeats = f->repeats, .bytes = f->bytes,
+                .pause = f->pause, .due = f->due ? f->due : now + PATIENCE + first_pause(p), .until = now + e->timeout};
+    memcpy(&t->head, f->prefix, HEADER);
+    sooner(e, t->due);
+}
+
+static void tick_out(engine *e, half *h, flow *f, ns now)
+{
+    peer *p = &e->peers[f->peer];
+    int sent = f->cursor >= f->packets && f->repaired >= f->repairs, stalled = f->cursor < f->packets && f->cursor >= f->limit;
+    if (f->done || f->held || !(sent || stalled)) return;
+    if (!f->due) { /* its end has just come, or room was asked for */
+        int at_once = p->loss > LOSSY_FROM || f->repairs;
+        f->pause = first_pause(p);
+        f->due = at_once ? now : now + PATIENCE + p->answer;
+        if (stalled) { f->due = now + STALLED_PAUSE + 4 * p->answer; e->counts.stalls++; }
+    }
+    if (f->due <= now) {
+        send_marker(e, (header *)f->prefix, f->packets, f->cursor, f->bytes, ASKS);
+        f->marker = p->control_out;
+        f->asked_at = now;
+        f->pause = longer(f->pause ? f->pause : first_pause(p), ++f->repeats);
+        f->due = now + f->pause;
+    }
+    sooner(e, f->due);
+    (void)h;
+}
+
+static void tick_in(engine *e, half *h, flow *f, ns now)
+{
+    if (f->done || f->ended) return;
+    ns again = give_again(e, h, f, now);
+    if (again) sooner(e, again);
+    if (!f->pause) f->pause = ASK_PAUSE;
+    ns since = f->heard_at > h->began ? f->heard_at : h->began;
+    if (f->asked_at > since) since = f->asked_at;
+    if (now - since >= f->pause) {
+        header like;
+        prepare_header(e, h, f, &like, 1);
+        like.source = (uint16_t)e->rank;
+        like.destination = (uint16_t)f->peer;
+        send_marker(e, &like, 0, 0, 0, ASKS);
+        f->asked_at = since = now;
+        f->pause = f->pause * 3 / 2 < LONGEST_PAUSE ? f->pause * 3 / 2 : LONGEST_PAUSE;
+    }
+    sooner(e, since + f->pause);
+}
+
+static void tick_tails(engine *e, ns now)
+{
+    for (uint32_t rank = 0; rank < e->world && e->tails_live; rank++) {
+        peer *p = &e->peers[rank];
+        for (uint32_t i = 0; p->tails_live && i < TAILS; i++) {
+            tail *t = &p->tails[i];
+            if (!t->live) continue;
+            if (t->until < now) { t->live = 0; p->tails_live--; e->tails_live--; continue; }
+            if (t->due <= now) {
+                send_marker(e, &t->head, t->packets, t->packets, t->bytes, ASKS);
+                t->pause = longer(t->pause ? t->pause : first_pause(p), ++t->repeats);
+                t->due = now + t->pause;
+            }
+            sooner(e, t->due);
+        }
+    }
+}
+
+void tick_markers(engine *e, ns now)
+{
+    for (half *h = e->first; h; h = h->next) {
+        if (!h->sending) continue;
+        for (uint32_t i = 0; i < h->outs; i++) tick_out(e, h, &h->out[i], now);
+        for (uint32_t i = 0; i < h->ins; i++) tick_in(e, h, &h->in[i], now);
+    }
+    tick_tails(e, now);
+}

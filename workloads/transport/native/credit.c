@@ -1,0 +1,188 @@
+/* How much may be under way to this rank. The receiver decides: it alone knows what all senders together do to its link.
+ *
+ *   window = rate x (TARGET + slack + 2 late) x brake
+ *
+ * rate: the most that came within 5 ms, lately. TARGET: how long packets may wait in a queue. slack: what it takes besides (the
+ * way there and back, a busy machine): more as long as nothing waits, less as soon as packets do.
+ * late: how long packets lie in the socket before this rank comes to read them (more ranks than cores); they wait nowhere
+ * else meanwhile. brake: below 1 while they wait for much longer. They say so themselves: markers in their stream carry the time when they
+ * left, the kernel knows when they came, and only differences to the least seen lately count, so clocks need not agree.
+ * Loss says nothing: a link may lose ten percent and have room.
+ *
+ *   1. packets came                   arrived_bytes
+ *   2. a marker came                  marker_delay
+ *   3. what was used is given again, told by acknowledgements      share_room, window_for */
+#include "engine.h"
+#ifdef LB_TRACE
+#include <stdio.h>
+#endif
+
+#define TARGET (2 * MS)
+#define MOST_SLACK (6 * MS)
+#define MORE_SLACK (MS / 4)
+#define FRESH (20 * MS)       /* a sender's waiting time counts for so long */
+#define LATELY (10 * SECOND)
+#define SPAN (5 * MS)
+#define UNUSED (20 * MS)
+#define MOST_LATE (15 * MS)
+#define FAST 0.25             /* bytes a nanosecond: 2 Gbit/s */
+#define GIVE_AGAIN MS
+enum { LEAST_PACKETS = 2, MOST_AGAIN = 8, SOME_RUNS = 8, FAIR_BYTES = 128 << 10, FULL = 1472 };
+
+/* The least (or, of negative numbers, the most) of the last one to two spans of time. */
+static void note(recent *r, ns value, ns now, ns span)
+{
+    if (!r->since || now - r->since > span) {
+        r->before = r->since && now - r->since < 2 * span ? r->least : value;
+        r->least = value;
+        r->since = now;
+    }
+    if (value < r->least) r->least = value;
+}
+
+static ns least(const recent *r) { return r->least < r->before ? r->least : r->before; }
+
+static void set_window(engine *e)
+{
+    double rate = e->rate = (double)-least(&e->fastest) / 1e6; /* bytes a nanosecond */
+    ns late = rate > FAST ? 2 * e->late : 0; /* slower links have queues that are shorter than that */
+    double window = rate * (double)(TARGET + e->slack + late) * e->brake;
+    double floor = (double)(e->world - 1) * LEAST_PACKETS * FULL;
+    /* A queue much longer than ours alone could make belongs to others: keep a share of it. */
+    if (rate > 0 && (double)e->queue_delay > 4 * window / rate && floor < FAIR_BYTES) floor = FAIR_BYTES;
+    if (window < floor) window = floor;
+    if (window > 2 * e->window) window = 2 * e->window; /* one step at a time */
+    e->window = window < (double)e->room_bytes ? window : (double)e->room_bytes;
+#ifdef LB_TRACE
+    static FILE *out;
+    if (!out) { char name[64]; snprintf(name, 64, "/tmp/trace.%u", e->rank); out = fopen(name, "w"); }
+    fprintf(out, "%ld delay %ld us window %.0f rate %.1f Mbit slack %ld us late %ld us brake %.2f\n", (long)(now_ns() / 1000), (long)(e->queue_delay / 1000),
+            e->window, rate * 8000, (long)(e->slack / 1000), (long)(e->late / 1000), e->brake);
+    fflush(out);
+#endif
+}
+
+void arrived_bytes(engine *e, uint64_t bytes, ns now)
+{
+    e->taken_bytes += bytes;
+    if (!e->adaptive) return;
+    ns span = e->last_arrival - e->rate_from;
+    e->rate_bytes += bytes;
+    if (span < SPAN) return;
+    if (span < 4 * SPAN) {
+        ns rate = (ns)(e->rate_bytes * 1000000 / (uint64_t)span); /* millionths of bytes a nanosecond: integers compare */
+        note(&e->fastest, -rate, now, 5 * SECOND);
+        if (e->queue_delay > TARGET) e->slack -= e->slack / 16;
+        else if (e->queue_delay < TARGET / 2) e->slack += MORE_SLACK;
+        if (e->slack > MOST_SLACK) e->slack = MOST_SLACK;
+        set_window(e);
+    }
+    e->rate_bytes = 0;
+    e->rate_from = e->last_arrival;
+}
+
+/* Packets that came at `arrived` are read now. */
+void read_late(engine *e, ns arrived)
+{
+    ns late = clock_ns() - arrived;
+    if (late > MOST_LATE) late = MOST_LATE;
+    e->late += late > e->late ? (late - e->late) / 4 : -(e->late / 256);
+}
+
+void marker_delay(engine *e, peer *p, uint64_t sent_ns, ns arrived)
+{
+    ns took = arrived - (ns)sent_ns, now = now_ns(), shortest;
+    if (!e->adaptive) return;
+    note(&p->way, took, now, LATELY);
+    shortest = p->waited = took - least(&p->way);
+    p->waited_at = now;
+    for (uint32_t rank = 0; rank < e->world; rank++) {
+        const peer *other = &e->peers[rank];
+        if (other->in_group && now - other->waited_at < FRESH && other->waited < shortest) shortest = other->waited;
+    }
+    e->queue_delay = shortest; /* in front of this rank: all senders meet it */
+    if (now - e->braked_at < shortest + MS) return;
+    e->braked_at = now;
+    if (shortest > 2 * (TARGET + e->slack)) e->brake = e->brake > 0.3 ? e->brake * 0.8 : 0.24;
+    else e->brake = e->brake < 0.97 ? e->brake * 1.03 : 1.0;
+}
+
+static uint32_t senders(const half *h)
+{
+    uint32_t open = h->in_left - h->ended_open;
+    return open ? open : 1;
+}
+
+static uint32_t bounded(double bytes) { return bytes > 1 << 30 ? 1 << 30 : (uint32_t)bytes; }
+
+/* Bytes that each peer may have under way when a half begins: all of them begin at once. */
+uint32_t window_for(engine *e) { return bounded(e->window / (e->world > 1 ? e->world - 1 : 1)); }
+
+/* Packets that a sender should have room for: its share, or a quarter of the window where shares are tiny; then not all
+ * of them have room at the same time. */
+static uint32_t portion(const engine *e, const half *h, const flow *f)
+{
+    double share = e->window / senders(h), quarter = e->window / 4;
+    uint32_t packets = bounded(share > quarter ? share : quarter) / f->segment;
+    return packets < LEAST_PACKETS ? LEAST_PACKETS : packets;
+}
+
+static uint32_t left_of(const flow *f) { return f->limit > f->highest ? f->limit - f->highest : 0; }
+
+static void raise_limit(flow *f, uint32_t packets, ns now)
+{
+    uint32_t limit = f->highest + packets;
+    if (limit > f->packets) limit = f->packets;
+    if (limit > f->limit) f->limit = limit; /* what was given is not taken back */
+    f->given_at = now;
+    f->given_again = 0;
+}
+
+/* Somebody asked: whoever has nothing left gets a little even if there is no room. */
+void give_limit(engine *e, half *h, flow *f)
+{
+    if (!f->done && left_of(f) < LEAST_PACKETS) raise_limit(f, e->adaptive ? LEAST_PACKETS : portion(e, h, f), now_ns());
+}
+
+/* What came made room: it is given to those who need it, in turns. Whoever does not use what it has for a while (it is
+ * not here yet, or never heard of it) does not keep it from others. */
+void share_room(engine *e, half *h, flow *after, ns now)
+{
+    double room = e->window;
+    uint32_t wanted = portion(e, h, after), needy = 0;
+    h->came_since += 1;
+    if (left_of(after) > wanted - 3 * wanted / 8 && h->came_since < SOME_RUNS) return;
+    h->came_since = 0;
+    for (uint32_t i = 0; i < h->ins; i++) {
+        flow *f = &h->in[i];
+        ns since = f->heard_at > f->given_at ? f->heard_at : f->given_at;
+        if (f->done || f->ended) continue;
+        if (now - since < UNUSED + 4 * e->late) room -= (double)left_of(f) * f->segment;
+        needy += f->count && f->limit < f->packets;
+    }
+    for (uint32_t n = 0; n < h->ins && needy; n++) {
+        flow *f = &h->in[h->turn++ % h->ins];
+        uint32_t left = left_of(f), more = portion(e, h, f);
+        if (f->done || f->ended || !f->count || f->limit >= f->packets || left > more - 3 * more / 8) continue;
+        if ((double)(more - left) * f->segment > room) more = left + (uint32_t)(room > 0 ? room / f->segment : 0);
+        if (more < left + LEAST_PACKETS || (more < left + portion(e, h, f) / 8 && f->highest + more < f->packets))
+            break; /* crumbs cost as much as portions: the next ones wait for their turn */
+        room -= (double)(more - left) * f->segment;
+        raise_limit(f, more, now);
+        acknowledge(e, h, f, GOING_ON, 0);
+        sooner(e, now + GIVE_AGAIN);
+    }
+}
+
+/* Room was given, and nothing came of it: what gave it may be lost. Returns when to look again; 0: not at all. */
+ns give_again(engine *e, half *h, flow *f, ns now)
+{
+    ns pause = GIVE_AGAIN + 2 * e->peers[f->peer].answer;
+    if (f->done || f->ended || !f->count || f->heard_at >= f->given_at || f->limit <= f->highest) return 0;
+    if (now - f->given_at < pause) return f->given_at + pause;
+    if (f->given_again > MOST_AGAIN) return 0; /* then the sender asks */
+    f->given_again++;
+    f->given_at = now;
+    acknowledge(e, h, f, GOING_ON, 0);
+    return now + pause;
+}

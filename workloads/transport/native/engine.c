@@ -1,0 +1,339 @@
+/* The engine's loop and its doors. One step is:
+ *   1. take in what the socket has                       receive.c
+ *   2. open, begin and end halves                        half.c
+ *   3. send what may be sent                             send.c, credit.c
+ *   4. repeat markers, ask silent peers                  control.c
+ *   5. nothing to do: sleep until a packet, a job or the next appointment
+ *
+ * Whoever waits for a half drives the engine itself; while nobody waits, a thread of its own does, so that peers are
+ * answered whatever Python is busy with. `driven` says that a waiting thread has taken over. */
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+#include "engine.h"
+
+#define FAR (3600 * SECOND)
+#define HAND_OVER (4 * MS)    /* the engine's own thread takes over when nobody has driven for so long */
+#define REFUSED_PAUSE (MS / 5)
+#define QUIET (250 * MS)      /* of lingering: markers are repeated more often than that */
+#define LINGER (3 * SECOND)
+#define A_LITTLE (MS / 2)
+enum { TRICKLE = 24 << 10, BULK = 128 << 10 };
+enum { CALLS = 16, FIRST_WINDOW = 64 << 10, FIRST_ROOM = 256 << 10 };
+
+static struct timespec at_clock(ns from_now)
+{
+    ns at = now_ns() + from_now;
+    return (struct timespec){at / SECOND, at % SECOND};
+}
+
+/* Where packets of a long half trickle in one by one (a slow link), every one of them would wake this thread: a little
+ * patience takes several at once. */
+static int trickles(engine *e)
+{
+    uint64_t got = e->taken_bytes - e->taken_before;
+    e->taken_before = e->taken_bytes;
+    e->per_nap += ((double)got - e->per_nap) / 8;
+    return e->adaptive && e->first && e->first->sending && e->first->in_left && e->per_nap < TRICKLE &&
+           e->rate * A_LITTLE < TRICKLE && e->first->longest > BULK && e->blocked != 1;
+}
+
+static void nap(engine *e, ns until)
+{
+    ns now = now_ns(), left = (e->tick_at < until ? e->tick_at : until) - now;
+    int patient = trickles(e);
+    if (e->blocked == 2 && left > REFUSED_PAUSE) left = REFUSED_PAUSE;
+    if (e->pace > 0 && e->pace_at > now && e->pace_at - now < left && e->first) left = e->pace_at - now;
+    if (left <= 0) return;
+    if (patient && left > A_LITTLE) left = A_LITTLE;
+    struct timespec pause = {left / SECOND, left % SECOND};
+    int deaf = patient || e->failed.code == SOCKET_ERROR; /* a socket that is gone would be "ready" for ever */
+    struct pollfd ready[2] = {{deaf ? -1 : e->fd, POLLIN | (e->blocked == 1 ? POLLOUT : 0), 0}, {e->wake, POLLIN, 0}};
+    e->asleep++;
+    pthread_mutex_unlock(&e->lock);
+    ppoll(ready, 2, &pause, NULL);
+    pthread_mutex_lock(&e->lock);
+    e->asleep--;
+    uint64_t count;
+    if (ready[1].revents && read(e->wake, &count, sizeof count) < 0) return;
+}
+
+/* Steps 1 to 4. Returns whether anything moved. */
+static int step(engine *e)
+{
+    int moved = receive_some(e, CALLS), sends = !e->has_sender;
+    ns now = now_ns();
+    if (__atomic_exchange_n(&e->look, 0, __ATOMIC_ACQUIRE)) e->tick_at = 0;
+    if (now >= e->tick_at) { /* an appointment, or something that may end a half */
+        e->tick_at = now + FAR;
+        check_halves(e, now);
+        if (e->first) moved += send_round(e, sends, 1) > 0;
+        tick_markers(e, now);
+    } else if (e->first)
+        moved += send_round(e, sends, 1) > 0;
+    return moved || now_ns() >= e->tick_at;
+}
+
+/* --- the engine's own thread ----------------------------------------------------------------------------------------- */
+
+static int needed(const engine *e) /* by a peer that has not passed what we took part in */
+{
+    for (uint32_t rank = 0; rank < e->world; rank++) {
+        const peer *p = &e->peers[rank];
+        if (p->in_group && !p->said_goodbye && ahead(p->passed, e->next) < 0) return 1;
+    }
+    return 0;
+}
+
+/* The last acknowledgement may get lost: a peer that repeats its marker must still find somebody. */
+static void linger(engine *e)
+{
+    ns until = now_ns() + LINGER, quiet_since = now_ns();
+    for (uint32_t rank = 0; rank < e->world; rank++)
+        if (e->peers[rank].in_group) tell(e, rank, GOODBYE, e->rank, 0);
+    while (!e->aborting && needed(e) && now_ns() < until && now_ns() - quiet_since < QUIET) {
+        if (step(e)) quiet_since = now_ns();
+        else nap(e, quiet_since + QUIET);
+    }
+}
+
+static void *own_thread(void *argument)
+{
+    engine *e = argument;
+    pthread_mutex_lock(&e->lock);
+    while (!e->closing || (e->first && !e->aborting)) {
+        if (e->aborting) { break_group(e, ABORTED, e->rank, e->rank, 0); fail_all(e); }
+        else if (e->driven || now_ns() - e->left_at < HAND_OVER) {
+            struct timespec until = at_clock(HAND_OVER);
+            pthread_cond_timedwait(&e->changed, &e->lock, &until);
+        } else if (!step(e) && !e->driven)
+            nap(e, now_ns() + FAR);
+    }
+    fail_all(e);
+    if (!e->failed.code) linger(e);
+    pthread_mutex_unlock(&e->lock);
+    return NULL;
+}
+
+/* --- doors ------------------------------------------------------------------------------------------------------------ */
+
+typedef struct { /* what Python says when it makes one */
+    int32_t fd;
+    uint32_t rank, world, full_tags, pipeline, send_thread, adaptive, unused;
+    uint64_t key[2], room_bytes;
+    double pace_bytes_s, timeout_s, reorder_s, reorder_most_s;
+} settings;
+
+engine *lb_new(const settings *s)
+{
+    engine *e = calloc(1, sizeof *e + s->world * sizeof(uint32_t));
+    pthread_condattr_t attributes;
+    if (!e) return NULL;
+    e->peers = calloc(s->world, sizeof *e->peers);
+    e->fd = s->fd;
+    e->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    e->rank = s->rank;
+    e->world = s->world;
+    e->full_tags = s->full_tags;
+    e->pipeline = s->pipeline;
+    memcpy(e->key, s->key, sizeof e->key);
+    e->pace = s->pace_bytes_s / 1e9;
+    e->room_bytes = s->room_bytes;
+    e->adaptive = s->adaptive;
+    e->brake = 1;
+    e->slack = MS;
+    e->window = (double)s->room_bytes;
+    if (e->adaptive && e->window > FIRST_ROOM) e->window = FIRST_ROOM;
+    e->timeout = (ns)(s->timeout_s * 1e9);
+    e->reorder_least = (ns)(s->reorder_s * 1e9);
+    e->reorder_most = (ns)(s->reorder_most_s * 1e9);
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_mutex_init(&e->send_lock, NULL);
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&e->changed, &attributes);
+    e->has_sender = s->send_thread;
+    e->send_wake = e->has_sender ? eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC) : -1;
+    return e;
+}
+
+void lb_peer(engine *e, uint32_t rank, const void *address, uint32_t bytes)
+{
+    peer *p = &e->peers[rank];
+    memcpy(&p->address, address, bytes);
+    p->address_bytes = bytes;
+    double share = e->window / (e->world > 1 ? e->world - 1 : 1);
+    p->window = p->told = share > FIRST_WINDOW ? FIRST_WINDOW : (uint32_t)share;
+    p->heard = now_ns();
+    p->in_group = 1;
+}
+
+int lb_start(engine *e)
+{
+    int error = pthread_create(&e->thread, NULL, own_thread, e);
+    e->has_thread = !error;
+    if (e->has_sender && !error) {
+        error = pthread_create(&e->sender, NULL, sender_thread, e);
+        e->has_sender = !error;
+    }
+    return error;
+}
+
+/* In order; `wake`: nobody is going to wait for them right away. */
+void lb_submit(engine *e, half **halves, uint32_t count, int wake)
+{
+    pthread_mutex_lock(&e->lock);
+    for (uint32_t i = 0; i < count; i++) {
+        half *h = halves[i];
+        make_flows(h);
+        if (e->failed.code || e->closing) { h->ended = FAILED; h->over = 1; continue; }
+        pthread_mutex_lock(&e->send_lock);
+        h->sequence = e->next++;
+        h->previous = e->last;
+        h->next = NULL;
+        if (e->last) e->last->next = h;
+        else e->first = h;
+        e->last = h;
+        pthread_mutex_unlock(&e->send_lock);
+    }
+    e->closed_below = e->first ? e->first->sequence : e->next;
+    sooner(e, 0);
+    if (!e->driven) step(e); /* the first packets leave before anybody is woken */
+    uint64_t one = 1;
+    if (wake && e->first && e->asleep && write(e->wake, &one, sizeof one) < 0) sooner(e, 0);
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* Both halves of an all-reduce in place: `data` are all blocks, this rank's begins at `mine_at`. */
+void lb_submit_pair(engine *e, half *first, half *second, uint8_t *data, uint64_t mine_at, uint8_t *arrived, uint32_t step_number)
+{
+    uint8_t *mine = data + mine_at;
+    half *both[] = {first, second};
+    first->sums = first->room ? first->room : (float *)mine;
+    first->own_part = first->rounded = second->base_out = mine;
+    first->base_in = (uint8_t *)first->sums;
+    first->base_out = second->base_in = data;
+    first->arrived = second->arrived = arrived;
+    for (uint32_t i = 0; i < first->ins; i++) second->arrived += first->plan_in[i].packets;
+    first->step = second->step = step_number;
+    lb_submit(e, both, 2, 1);
+}
+
+/* Until this half is over; 0 if `timeout_s` came first. */
+int lb_wait(engine *e, half *h, double timeout_s)
+{
+    ns until = now_ns() + (timeout_s < 1e6 ? (ns)(timeout_s * 1e9) : FAR * 24);
+    pthread_mutex_lock(&e->lock);
+    while (!h->over && now_ns() < until) {
+        if (!e->driven) {
+            e->driven = 1;
+            while (!h->over && now_ns() < until)
+                if (!step(e) && !h->over) nap(e, until);
+            e->driven = 0;
+            e->left_at = now_ns();
+            if (e->waiting) pthread_cond_broadcast(&e->changed);
+        } else {
+            struct timespec limit = at_clock(until - now_ns());
+            e->waiting++;
+            pthread_cond_timedwait(&e->changed, &e->lock, &limit);
+            e->waiting--;
+        }
+    }
+    int over = (int)h->over;
+    pthread_mutex_unlock(&e->lock);
+    return over;
+}
+
+/* A flow's data has come (from a GPU): it may be sent. */
+void lb_release(engine *e, half *h, uint32_t index)
+{
+    uint64_t one = 1;
+    pthread_mutex_lock(&e->lock);
+    if (!h->over) h->out[index].held = 0;
+    wake_sender(e);
+    sooner(e, 0);
+    if (e->asleep && write(e->wake, &one, sizeof one) < 0) sooner(e, 0);
+    pthread_mutex_unlock(&e->lock);
+}
+
+void lb_read(engine *e, counted *counts, failure *failed, uint64_t *sent, uint64_t *received)
+{
+    pthread_mutex_lock(&e->lock);
+    *counts = e->counts;
+    *failed = e->failed;
+    for (uint32_t rank = 0; rank < e->world; rank++) {
+        sent[rank] = e->peers[rank].sent;
+        received[rank] = e->peers[rank].received;
+    }
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* A job failed between its halves: the ranks no longer agree which comes next, and the others are told. */
+void lb_break(engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    break_group(e, ABORTED, e->rank, e->rank, 0);
+    fail_all(e);
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* `patience_s`: for what was submitted; then it is given up. Ends the thread and frees everything. */
+void lb_close(engine *e, double patience_s)
+{
+    uint64_t one = 1;
+    pthread_mutex_lock(&e->lock);
+    e->closing = 1;
+    ns until = now_ns() + (ns)(patience_s * 1e9);
+    if (write(e->wake, &one, sizeof one) < 0) sooner(e, 0);
+    pthread_cond_broadcast(&e->changed);
+    while (e->first && now_ns() < until) {
+        struct timespec limit = at_clock(until - now_ns());
+        e->waiting++;
+        pthread_cond_timedwait(&e->changed, &e->lock, &limit);
+        e->waiting--;
+    }
+    if (patience_s <= 0 || e->first) e->aborting = 1;
+    if (write(e->wake, &one, sizeof one) < 0) sooner(e, 0);
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+    if (e->has_thread) pthread_join(e->thread, NULL);
+    if (!e->has_sender) return;
+    e->sender_stops = 1;
+    if (write(e->send_wake, &one, sizeof one) < 0) sooner(e, 0);
+    pthread_join(e->sender, NULL);
+}
+
+void lb_free(engine *e)
+{
+    for (uint32_t i = 0; i < RING; i++)
+        while (e->early[i]) {
+            early *next = e->early[i]->next;
+            free(e->early[i]);
+            e->early[i] = next;
+        }
+    for (uint32_t i = 0; i < PAST; i++) {
+        free(e->past[i].starts);
+        free(e->past[i].arrived);
+    }
+    close(e->wake);
+    pthread_cond_destroy(&e->changed);
+    if (e->send_wake >= 0) close(e->send_wake);
+    pthread_mutex_destroy(&e->lock);
+    pthread_mutex_destroy(&e->send_lock);
+    free(e->peers);
+    free(e);
+}
+
+/* Sizes and offsets, for the mirror in Python. */
+uint32_t lb_layout(uint32_t *out, uint32_t most)
+{
+    uint32_t all[] = {sizeof(half), offsetof(half, over), sizeof(flow), offsetof(flow, prefix), sizeof(settings),
+                      sizeof(counted), sizeof(failure), sizeof(header), sizeof(control)};
+    uint32_t count = sizeof all / sizeof *all;
+    for (uint32_t i = 0; i < count && i < most; i++) out[i] = all[i];
+    return count;
+}

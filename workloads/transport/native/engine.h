@@ -1,0 +1,267 @@
+/* The transport's engine: what Python and C share, and what the files of the engine share among each other.
+ *
+ * Python asks for halves (`half`, with a `flow` for every peer and direction) and waits for them; everything else
+ * happens here, without the interpreter: see engine.c for the steps, docs/wire-format.md for what is on the wire.
+ * structures.py mirrors the first three structures; a test compares sizes and offsets. */
+#ifndef LOSSBENCH_ENGINE_H
+#define LOSSBENCH_ENGINE_H
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stddef.h>
+#include <sys/socket.h>
+
+typedef int64_t ns;
+enum { MAGIC = 0x424C, VERSION = 2, HEADER = 40, PREFIX = 36 };
+enum { DATA = 1, MARKER = 2, ACK = 3, RELIABLE = 4 };
+enum { ASKS = 0, TIMES = 1 };   /* what a MARKER wants: an answer, or to be timed */
+enum { GOING_ON = 0, FINISHED = 1, NOT_YET = 2, REFUSED = 3, GAVE_UP = 4, GOODBYE = 5 }; /* what an ACK says */
+enum { RING = 256, TAILS = 16, PAST = 8, ROOM = 1 << 16, BATCH = 64, BITMAP = 1024 };
+enum { ADD_F32 = 1, ADD_BF16 = 2, ADD_F16 = 3, PUT = 4 };            /* what is done with a payload */
+enum { BY_COUNT = 0, BY_WORLD = 1 };                                  /* how sums become means */
+enum { F32 = 1, BF16 = 2, F16 = 3 };
+enum { RUNNING = 0, ALL = 1, MARKERS = 2, FRACTION = 3, DEADLINE = 4, FAILED = 5 };   /* why a half ended */
+enum { SILENT = 1, DISAGREE = 2, PEER_GAVE_UP = 3, PEER_LEFT = 4, SOCKET_ERROR = 5, ABORTED = 6 };  /* why it failed */
+#define MS 1000000LL
+#define SECOND 1000000000LL
+
+typedef struct __attribute__((packed)) {
+    uint16_t magic;
+    uint8_t version, kind;
+    uint16_t source, destination;
+    uint64_t tag;
+    uint32_t sequence, step;
+    uint8_t half, dtype, traffic, behind;
+    uint32_t size, block, chunk;
+} header;
+
+typedef struct __attribute__((packed)) { /* what follows the header of a marker or an acknowledgement */
+    uint32_t number;      /* of all control packets between these two; one that came before is not heard again */
+    uint32_t answers;     /* ack: number of the latest marker of this flow */
+    uint32_t packets;     /* of the flow in all */
+    uint32_t sent;        /* marker: so far; ack: how many have come */
+    uint32_t limit;       /* ack: packets that may be sent in all */
+    uint32_t passed;      /* every half below this one is over at the sender of this packet */
+    uint32_t held_us;     /* ack: from the marker's arrival to this answer */
+    uint16_t state, about;/* ack: GOING_ON ...; which rank it speaks of (GAVE_UP) */
+    uint64_t time_ns;     /* marker: when it left, by its sender's clock */
+    uint64_t bytes;       /* of the flow's payload */
+    uint32_t base, extra; /* ack: first packet of the bitmap that may follow (1: missing), the window for halves to come;
+                             marker: 0, kind of its data packets */
+} control;
+
+typedef struct {          /* the packets of one half from or to one peer */
+    uint8_t *data;        /* out: payload; in: where it goes (sums, if they are added up) */
+    uint8_t *arrived;     /* in: a byte a packet */
+    uint64_t bytes;       /* payload of all packets */
+    uint32_t peer, block, segment, packets;
+    float weight;         /* in: of this peer's values in a sum */
+    uint32_t held;        /* out: not yet: a copy from elsewhere is under way */
+    /* results and state */
+    volatile uint32_t cursor, limit; /* out: packets sent, packets that may be sent; in: limit told */
+    uint32_t count, highest, duplicates;
+    uint32_t done;        /* in: complete or ended; out: the peer wants nothing more */
+    uint32_t ended;       /* in: the peer has sent all */
+    uint32_t known;       /* in: `prefix` is what its packets begin with */
+    uint32_t marker;      /* number of the latest one; out: sent, in: heard */
+    uint32_t repair_after;/* out: bitmaps that answer older markers are about packets sent again since */
+    uint32_t repairs, repaired; /* out: packets to be sent again, and how many of them were */
+    uint32_t repeats, given_again;
+    uint32_t top, unused; /* in: one past the highest number that came; highest_at: when, by the kernel's clock */
+    ns due, pause, asked_at, ended_at, highest_at, heard_at, nacked_at, given_at;
+    uint32_t *repair;     /* out: their numbers */
+    uint8_t prefix[HEADER];
+} flow;
+
+typedef struct half {     /* asked for again and again: only the fields up to `step` change from call to call */
+    flow *in, *out;       /* what is made of the plans, when it is submitted */
+    const flow *plan_in, *plan_out; /* `data` and `arrived` count from these: */
+    uint8_t *base_in, *base_out, *arrived;
+    uint32_t step, ins, outs, size;
+    uint8_t half, dtype, traffic, reliable;
+    uint32_t mode;
+    uint32_t after;       /* it sends only when the one submitted before it is over: the second half of a call */
+    uint32_t hold;        /* its flows are sent when they are released, one by one */
+    float close_fraction;
+    ns deadline;          /* without progress; 0: none */
+    /* what is done when it ends: sums become means, means are rounded; what did not come is scaled */
+    float *sums;
+    const uint8_t *own_part; /* this rank's contribution, in `kind`: what the sums begin with; NULL: with zero */
+    float *room;          /* for sums that can't be made in place */
+    uint8_t *rounded;     /* where the means go, in `kind`; NULL: nothing to do */
+    uint64_t elements;
+    uint32_t width, kind, normaliser, world;
+    float times, missing; /* missing: factor for what did not come; 1: left alone */
+    /* results */
+    volatile uint32_t over; /* 1: ended; nothing of it is touched any more */
+    uint32_t sequence, ended, expected, came; /* packets of all flows that come in */
+    ns began, first, closed, progress;
+    /* state */
+    uint64_t longest;     /* bytes of the longest flow that comes in */
+    uint32_t in_left;     /* flows that are neither complete nor given up */
+    uint32_t ended_open;  /* among them: the peer has sent all of it */
+    uint32_t out_left;    /* flows that peers still want something of */
+    uint32_t unsent;      /* flows that have not all been sent */
+    uint32_t sending, listening, turn, came_since;
+    ns last_ended;
+    struct half *next, *previous;
+    flow **of;            /* in flows by rank, then out flows by rank */
+} half;
+
+typedef struct {          /* structures.py says what they mean */
+    uint64_t halves, reliable_halves, data_expected, data_arrived, lost, cut, withheld, by_deadline, payload_bytes;
+    uint64_t late, duplicates, strangers, mismatched, resent, markers, acks, refused, early, reordered, stalls;
+} counted;
+
+typedef struct { ns least, before, since; } recent; /* credit.c */
+
+typedef struct {          /* a lossy flow whose half is over here, while the peer may still wait for its end */
+    uint32_t sequence, packets, live, repeats;
+    ns due, pause, until;
+    uint64_t bytes;
+    header head;
+} tail;
+
+typedef struct {
+    struct sockaddr_storage address;
+    socklen_t address_bytes;
+    uint32_t in_group, said_goodbye;
+    uint64_t sent, received;
+    uint32_t control_out, control_in;
+    uint64_t control_seen; /* the 64 numbers up to control_in */
+    uint32_t passed;
+    ns heard, needed_since, answer; /* when anything came from it; since when it is needed; how long it takes to answer */
+    float loss;            /* of what we sent lately, as it says */
+    uint32_t window, told; /* bytes it lets us have under way when a half begins; what we let it have */
+    recent way;            /* of its markers here, by two clocks: least lately */
+    ns waited, waited_at;  /* the latest: how much longer than that */
+    ns timed_at;           /* when a marker was sent into the stream of our packets */
+    uint64_t timed_sent;   /* how many there were then */
+    tail tails[TAILS];
+    uint32_t tails_live, tail_next;
+    ns gave_up_told;
+} peer;
+
+typedef struct {          /* what came of a half that is over: late packets can be told from double ones */
+    uint32_t sequence, used;
+    uint64_t *starts;     /* of each rank's bytes in `arrived`; as many entries as ranks, and one more */
+    uint8_t *arrived;
+} past;
+
+typedef struct early {    /* came before its half was asked for here */
+    struct early *next;
+    uint32_t rank, bytes, segment;
+    ns at;
+    uint8_t data[];
+} early;
+
+typedef struct {          /* why the group is broken */
+    uint32_t code, rank, about, error;
+    header mine, theirs;
+    uint64_t my_bytes, their_bytes;
+} failure;
+
+typedef struct engine {
+    int fd, wake;
+    uint32_t rank, world, full_tags, pipeline;
+    uint64_t key[2];
+    double pace;          /* bytes a nanosecond; 0: none */
+    uint32_t adaptive;
+    uint64_t room_bytes;  /* what may be under way to this rank, all senders together */
+    ns timeout, reorder_least, reorder_most;
+    counted counts;
+    failure failed;
+    peer *peers;
+    pthread_mutex_t lock, send_lock;
+    pthread_cond_t changed;
+    pthread_t thread, sender;
+    int send_wake;
+    volatile uint32_t look, sender_stops, sender_asleep;
+    uint32_t has_thread, has_sender, closing, aborting, driven, waiting, asleep;
+    ns left_at;
+    half *ring[RING];
+    half *first, *last;   /* submitted and not over, in order */
+    early *early[RING];
+    uint64_t early_bytes;
+    past past[PAST];
+    uint32_t past_next;
+    uint32_t next, opened, closed_below; /* next to be submitted, next to be listened to, first that is not over */
+    uint32_t blocked, no_segments;
+    ns tick_at, reorder, pace_at, reorder_seen_at;
+    uint64_t since_inversion;
+    /* what arrives, as the credits see it (credit.c) */
+    double window, rate, brake, per_nap;
+    uint64_t taken_bytes, taken_before;
+    uint64_t rate_bytes;
+    recent fastest;       /* rate, below zero */
+    ns rate_from, queue_delay, slack, late, last_arrival, braked_at;
+    uint32_t tails_live, order[1]; /* order: peers from the next rank on, world entries */
+} engine;
+
+/* wire.c */
+uint64_t siphash(const uint64_t key[2], const void *data, size_t bytes);
+uint64_t tag_of(const engine *e, const uint8_t *packet, size_t bytes);
+int genuine(const engine *e, const uint8_t *packet, size_t bytes);
+ns now_ns(void);
+ns clock_ns(void);
+
+/* numbers.c */
+void take_payload(const half *h, flow *f, uint32_t number, const uint8_t *payload);
+void begin_numbers(half *h);
+void finish_numbers(half *h);
+
+/* send.c */
+int send_round(engine *e, int first, int again);
+void *sender_thread(void *argument);
+void wake_sender(engine *e);
+void send_control(engine *e, peer *p, header *h, control *c, const uint8_t *bitmap, uint32_t bitmap_bytes);
+void begin_sending(engine *e, half *h);
+void prepare_header(const engine *e, const half *h, const flow *f, header *to, int incoming);
+
+/* receive.c */
+int receive_some(engine *e, int calls);
+void keep_early(engine *e, uint32_t rank, const uint8_t *data, uint32_t bytes, uint32_t segment, ns now);
+void replay_early(engine *e, half *h);
+void remember(engine *e, const half *h);
+
+/* control.c */
+void hear_control(engine *e, uint32_t rank, const uint8_t *packet, uint32_t bytes, ns arrived);
+void hear_marker(engine *e, uint32_t rank, const header *h, const control *c, ns arrived, int again);
+void tell_gave_up(engine *e, uint32_t rank);
+void acknowledge(engine *e, half *h, flow *f, uint32_t state, ns marker_arrived);
+void note_passed(engine *e, uint32_t rank, uint32_t passed);
+void tick_markers(engine *e, ns now);
+void time_flow(engine *e, flow *f);
+void tell(engine *e, uint32_t rank, uint32_t state, uint32_t about, uint32_t reason);
+void keep_tail(engine *e, const half *h, const flow *f, ns now);
+void break_group(engine *e, uint32_t code, uint32_t rank, uint32_t about, uint32_t error);
+void disagree(engine *e, half *h, flow *f, uint32_t rank, const header *theirs, uint64_t their_bytes);
+
+/* credit.c */
+void arrived_bytes(engine *e, uint64_t bytes, ns now);
+void read_late(engine *e, ns arrived);
+void marker_delay(engine *e, peer *p, uint64_t sent_ns, ns arrived);
+void share_room(engine *e, half *h, flow *after, ns now);
+ns give_again(engine *e, half *h, flow *f, ns now);
+uint32_t window_for(engine *e);
+void give_limit(engine *e, half *h, flow *f);
+
+/* half.c */
+void make_flows(half *h);
+int open_half(engine *e, half *h);
+void fail_all(engine *e);
+void flow_complete(half *h, flow *f);
+void flow_ended(engine *e, half *h, flow *f, ns now);
+void check_halves(engine *e, ns now);
+half *half_at(engine *e, uint32_t sequence);
+static inline flow *in_of(const engine *e, const half *h, uint32_t rank) { (void)e; return h->of[rank]; }
+static inline flow *out_of(const engine *e, const half *h, uint32_t rank) { return h->of[e->world + rank]; }
+static inline uint32_t payload_of(const flow *f) { return f->segment - HEADER; }
+static inline uint32_t length_of(const flow *f, uint32_t number)
+{
+    uint64_t at = (uint64_t)number * payload_of(f), left = f->bytes - at;
+    return left < payload_of(f) ? (uint32_t)left : payload_of(f);
+}
+static inline int32_t ahead(uint32_t a, uint32_t b) { return (int32_t)(a - b); } /* how many halves a lies ahead of b */
+static inline void sooner(engine *e, ns at) { if (at < e->tick_at) e->tick_at = at; }
+#endif

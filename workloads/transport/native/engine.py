@@ -1,0 +1,111 @@
+"""The engine in C behind Python's interface: halves in, results out."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from lossbench.workloads.transport import structures
+from lossbench.workloads.transport.half import Half
+from lossbench.workloads.transport.packet.wire import Bits
+from lossbench.workloads.transport.plan import address
+from lossbench.workloads.transport.policy import Membership
+from lossbench.workloads.transport.structures import HalfRecord
+from lossbench.workloads.transport.udp.link import Address, Link
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Counters, and why the group is broken (code 0: it is not)."""
+
+    counts: dict[str, int]
+    failure: structures.Failure
+    sent: list[int]
+    received: list[int]
+
+
+class NativeEngine:
+    def __init__(self, library: ctypes.CDLL, member: Membership, *, link: Link) -> None:
+        policy, world = member.policy, len(member.peers) + 1
+        self._library, self._world = library, world
+        self._closed = False
+        settings = structures.Settings(
+            fd=link.fileno(),
+            rank=member.rank,
+            world=world,
+            full_tags=policy.tag == "packet",
+            pipeline=policy.pipeline,
+            send_thread=member.send_thread,
+            adaptive=policy.pace == "adaptive",
+            key=(ctypes.c_uint64 * 2)(*struct.unpack("<2Q", member.key)),
+            room_bytes=member.window_bytes * max(world - 1, 1),
+            pace_bytes_s=policy.pace_bytes_s,
+            timeout_s=policy.timeout_s,
+            reorder_s=policy.reorder_ms / 1000,
+            reorder_most_s=policy.reorder_max_ms / 1000,
+        )
+        self._engine = ctypes.c_void_p(library.lb_new(settings))
+        if not self._engine:
+            raise MemoryError("no memory for a transport engine")
+        for rank, place in member.peers.items():
+            packed = _sockaddr(link.family, place)
+            library.lb_peer(self._engine, rank, packed, len(packed))
+        error = library.lb_start(self._engine)
+        if error:
+            raise OSError(error, f"no thread for the transport: {os.strerror(error)}")
+
+    def submit(self, halves: list[Half], *, wake: bool) -> None:
+        pointers = (ctypes.POINTER(HalfRecord) * len(halves))(*(half.pointer for half in halves))
+        self._library.lb_submit(self._engine, pointers, len(halves), wake)
+
+    def submit_pair(self, pair: tuple[Half, Half], data: int, mine_at: int, arrived: Bits, step: int) -> None:
+        """The two halves of an all-reduce in place, in one call."""
+        self._library.lb_submit_pair(
+            self._engine, pair[0].pointer, pair[1].pointer, data, mine_at, arrived.ctypes.data, step & 0xFFFFFFFF
+        )
+
+    def wait(self, half: Half, timeout_s: float) -> bool:
+        """False if the time was over first."""
+        return bool(half.record.over or self._library.lb_wait(self._engine, half.pointer, timeout_s))
+
+    def over(self, half: Half) -> bool:
+        return bool(half.record.over)
+
+    def release(self, half: Half, number: int) -> None:
+        self._library.lb_release(self._engine, half.pointer, number)
+
+    def read(self) -> Reading:
+        counts, failure = structures.Counted(), structures.Failure()
+        sent, received = np.zeros(self._world, np.uint64), np.zeros(self._world, np.uint64)
+        if not self._closed:
+            self._library.lb_read(self._engine, counts, failure, address(sent), address(received))
+            self._last = Reading(
+                counts={name: getattr(counts, name) for name in structures.COUNTED},
+                failure=failure,
+                sent=sent.tolist(),
+                received=received.tolist(),
+            )
+        return self._last
+
+    def give_up(self) -> None:
+        """A job failed between its halves: nothing more will come from here."""
+        self._library.lb_break(self._engine)
+
+    def close(self, patience_s: float) -> None:
+        self._library.lb_close(self._engine, patience_s)
+        self.read()
+        self._closed = True
+        self._library.lb_free(self._engine)
+
+
+def _sockaddr(family: int, place: Address) -> bytes:
+    """struct sockaddr_in or sockaddr_in6."""
+    packed = socket.inet_pton(family, place[0])
+    if family == socket.AF_INET:
+        return struct.pack("=H", family) + struct.pack("!H", place[1]) + packed + bytes(8)
+    return struct.pack("=H", family) + struct.pack("!HI", place[1], 0) + packed + bytes(4)

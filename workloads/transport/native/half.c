@@ -1,0 +1,224 @@
+/* The life of a half: asked for, listened to, sent, over. */
+#include <stdlib.h>
+#include <string.h>
+#include "engine.h"
+
+#define LIFE_CHECK (50 * MS)
+
+half *half_at(engine *e, uint32_t sequence)
+{
+    half *h = e->ring[sequence % RING];
+    return h && h->sequence == sequence ? h : NULL;
+}
+
+/* Flows as planned, for this call's memory. */
+void make_flows(half *h)
+{
+    h->longest = 0;
+    memcpy(h->in, h->plan_in, h->ins * sizeof *h->in);
+    memcpy(h->out, h->plan_out, h->outs * sizeof *h->out);
+    for (uint32_t i = 0; i < h->ins; i++) {
+        flow *f = &h->in[i];
+        f->data = h->base_in + (uintptr_t)f->data;
+        f->arrived = h->arrived + (uintptr_t)f->arrived;
+        memset(f->arrived, 0, f->packets);
+        if (f->bytes > h->longest) h->longest = f->bytes;
+    }
+    for (uint32_t i = 0; i < h->outs; i++) {
+        h->out[i].data = h->base_out + (uintptr_t)h->out[i].data;
+        h->out[i].held = h->hold;
+    }
+    h->over = h->ended = h->sending = h->listening = h->ended_open = h->came_since = h->turn = 0;
+    h->first = h->closed = h->last_ended = 0;
+    h->of = NULL;
+    begin_numbers(h);
+}
+
+/* Ears open: packets of it go where they belong; those that came early are taken in. 0 if it must wait for room. */
+int open_half(engine *e, half *h)
+{
+    if (h->sequence - e->closed_below >= RING) return 0;
+    h->of = calloc(2 * e->world, sizeof *h->of);
+    if (!h->of) { break_group(e, SOCKET_ERROR, e->rank, e->rank, 12); return 0; }
+    for (uint32_t i = 0; i < h->ins; i++) {
+        flow *f = h->of[h->in[i].peer] = &h->in[i];
+        f->limit = f->packets < 2 ? f->packets : 2; /* it may have been told more, but perhaps did not hear of it */
+    }
+    for (uint32_t i = 0; i < h->outs; i++) h->of[e->world + h->out[i].peer] = &h->out[i];
+    h->in_left = h->ins;
+    h->out_left = h->unsent = h->outs;
+    h->listening = 1;
+    e->opened = h->sequence + 1;
+    e->ring[h->sequence % RING] = h;
+    for (uint32_t i = 0; i < h->ins; i++) /* it may be over there already */
+        if (!h->reliable && ahead(e->peers[h->in[i].peer].passed, h->sequence) > 0) flow_ended(e, h, &h->in[i], now_ns());
+    if (e->early_bytes) replay_early(e, h);
+    return 1;
+}
+
+void flow_complete(half *h, flow *f)
+{
+    f->done = 1;
+    h->in_left--;
+    if (f->ended) h->ended_open--;
+}
+
+void flow_ended(engine *e, half *h, flow *f, ns now)
+{
+    if (f->ended || f->done) return;
+    f->ended = 1;
+    f->ended_at = h->last_ended = now;
+    if (!h->first) h->first = now;
+    h->ended_open++;
+    sooner(e, 0);
+}
+
+static float share_of(const half *h)
+{
+    uint64_t all = 0, here = 0;
+    for (uint32_t i = 0; i < h->ins; i++) { all += h->in[i].packets; here += h->in[i].count; }
+    return all ? (float)here / (float)all : 1.0f;
+}
+
+/* How long after the end of its flows a half still waits for packets that were overtaken. */
+static ns allowance(engine *e)
+{
+    enum { ORDERLY = 256 }; /* packets in a row without any that was overtaken */
+    return e->reorder > e->reorder_least ? e->reorder : e->since_inversion > ORDERLY ? 0 : e->reorder_least;
+}
+
+/* Why a half is over now; RUNNING if it is not. `next` is when to look again. */
+static uint32_t ending(engine *e, half *h, ns now, ns *next)
+{
+    if (!h->sending) return RUNNING;
+    int sent = h->reliable ? !h->out_left : !h->unsent || !h->out_left;
+    if (sent && !h->in_left) return ALL;
+    if (h->reliable) return RUNNING;
+    if (sent && h->in_left == h->ended_open) {
+        ns at = h->last_ended + allowance(e);
+        if (now >= at) return MARKERS;
+        if (at < *next) *next = at;
+    }
+    if (h->close_fraction < 1 && sent && share_of(h) >= h->close_fraction) return FRACTION;
+    if (h->deadline && h->first) {
+        if (now - h->progress >= h->deadline) return DEADLINE;
+        if (h->progress + h->deadline < *next) *next = h->progress + h->deadline;
+    }
+    return RUNNING;
+}
+
+static void account(engine *e, half *h, ns now)
+{
+    h->expected = h->came = 0;
+    for (uint32_t i = 0; i < h->ins; i++) {
+        flow *f = &h->in[i];
+        uint32_t gone = f->packets - f->count;
+        h->expected += f->packets;
+        h->came += f->count;
+        if (f->ended) e->counts.lost += gone;
+        else e->counts.cut += gone;
+        e->counts.duplicates += f->duplicates;
+        if (!h->reliable) {
+            peer *p = &e->peers[f->peer];
+            p->loss += 0.1f * ((float)gone / (float)f->packets - p->loss);
+            e->counts.payload_bytes += (uint64_t)f->count * payload_of(f);
+        }
+    }
+    for (uint32_t i = 0; i < h->outs; i++) {
+        flow *f = &h->out[i];
+        if (!h->reliable) e->counts.withheld += f->packets - f->cursor;
+        if (!h->reliable && !f->done && ahead(e->peers[f->peer].passed, h->sequence) <= 0 && f->cursor) keep_tail(e, h, f, now);
+    }
+    e->counts.halves++;
+    if (h->reliable) { /* all of it arrived in the end */
+        e->counts.reliable_halves++;
+        return;
+    }
+    e->counts.data_expected += h->expected;
+    e->counts.data_arrived += h->came;
+    e->counts.by_deadline += h->ended == DEADLINE;
+}
+
+static void let_go(engine *e, half *h)
+{
+    pthread_mutex_lock(&e->send_lock);
+    if (h->previous) h->previous->next = h->next;
+    else e->first = h->next;
+    if (h->next) h->next->previous = h->previous;
+    else e->last = h->previous;
+    if (half_at(e, h->sequence) == h) e->ring[h->sequence % RING] = NULL;
+    for (uint32_t i = 0; i < h->outs; i++) { free(h->out[i].repair); h->out[i].repair = NULL; }
+    free(h->of);
+    h->of = NULL;
+    e->closed_below = e->first ? e->first->sequence : e->next;
+    h->next = h->previous = NULL;
+    pthread_mutex_unlock(&e->send_lock);
+    __atomic_store_n(&h->over, 1, __ATOMIC_RELEASE); /* from here on it is Python's again */
+}
+
+static void close_half(engine *e, half *h, uint32_t why, ns now)
+{
+    h->ended = why;
+    h->closed = now;
+    account(e, h, now);
+    if (!h->reliable) remember(e, h);
+    e->reorder -= e->reorder / 16; /* until it is seen again */
+    finish_numbers(h);
+    let_go(e, h);
+    if (e->waiting) pthread_cond_broadcast(&e->changed);
+}
+
+void fail_all(engine *e)
+{
+    while (e->first) {
+        e->first->ended = FAILED;
+        let_go(e, e->first);
+    }
+    for (uint32_t rank = 0; e->failed.code && rank < e->world; rank++)
+        if (e->peers[rank].in_group) tell_gave_up(e, rank);
+    if (e->waiting) pthread_cond_broadcast(&e->changed);
+}
+
+/* A peer that halves need, one after the other, and that says nothing for `timeout`, is gone; so is one that took its
+ * leave. */
+static void check_alive(engine *e, const half *h, const flow *f, ns now)
+{
+    peer *p = &e->peers[f->peer];
+    if (f->done) return;
+    if (p->said_goodbye && ahead(p->passed, h->sequence) <= 0) break_group(e, PEER_LEFT, f->peer, f->peer, 0);
+    if (p->heard >= p->needed_since) p->needed_since = p->heard > h->began ? p->heard : h->began;
+    if (now - p->needed_since >= e->timeout) break_group(e, SILENT, e->rank, f->peer, 0);
+    else sooner(e, p->needed_since + e->timeout);
+}
+
+static int may_send(const engine *e, const half *h, uint32_t sending)
+{
+    if (!h->listening || h->sending || sending >= e->pipeline) return 0;
+    return !h->after || !h->previous || h->previous->sequence + 1 != h->sequence;
+}
+
+void check_halves(engine *e, ns now)
+{
+    ns next = now + LIFE_CHECK;
+    uint32_t sending = 0;
+    int again = 1;
+    while (again) {
+        again = 0;
+        sending = 0;
+        for (half *h = e->first, *after; h; h = after) {
+            after = h->next;
+            if (!h->listening && !open_half(e, h)) break;
+            if (may_send(e, h, sending)) begin_sending(e, h);
+            uint32_t why = ending(e, h, now, &next);
+            if (why) { close_half(e, h, why, now); again = 1; } /* what waited for it may go on */
+            else sending += h->sending;
+        }
+    }
+    for (half *h = e->first; h && !e->failed.code; h = h->next) {
+        if (!h->sending) continue;
+        for (uint32_t i = 0; i < h->ins; i++) check_alive(e, h, &h->in[i], now);
+        for (uint32_t i = 0; i < h->outs && h->reliable; i++) check_alive(e, h, &h->out[i], now);
+    }
+    sooner(e, next);
+    if (e->failed.code) fail_all(e);
+}

@@ -1,0 +1,223 @@
+/* Packets out: batches that the kernel cuts (UDP_SEGMENT), repairs, control packets. */
+#include <errno.h>
+#include <netinet/udp.h>
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
+#include "engine.h"
+
+#ifndef UDP_SEGMENT
+#define UDP_SEGMENT 103
+#endif
+#ifndef SOL_UDP
+#define SOL_UDP 17
+#endif
+enum { LARGEST = 65000 };
+#define BUCKET (2 * MS) /* of a fixed pace */
+#define SHORT_WAIT (MS / 5)
+#define LONG_WAIT (100 * MS)
+
+/* What the packets of a flow begin with: ours, or (incoming) what a peer that makes the same call must send. */
+void prepare_header(const engine *e, const half *h, const flow *f, header *to, int incoming)
+{
+    *to = (header){.magic = MAGIC, .version = VERSION, .kind = h->reliable ? RELIABLE : DATA, .sequence = h->sequence,
+                   .source = (uint16_t)(incoming ? f->peer : e->rank), .destination = (uint16_t)(incoming ? e->rank : f->peer),
+                   .step = h->step, .half = h->half, .dtype = h->dtype, .traffic = h->traffic, .size = h->size,
+                   .block = f->block};
+}
+
+/* Without a lock: whoever takes packets in must not wait for a round of sending to end. */
+void wake_sender(engine *e)
+{
+    uint64_t one = 1;
+    if (!e->has_sender || !__atomic_load_n(&e->sender_asleep, __ATOMIC_SEQ_CST)) return;
+    if (write(e->send_wake, &one, sizeof one) < 0) return; /* it is full: there is a wake-up in it */
+}
+
+void begin_sending(engine *e, half *h)
+{
+    uint32_t behind = h->sequence - e->closed_below;
+    for (uint32_t i = 0; i < h->outs; i++) {
+        flow *f = &h->out[i];
+        header head;
+        prepare_header(e, h, f, &head, 0);
+        head.behind = (uint8_t)(behind < 255 ? behind : 255);
+        head.tag = tag_of(e, (uint8_t *)&head, PREFIX);
+        memcpy(f->prefix, &head, HEADER);
+        uint32_t room = e->peers[f->peer].window / f->segment;
+        f->limit = room < 2 ? 2 : room;
+    }
+    h->unsent = h->outs;
+    h->began = h->progress = now_ns();
+    h->sending = 1;
+    wake_sender(e);
+}
+
+static int transmit(engine *e, peer *p, struct iovec *io, uint32_t parts, uint32_t segment)
+{
+    union { char room[CMSG_SPACE(sizeof(uint16_t))]; struct cmsghdr align; } space;
+    struct msghdr message = {.msg_name = &p->address, .msg_namelen = p->address_bytes, .msg_iov = io, .msg_iovlen = parts};
+    if (segment) {
+        message.msg_control = space.room;
+        message.msg_controllen = sizeof space.room;
+        struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+        c->cmsg_level = SOL_UDP;
+        c->cmsg_type = UDP_SEGMENT;
+        c->cmsg_len = CMSG_LEN(sizeof(uint16_t));
+        uint16_t size = (uint16_t)segment;
+        memcpy(CMSG_DATA(c), &size, sizeof size);
+    }
+    return sendmsg(e->fd, &message, MSG_DONTWAIT) < 0 ? errno : 0;
+}
+
+/* Packets in one piece: what the kernel copies in one go costs less than 90 pieces, and is still in the cache. */
+static uint32_t frame(const engine *e, const flow *f, const uint32_t *numbers, uint32_t first, uint32_t *count, uint8_t *room)
+{
+    uint32_t used = 0;
+    for (uint32_t i = 0; i < *count; i++) {
+        uint32_t number = numbers ? numbers[i] : first + i, length = length_of(f, number);
+        header *h = (header *)(room + used);
+        memcpy(h, f->prefix, HEADER);
+        h->chunk = number;
+        memcpy(room + used + HEADER, f->data + (uint64_t)number * payload_of(f), length);
+        if (e->full_tags) h->tag = tag_of(e, room + used, HEADER + length);
+        used += HEADER + length;
+        if (length < payload_of(f)) *count = i + 1; /* a shorter one ends a batch */
+    }
+    return used;
+}
+
+/* `count` packets of a flow: numbers[0..count), or from `first` on. Returns how many went: 0 if nothing may go now. */
+static uint32_t send_packets(engine *e, flow *f, const uint32_t *numbers, uint32_t first, uint32_t count, int *blocked)
+{
+    static __thread uint8_t room[LARGEST + ROOM] __attribute__((aligned(64)));
+    peer *p = &e->peers[f->peer];
+    uint32_t bytes = frame(e, f, numbers, first, &count, room), went = 0;
+    while (went < count) {
+        uint32_t step = e->no_segments ? 1 : count - went, at = went * f->segment, rest = bytes - at;
+        struct iovec io = {room + at, step == 1 && rest > f->segment ? f->segment : rest};
+        int error = transmit(e, p, &io, 1, step > 1 ? f->segment : 0);
+        if (error == EIO && step > 1) { e->no_segments = 1; continue; } /* this device can't have its packets cut */
+        if (error == ENOBUFS) { e->counts.refused++; *blocked = 2; break; } /* a full queue of the host: nothing was lost */
+        if (error == EAGAIN) { *blocked = 1; break; }
+        if (error == EINTR) continue;
+        if (error == EBADF || error == EINVAL) { break_group(e, SOCKET_ERROR, e->rank, e->rank, (uint32_t)error); break; }
+        went += step; /* whatever else the host says (no route, link down): lost, as in a network */
+    }
+    __atomic_fetch_add(&p->sent, went, __ATOMIC_RELAXED);
+    return went;
+}
+
+/* The end of a flow has left: whoever drives sends its marker, and may find the half over. */
+static void all_sent(engine *e)
+{
+    uint64_t one = 1;
+    if (!e->has_sender) sooner(e, 0);
+    else {
+        __atomic_store_n(&e->look, 1, __ATOMIC_RELEASE);
+        if (e->asleep && write(e->wake, &one, sizeof one) < 0) return;
+    }
+}
+
+static uint32_t batch_of(const flow *f)
+{
+    uint32_t most = LARGEST / f->segment;
+    return most < 1 ? 1 : most > BATCH ? BATCH : most;
+}
+
+static int paced(engine *e, uint64_t bytes)
+{
+    if (e->pace <= 0) return 1;
+    ns now = now_ns();
+    if (now < e->pace_at) return 0;
+    if (e->pace_at < now - BUCKET) e->pace_at = now - BUCKET;
+    e->pace_at += (ns)((double)bytes / e->pace);
+    return 1;
+}
+
+static int send_repairs(engine *e, flow *f, int *blocked)
+{
+    uint32_t left = f->repairs - f->repaired, most = batch_of(f), allowed = left < most ? left : most;
+    if (!allowed || f->done || !paced(e, (uint64_t)allowed * f->segment)) return 0;
+    uint32_t went = send_packets(e, f, f->repair + f->repaired, 0, allowed, blocked);
+    f->repaired += went;
+    e->counts.resent += went;
+    if (f->repaired == f->repairs) f->due = 0; /* ask at once whether they came */
+    return went > 0;
+}
+
+static int send_first(engine *e, half *h, flow *f, int *blocked)
+{
+    uint32_t end = f->limit < f->packets ? f->limit : f->packets, most = batch_of(f);
+    if (f->held || f->done || f->cursor >= end) return 0;
+    uint32_t count = end - f->cursor < most ? end - f->cursor : most;
+    if (count > 8 && (uint64_t)count * f->segment * 4 > e->peers[f->peer].window)
+        count = count / 4 > 8 ? count / 4 : 8; /* a quarter of what may be under way: no bursts into a small queue */
+    if (!paced(e, (uint64_t)count * f->segment)) return 0;
+    uint32_t went = send_packets(e, f, NULL, f->cursor, count, blocked);
+    __atomic_store_n(&f->cursor, f->cursor + went, __ATOMIC_RELEASE);
+    if (went) time_flow(e, f);
+    if (went && f->cursor >= f->packets && !h->reliable) __atomic_fetch_sub(&h->unsent, 1, __ATOMIC_ACQ_REL);
+    return went > 0;
+}
+
+/* One batch to every peer that may have one, the next rank first (`out` is in that order): incast is spread. What was
+ * never sent, what must be sent again, or both: with a second thread one does the first, the other the second. */
+int send_round(engine *e, int first, int again)
+{
+    int went = 0, blocked = 0;
+    for (half *h = e->first; h && !e->failed.code; h = h->next) {
+        if (!h->sending || !(h->reliable ? h->out_left : h->unsent)) continue;
+        for (uint32_t i = 0; i < h->outs && !blocked; i++) {
+            flow *f = &h->out[i];
+            int some = 0;
+            if (f->done) continue;
+            if (again) some += send_repairs(e, f, &blocked);
+            if (first) some += send_first(e, h, f, &blocked);
+            if (some && f->cursor >= f->packets && f->repaired >= f->repairs) all_sent(e); /* its marker may be due */
+            went += some;
+        }
+    }
+    if (again) e->blocked = blocked;
+    return blocked && !went ? -1 : went;
+}
+
+/* A second thread that only sends, where there are cores for it: the first one is free to take in and to add. */
+void *sender_thread(void *argument)
+{
+    engine *e = argument;
+    pthread_mutex_lock(&e->send_lock);
+    while (!e->sender_stops) {
+        int went = send_round(e, 1, 0);
+        if (!went) { /* look once more when everybody knows that it sleeps: no wake-up gets lost */
+            __atomic_store_n(&e->sender_asleep, 1, __ATOMIC_SEQ_CST);
+            went = send_round(e, 1, 0);
+        }
+        pthread_mutex_unlock(&e->send_lock); /* let the other thread change the list of halves */
+        if (went <= 0) {
+            uint64_t count;
+            ns pause = went < 0 || e->pace > 0 ? SHORT_WAIT : LONG_WAIT;
+            struct timespec limit = {pause / SECOND, pause % SECOND};
+            struct pollfd ready = {e->send_wake, POLLIN, 0};
+            if (ppoll(&ready, 1, &limit, NULL) > 0 && read(e->send_wake, &count, sizeof count) < 0) went = 0;
+        }
+        __atomic_store_n(&e->sender_asleep, 0, __ATOMIC_SEQ_CST);
+        pthread_mutex_lock(&e->send_lock);
+    }
+    pthread_mutex_unlock(&e->send_lock);
+    return NULL;
+}
+
+void send_control(engine *e, peer *p, header *h, control *c, const uint8_t *bitmap, uint32_t bitmap_bytes)
+{
+    uint8_t packet[HEADER + sizeof(control) + BITMAP];
+    uint32_t bytes = HEADER + sizeof *c + bitmap_bytes;
+    c->number = __atomic_add_fetch(&p->control_out, 1, __ATOMIC_RELAXED);
+    c->passed = e->closed_below;
+    memcpy(packet, h, HEADER);
+    memcpy(packet + HEADER, c, sizeof *c);
+    if (bitmap_bytes) memcpy(packet + HEADER + sizeof *c, bitmap, bitmap_bytes);
+    ((header *)packet)->tag = tag_of(e, packet, bytes);
+    struct iovec io = {packet, bytes};
+    if (!transmit(e, p, &io, 1, 0)) __atomic_fetch_add(&p->sent, 1, __ATOMIC_RELAXED); /* whatever goes wrong here is a lost packet: it is repeated anyway */
+}

@@ -1,0 +1,259 @@
+"""Markers and acknowledgements: see native/control.c."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from lossbench.contract import HEADER_BYTES, Header
+from lossbench.workloads.transport import structures
+from lossbench.workloads.transport.packet import wire
+from lossbench.workloads.transport.packet.wire import Control as Body
+from lossbench.workloads.transport.plain.flows import Flow, Open, now_s
+from lossbench.workloads.transport.plain.receiving import Receiving
+from lossbench.workloads.transport.plain.state import BUSY_PAUSE_S, GAVE_UP_PAUSE_S
+
+BITMAP_BYTES = 1024
+
+
+class Control(Receiving):
+    # --- what is sent -----------------------------------------------------------------------------------------------
+
+    def _send(self, rank: int, header: Header, bits: bytes = b"", **fields: Any) -> None:
+        p = self.peers[rank]
+        p.control_out += 1
+        body = Body(number=p.control_out, passed=self.closed_below % wire.SEQUENCES, **fields)
+        packet = self.tags.stamped(replace(header, tag=0).pack() + body.pack() + bits)
+        with suppress(OSError):  # whatever goes wrong here is a lost packet: it is repeated anyway
+            p.sent += self.link.send(packet, p.address)
+
+    def send_marker(self, like: Header, *, packets: int, sent: int, size: int) -> None:
+        header = replace(like, kind=wire.MARKER, chunk=sent)
+        self._send(
+            like.destination, header, packets=packets, sent=sent, size=size, extra=like.kind, time_ns=time.time_ns()
+        )
+        self.counts["markers"] += 1
+
+    def _reply(self, rank: int, like: Header, bits: bytes = b"", **fields: Any) -> None:
+        header = replace(like, kind=wire.ACK, source=self.rank, destination=rank)
+        self._send(rank, header, bits, **fields)
+        self.counts["acks"] += 1
+
+    def acknowledge(self, one: Open, flow: Flow, state: int) -> None:
+        flow.limit = self.limit_for(one, flow)
+        window = self.peers[flow.peer].told = self.window_for(one)
+        base, bits = _missing(flow) if one.reliable and state == wire.GOING_ON else (0, b"")
+        header = one.header(flow, source=flow.peer, destination=self.rank)
+        self._reply(
+            flow.peer,
+            replace(header, sequence=one.sequence % wire.SEQUENCES),
+            bits,
+            answers=flow.marker,
+            packets=flow.packets,
+            sent=flow.count,
+            state=state,
+            size=flow.size,
+            limit=flow.limit,
+            extra=window,
+            base=base,
+        )
+
+    def _answer(self, rank: int, marker: Header, m: Body, state: int) -> None:
+        sent = m.packets if state == wire.FINISHED else 0
+        self._reply(
+            rank, marker, answers=m.number, packets=m.packets, sent=sent, state=state, extra=self.peers[rank].told
+        )
+
+    def tell(self, rank: int, state: int, about: int, reason: int) -> None:
+        header = Header(kind=wire.ACK, tag=0, source=0, destination=0, sequence=self.next % wire.SEQUENCES)
+        self._reply(rank, header, state=state, about=about, base=reason)
+
+    def tell_gave_up(self, rank: int) -> None:
+        now, p, failed = now_s(), self.peers[rank], self.failed
+        if failed is None or now - p.gave_up_told < GAVE_UP_PAUSE_S:
+            return
+        p.gave_up_told = now
+        if failed.code == structures.DISAGREE and failed.rank == rank:
+            mine = Header.unpack(bytes(failed.mine))
+            if mine is not None:
+                self._reply(rank, mine, state=wire.REFUSED, size=failed.my_bytes)
+        why = failed.error if failed.code == structures.PEER_GAVE_UP else failed.code  # the first cause, whoever tells
+        self.tell(rank, wire.GAVE_UP, failed.about, why)
+
+    def marker_of(self, flow: Flow) -> None:
+        like = Header.unpack(flow.prefix.ljust(HEADER_BYTES, b"\0"))
+        assert like is not None
+        self.send_marker(like, packets=flow.packets, sent=flow.cursor, size=flow.size)
+
+    # --- breaking ---------------------------------------------------------------------------------------------------
+
+    def break_group(self, code: int, rank: int, about: int, error: int = 0) -> None:
+        if self.failed is None:
+            self.failed = structures.Failure(code=code, rank=rank, about=about, error=error)
+            self.sooner(0)
+
+    def disagree(self, one: Open, flow: Flow | None, theirs: Header, their_bytes: int) -> None:
+        if self.failed is not None:
+            return
+        rank = theirs.source
+        nothing = np.zeros(0, np.uint8)
+        blank = Flow(peer=rank, block=0, segment=HEADER_BYTES + 8, packets=0, size=0, data=nothing, arrived=nothing)
+        mine = one.header(flow or blank, source=rank, destination=self.rank)
+        self.counts["mismatched"] += 1
+        self._disagreed(rank, mine, theirs, flow.size if flow else 0, their_bytes)
+
+    def _disagreed(self, rank: int, mine: Header | None, theirs: Header, my_bytes: int, their_bytes: int) -> None:
+        self.break_group(structures.DISAGREE, rank, rank)
+        assert self.failed is not None
+        for name, header in (("mine", mine), ("theirs", theirs)):
+            if header is not None:
+                setattr(self.failed, name, structures.HeaderRecord.from_buffer_copy(header.pack()))
+        self.failed.my_bytes, self.failed.their_bytes = my_bytes, their_bytes
+
+    # --- what is heard ----------------------------------------------------------------------------------------------
+
+    def hear_control(self, header: Header, packet: bytes) -> None:
+        rank, least = header.source, HEADER_BYTES + wire.CONTROL_BYTES
+        p = self.peers[rank]
+        if not least <= len(packet) <= least + BITMAP_BYTES:
+            self.counts["strangers"] += 1
+            return
+        p.received += 1
+        c = Body.unpack(packet[HEADER_BYTES:])
+        if p.heard_before(c.number):
+            self.counts["duplicates"] += 1
+            return
+        p.heard = now_s()
+        if header.kind == wire.ACK and c.state == wire.GAVE_UP:
+            self.break_group(structures.PEER_GAVE_UP, rank, c.about, c.base)
+            return
+        if header.kind == wire.ACK and c.state == wire.REFUSED:
+            self._refused(rank, header, c)
+            return
+        self.note_passed(rank, self.full(c.passed))
+        if header.kind == wire.ACK and c.state == wire.GOODBYE:
+            if not p.said_goodbye:
+                self.tell(rank, wire.FINISHED, rank, 0)
+            p.said_goodbye = True
+            self.sooner(0)
+        elif self.failed is None and header.kind == wire.MARKER:
+            self.hear_marker(rank, header, c, packet)
+        elif self.failed is None:
+            self._hear_ack(rank, header, c, packet[least:])
+
+    def _refused(self, rank: int, header: Header, c: Body) -> None:
+        if self.failed is None:
+            one = self.halves.get(self.full(header.sequence))
+            flow = one.outs.get(rank) if one is not None else None
+            mine = one.header(flow, source=self.rank, destination=rank) if one and flow else None
+            self._disagreed(rank, mine, header, flow.size if flow else 0, c.size)
+
+    def note_passed(self, rank: int, passed: int) -> None:
+        p = self.peers[rank]
+        if passed <= p.passed:
+            return
+        p.passed = passed
+        for one in [one for one in self.halves.values() if one.sequence < passed and one.listening]:
+            flow, out = one.ins.get(rank), one.outs.get(rank)
+            if flow is not None and not flow.done:
+                if one.reliable:
+                    self.break_group(structures.PEER_GAVE_UP, rank, rank)
+                else:
+                    self.flow_ended(one, flow)
+            if out is not None and one.sending:
+                _finished(one, out)
+        p.tails = {sequence: tail for sequence, tail in p.tails.items() if sequence >= passed}
+        self.sooner(0)
+
+    def hear_marker(self, rank: int, header: Header, c: Body, packet: bytes) -> None:
+        sequence = self.full(header.sequence)
+        one = self.halves.get(sequence)
+        if one is None and sequence < self.opened:
+            self._answer(rank, header, c, wire.FINISHED)
+        elif one is None or not one.listening:
+            if c.packets:
+                self.keep_early(sequence, rank, packet)
+            self._answer(rank, header, c, wire.NOT_YET)
+        elif not c.packets:
+            out = one.outs.get(rank)
+            if out is not None and one.sending and not out.done:
+                self.marker_of(out)
+            else:
+                self._answer(rank, header, c, wire.NOT_YET)
+        else:
+            self._marker(one, one.ins.get(rank), header, c)
+
+    def _marker(self, one: Open, flow: Flow | None, header: Header, c: Body) -> None:
+        if flow is None or self.differs(one, flow, header, c.extra) or (flow.packets, flow.size) != (c.packets, c.size):
+            self.disagree(one, flow, header, c.size)
+            return
+        flow.marker = c.number
+        flow.heard_at = one.progress = now_s()
+        if c.sent <= flow.packets:
+            flow.highest = max(flow.highest, c.sent)
+        if c.sent >= flow.packets and not one.reliable:
+            self.flow_ended(one, flow)
+        over = flow.count == flow.packets if one.reliable else c.sent >= flow.packets
+        self.acknowledge(one, flow, wire.FINISHED if over else wire.GOING_ON)
+
+    def _hear_ack(self, rank: int, header: Header, c: Body, bits: bytes) -> None:
+        p, now, sequence = self.peers[rank], now_s(), self.full(header.sequence)
+        one = self.halves.get(sequence)
+        flow = one.outs.get(rank) if one is not None and one.sending else None
+        p.window = c.extra or p.window
+        if one is None or flow is None or flow.done:
+            tail = p.tails.get(sequence)
+            if tail is not None and c.state == wire.FINISHED:
+                del p.tails[sequence]
+            elif tail is not None and c.state == wire.NOT_YET:
+                tail.due = now + BUSY_PAUSE_S
+            return
+        if c.state == wire.NOT_YET:
+            flow.pause = max(BUSY_PAUSE_S, min(flow.pause * 1.25, 10 * BUSY_PAUSE_S))
+            flow.due, one.progress = now + flow.pause, now
+            return
+        if c.answers == flow.marker and flow.marker:
+            took = max(now - flow.asked_at - c.held_us / 1e6, 0.0)
+            p.answer = p.answer + (took - p.answer) / 4 if p.answer else took
+        if c.sent > flow.count:
+            flow.count, flow.repeats, flow.pause, one.progress = c.sent, 0, 0.0, now
+        if c.limit > flow.limit:
+            flow.limit, flow.due = c.limit, 0.0
+        if c.state == wire.FINISHED:
+            if not one.reliable:
+                p.loss += 0.1 * (1 - c.sent / flow.packets - p.loss)
+            _finished(one, flow)
+        elif one.reliable and bits:
+            self._plan_repairs(flow, c, bits)
+        self.sooner(0)
+
+    def _plan_repairs(self, flow: Flow, c: Body, bits: bytes) -> None:
+        if flow.repair or c.answers < flow.repair_after:
+            return
+        missing = np.flatnonzero(np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")) + c.base
+        flow.repair = missing[missing < flow.cursor].tolist()
+        flow.repaired_some = True
+        flow.repair_after = self.peers[flow.peer].control_out + 1
+
+
+def _finished(one: Open, flow: Flow) -> None:
+    """The peer wants nothing more of it."""
+    if not flow.done:
+        flow.done = True
+        one.out_left.discard(flow.peer)
+
+
+def _missing(flow: Flow) -> tuple[int, bytes]:
+    """(first packet it speaks of, bits): which packets below the highest known are missing, as many as fit."""
+    gone = np.flatnonzero(flow.arrived[: flow.highest] == 0)
+    if not len(gone):
+        return 0, b""
+    base = int(gone[0])
+    near = gone[gone < base + 8 * BITMAP_BYTES] - base
+    bits = np.zeros(int(near[-1]) + 1, np.uint8)
+    bits[near] = 1
+    return base, np.packbits(bits, bitorder="little").tobytes()

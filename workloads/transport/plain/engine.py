@@ -1,0 +1,282 @@
+"""The engine's loop and doors, in a thread of its own: see native/engine.c for the steps."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from lossbench.workloads.transport import structures
+from lossbench.workloads.transport.half import Half
+from lossbench.workloads.transport.native.engine import Reading
+from lossbench.workloads.transport.packet import wire
+from lossbench.workloads.transport.packet.wire import Bits
+from lossbench.workloads.transport.plain.flows import Flow, Open, now_s
+from lossbench.workloads.transport.plain.ticking import Ticking
+from lossbench.workloads.transport.policy import Membership
+from lossbench.workloads.transport.udp.link import Link
+
+LIFE_CHECK_S, QUIET_S, LINGER_S = 0.05, 0.25, 3.0
+ALL, MARKERS, FRACTION, DEADLINE, FAILED = 1, 2, 3, 4, 5
+
+
+class PlainEngine(Ticking):
+    def __init__(self, member: Membership, *, link: Link) -> None:
+        super().__init__(member, link=link)
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._closing = self._aborting = False
+        self._wake_out, self._wake_in = os.pipe()
+        os.set_blocking(self._wake_out, False)
+        self._thread = threading.Thread(target=self._main, name=f"lossy-plain-{self.rank}", daemon=True)
+        self._thread.start()
+
+    # --- doors ------------------------------------------------------------------------------------------------------
+
+    def submit(self, halves: list[Half], *, wake: bool) -> None:
+        del wake
+        with self._lock:
+            for half in halves:
+                half.record.over = 0
+                if self.failed or self._closing:
+                    half.record.ended, half.record.over = FAILED, 1
+                    continue
+                self.halves[self.next] = Open(half, self.next)
+                self.next += 1
+            self.tick_at = 0.0
+        self._poke()
+
+    def submit_pair(self, pair: tuple[Half, Half], data: int, mine_at: int, arrived: Bits, step: int) -> None:
+        first, second = (half.record for half in pair)
+        mine, cut = data + mine_at, pair[0].plan[1].packets
+        first.sums = first.room or mine
+        first.own_part = first.rounded = second.base_out = mine
+        first.base_in, first.base_out, second.base_in = first.sums, data, data
+        first.arrived, second.arrived = arrived.ctypes.data, arrived.ctypes.data + cut
+        first.step = second.step = step & 0xFFFFFFFF
+        self.submit(list(pair), wake=True)
+
+    def wait(self, half: Half, timeout_s: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(half.record.over), min(timeout_s, threading.TIMEOUT_MAX))
+
+    def over(self, half: Half) -> bool:
+        return bool(half.record.over)
+
+    def release(self, half: Half, number: int) -> None:
+        with self._lock:
+            for one in self.halves.values():
+                if one.half is half:
+                    list(one.outs.values())[number].held = False
+            self.tick_at = 0.0
+        self._poke()
+
+    def read(self) -> Reading:
+        with self._lock:
+            failure = structures.Failure()
+            if self.failed:
+                failure = self.failed
+            peers = [self.peers.get(rank) for rank in range(self.world)]
+            return Reading(
+                counts={name: self.counts.get(name, 0) for name in structures.COUNTED},
+                failure=failure,
+                sent=[p.sent if p else 0 for p in peers],
+                received=[p.received if p else 0 for p in peers],
+            )
+
+    def give_up(self) -> None:
+        with self._lock:
+            self.break_group(structures.ABORTED, self.rank, self.rank)
+            self._fail_all()
+
+    def close(self, patience_s: float) -> None:
+        with self._changed:
+            self._closing = True
+            self._poke()
+            self._changed.wait_for(lambda: not self.halves, max(patience_s, 0))
+            self._aborting = bool(self.halves) or patience_s <= 0
+            self._poke()
+        self._thread.join()
+        os.close(self._wake_in)
+        os.close(self._wake_out)
+
+    def _poke(self) -> None:
+        with suppress(OSError):
+            os.write(self._wake_in, b"x")
+
+    # --- the loop ---------------------------------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        with self._lock:
+            while not self._closing or (self.halves and not self._aborting):
+                try:
+                    moved = self._step()
+                except OSError as error:
+                    self.break_group(structures.SOCKET_ERROR, self.rank, self.rank, error.errno or 0)
+                    self._fail_all()
+                    moved = False
+                if not moved:
+                    self._nap(3600.0)
+            if self._aborting:
+                self.break_group(structures.ABORTED, self.rank, self.rank)
+            self._fail_all()
+            if not self.failed:
+                self._linger()
+
+    def _step(self) -> bool:
+        moved = self.receive_some()
+        now = now_s()
+        if moved or now >= self.tick_at:
+            self.tick_at = now + 3600
+            self._check_halves(now)
+            moved = self.send_round() or moved
+            self.tick_markers(now)
+        else:
+            moved = self.send_round()
+        return moved
+
+    def _nap(self, most_s: float) -> None:
+        left = min(self.tick_at - now_s(), most_s)
+        if self.blocked:
+            left = min(left, 0.0005)
+        left = min(left, max(self.pace_at - now_s(), 0)) if self.pace and self.halves else left
+        if left <= 0:
+            return
+        with self._unlocked():
+            self.link.wait(left, self._wake_out)
+        with suppress(BlockingIOError):
+            os.read(self._wake_out, 4096)
+
+    @contextmanager
+    def _unlocked(self) -> Iterator[None]:
+        self._lock.release()
+        try:
+            yield
+        finally:
+            self._lock.acquire()
+
+    def _linger(self) -> None:
+        until, quiet_since = now_s() + LINGER_S, now_s()
+        for rank in self.peers:
+            self.tell(rank, wire.GOODBYE, self.rank, 0)
+        while now_s() < until and now_s() - quiet_since < QUIET_S and not self._aborting:
+            if all(p.said_goodbye or p.passed >= self.next for p in self.peers.values()):
+                return
+            if self._step():
+                quiet_since = now_s()
+            else:
+                self._nap(QUIET_S / 4)
+
+    # --- halves -----------------------------------------------------------------------------------------------------
+
+    def _check_halves(self, now: float) -> None:
+        next_look, again = now + LIFE_CHECK_S, True
+        while again and not self.failed:
+            again, sending = False, 0
+            for one in list(self.halves.values()):
+                if not one.listening and not self._open(one):
+                    break
+                if not one.sending and sending < self.pipeline and self._may_send(one):
+                    self.begin_sending(one)
+                why, look = self._ending(one, now)
+                next_look = min(next_look, look)
+                if why:
+                    self._close_half(one, why, now)
+                    again = True
+                else:
+                    sending += one.sending
+        for one in list(self.halves.values()):
+            if one.sending and not self.failed:
+                self._check_alive(one, now)
+        self.sooner(next_look)
+        if self.failed:
+            self._fail_all()
+
+    def _open(self, one: Open) -> bool:
+        if one.sequence - self.closed_below >= 256:
+            return False
+        one.listening = True
+        self.opened = one.sequence + 1
+        for peer, flow in one.ins.items():
+            flow.limit = min(flow.packets, 2)
+            if not one.reliable and self.peers[peer].passed > one.sequence:
+                self.flow_ended(one, flow)
+        self.replay_early(one)
+        return True
+
+    def _may_send(self, one: Open) -> bool:
+        return not (one.record.after and one.sequence - 1 in self.halves)
+
+    def _ending(self, one: Open, now: float) -> tuple[int, float]:
+        """(why it is over now, when to look again)."""
+        later = now + LIFE_CHECK_S
+        if not one.sending:
+            return 0, later
+        if not one.out_left and not one.in_left:
+            return ALL, later
+        if one.reliable:
+            return 0, later
+        if not one.out_left and all(one.ins[peer].ended for peer in one.in_left):
+            at = one.last_ended + self.allowance()
+            if now >= at:
+                return MARKERS, later
+            later = min(later, at)
+        fraction = one.record.close_fraction
+        if fraction < 1 and not one.out_left:
+            total = sum(f.packets for f in one.ins.values())
+            if total and sum(f.count for f in one.ins.values()) >= fraction * total:
+                return FRACTION, later
+        if one.record.deadline and one.first:
+            at = one.progress + one.record.deadline / 1e9
+            return (DEADLINE if now >= at else 0), min(later, at)
+        return 0, later
+
+    def _close_half(self, one: Open, why: int, now: float) -> None:
+        counts = self.counts
+        for peer, flow in one.ins.items():
+            gone = flow.packets - flow.count
+            counts["lost" if flow.ended else "cut"] += gone
+            counts["duplicates"] += flow.duplicates
+            if not one.reliable:
+                self.peers[peer].loss += 0.1 * (gone / flow.packets - self.peers[peer].loss)
+                counts["payload_bytes"] += flow.count * flow.payload
+                counts["data_expected"] += flow.packets
+                counts["data_arrived"] += flow.count
+        for peer, flow in one.outs.items():
+            if not one.reliable:
+                counts["withheld"] += flow.packets - flow.cursor
+                if not flow.done and self.peers[peer].passed <= one.sequence and flow.cursor:
+                    self.keep_tail(one, flow, now)
+        counts["halves"] += 1
+        counts["reliable_halves"] += one.reliable
+        counts["by_deadline"] += why == DEADLINE
+        self.remember(one)
+        one.finish_numbers()
+        self._let_go(one, why, now)
+
+    def _let_go(self, one: Open, why: int, now: float) -> None:
+        del self.halves[one.sequence]
+        one.give_back(why, now)
+        self._changed.notify_all()
+
+    def _fail_all(self) -> None:
+        for one in list(self.halves.values()):
+            self._let_go(one, FAILED, now_s())
+        for rank in self.peers if self.failed else ():
+            self.tell_gave_up(rank)
+
+    def _check_alive(self, one: Open, now: float) -> None:
+        needed: list[Flow] = [one.ins[peer] for peer in one.in_left]
+        if one.reliable:
+            needed += [one.outs[peer] for peer in one.out_left]
+        for flow in needed:
+            p = self.peers[flow.peer]
+            if p.heard >= p.needed_since:
+                p.needed_since = max(p.heard, one.began)
+            if p.said_goodbye and p.passed <= one.sequence:
+                self.break_group(structures.PEER_LEFT, flow.peer, flow.peer)
+            elif now - p.needed_since >= self.timeout_s:
+                self.break_group(structures.SILENT, self.rank, flow.peer)
+            else:
+                self.sooner(p.needed_since + self.timeout_s)

@@ -1,0 +1,264 @@
+"""Packets in: see native/receive.c."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lossbench.contract import HEADER_BYTES, Header
+from lossbench.workloads.transport.packet import wire
+from lossbench.workloads.transport.packet.wire import Array, Bytes
+from lossbench.workloads.transport.plain.flows import Flow, Open, now_s
+from lossbench.workloads.transport.plain.sending import Sending
+from lossbench.workloads.transport.plain.state import NACK_PAUSE_S
+
+DRAIN, RING, REMEMBERED, LEAST_PACKETS = 32, 256, 8, 2
+
+
+class Receiving(Sending):
+    def receive_some(self) -> bool:
+        for count in range(DRAIN):
+            got = self.link.receive()
+            if got is None:
+                return count > 0
+            rows, more = got
+            self._sort(rows)
+            if more:
+                self._sort(self.link.leftover())
+        return True
+
+    def _sort(self, rows: Bytes) -> None:
+        if not len(rows):
+            self.counts["strangers"] += 1
+            return
+        at = 0
+        while at < len(rows):
+            first = bytes(rows[at])
+            header = Header.unpack(first)
+            if not self._known(header):
+                self.counts["strangers"] += 1
+                at += 1
+                continue
+            assert header is not None
+            if self.failed:
+                if self.tags.genuine(first):
+                    self.tell_gave_up(header.source)
+                return
+            if header.kind in (wire.DATA, wire.RELIABLE):
+                end = at + self._run_length(rows[at:])
+                self._hear_data(header, rows[at:end])
+                at = end
+            else:
+                if header.kind in (wire.MARKER, wire.ACK) and self.tags.genuine(first):
+                    self.hear_control(header, first)
+                else:
+                    self.counts["strangers"] += 1
+                at += 1
+
+    def _known(self, header: Header | None) -> bool:
+        if header is None or header.destination != self.rank or header.source not in self.peers:
+            return False
+        return self.peers[header.source].address == self.link.sender
+
+    def _run_length(self, rows: Bytes) -> int:
+        """Rows at the front that belong to one flow."""
+        if len(rows) == 1:
+            return 1
+        differ = rows[:, : wire.PREFIX_BYTES] != rows[0, : wire.PREFIX_BYTES]
+        if self.tags.whole:
+            differ[:, 8:16] = False
+        odd = np.flatnonzero(differ.any(axis=1))
+        return int(odd[0]) if len(odd) else len(rows)
+
+    def _hear_data(self, header: Header, rows: Bytes, *, again: bool = False) -> None:
+        if self.tags.whole and not again and not len(rows := self._genuine(rows)):
+            return
+        sequence, rank = self.full(header.sequence), header.source
+        one = self.halves.get(sequence)
+        listened = one is not None and one.listening
+        if listened:
+            assert one is not None
+            flow = one.ins.get(rank)
+            if not self._expected(one, flow, header, bytes(rows[0])):
+                return
+        elif not self.tags.genuine(bytes(rows[0])):
+            self.counts["strangers"] += len(rows)
+            return
+        if not again:
+            self._signed(rank, len(rows))
+            self.note_passed(rank, sequence - header.behind)
+        if listened:
+            assert one is not None and flow is not None
+            self._take(one, flow, rows)
+        elif sequence >= self.opened:
+            self.keep_early(sequence, rank, rows.copy())
+        else:
+            self._late(sequence, rank, rows)
+
+    def _genuine(self, rows: Bytes) -> Bytes:
+        """Where whole packets are tagged, each speaks for itself."""
+        good = np.zeros(len(rows), np.bool_)
+        if rows.shape[1] > HEADER_BYTES:
+            good = rows[:, 8:16].copy().view(np.uint64)[:, 0] == self.tags.of_rows(rows)
+        self.counts["strangers"] += int((~good).sum())
+        return rows[good]
+
+    def _signed(self, rank: int, packets: int) -> None:
+        self.peers[rank].heard = now_s()
+        self.peers[rank].received += packets
+
+    def _expected(self, one: Open, flow: Flow | None, header: Header, first: bytes) -> bool:
+        known = first[: wire.PREFIX_BYTES]
+        if self.tags.whole:
+            known = known[:8] + bytes(8) + known[16:]
+        if flow is not None and flow.prefix == known:
+            return True
+        if not self.tags.genuine(first):
+            self.counts["strangers"] += 1
+            return False
+        if flow is None or self.differs(one, flow, header):
+            self.disagree(one, flow, header, 0)
+            return False
+        flow.prefix = known
+        return True
+
+    @staticmethod
+    def differs(one: Open, flow: Flow, theirs: Header, kind: int | None = None) -> bool:
+        mine = one.header(flow, source=0, destination=0)
+        names = ("step", "half", "dtype", "size", "block")
+        same = all(getattr(mine, name) == getattr(theirs, name) for name in names)
+        return not same or mine.kind != (theirs.kind if kind is None else kind)
+
+    def _take(self, one: Open, flow: Flow, rows: Bytes) -> None:
+        now = now_s()
+        numbers = rows[:, wire.PREFIX_BYTES : HEADER_BYTES].copy().view(np.uint32)[:, 0].astype(np.int64)
+        good = self._sound(flow, numbers, rows)
+        if len(good):
+            before = flow.highest
+            numbers = numbers[good]
+            flow.arrived[numbers] = 1
+            flow.count += len(numbers)
+            one.put(flow, numbers, rows[good])
+            flow.highest = max(flow.highest, int(numbers.max()) + 1)
+            self._watch_order(one, flow, numbers, before, now)
+        self._after(one, flow, now)
+
+    def _sound(self, flow: Flow, numbers: Array, rows: Bytes) -> Array:
+        """Which of these rows are new and right, by index."""
+        right = numbers < flow.packets
+        lengths = np.minimum(flow.payload, flow.size - np.where(right, numbers, 0) * flow.payload)
+        right &= lengths == rows.shape[1] - HEADER_BYTES
+        self.counts["strangers"] += int((~right).sum())
+        index = np.flatnonzero(right)
+        fresh = index[flow.arrived[numbers[index]] == 0]
+        _, once = np.unique(numbers[fresh], return_index=True)
+        flow.duplicates += len(index) - len(once)
+        out: Array = fresh[np.sort(once)]
+        return out
+
+    def _watch_order(self, one: Open, flow: Flow, numbers: Array, before: int, now: float) -> None:
+        tops = np.maximum.accumulate(np.concatenate([[before - 1], numbers[:-1]]))
+        inverted = int((numbers < tops).sum())
+        if inverted and not one.reliable:
+            behind = (now - flow.highest_at) * 1.5 + self.reorder_least_s
+            self.reorder_s = min(max(self.reorder_s, behind), self.reorder_most_s)
+            self.counts["reordered"] += inverted
+            self.since_inversion = 0
+        else:
+            self.since_inversion += len(numbers)
+        if flow.highest > before:
+            flow.highest_at = now
+
+    def _after(self, one: Open, flow: Flow, now: float) -> None:
+        flow.heard_at = one.progress = now
+        one.first = one.first or now
+        if flow.done:
+            return
+        if flow.count == flow.packets:
+            flow.done = True
+            one.in_left.discard(flow.peer)
+            if one.reliable:
+                self.acknowledge(one, flow, wire.FINISHED)
+            return
+        if not one.reliable and flow.highest == flow.packets:
+            self.flow_ended(one, flow)
+        holes = one.reliable and flow.count < flow.highest and now - flow.nacked_at > NACK_PAUSE_S
+        if holes or self._credit_due(one, flow):
+            flow.nacked_at = now if holes else flow.nacked_at
+            self.acknowledge(one, flow, wire.GOING_ON)
+
+    def window_for(self, one: Open) -> int:
+        waiting = [peer for peer in one.in_left if not one.ins[peer].ended]
+        return min(self.window // max(len(waiting), 1), 1 << 30)
+
+    def limit_for(self, one: Open, flow: Flow) -> int:
+        limit = flow.highest + max(self.window_for(one) // flow.segment, LEAST_PACKETS)
+        return max(min(limit, flow.packets), flow.limit)
+
+    def _credit_due(self, one: Open, flow: Flow) -> bool:
+        if flow.limit >= flow.packets:
+            return False
+        fresh = self.limit_for(one, flow) - flow.limit
+        return fresh > self.window_for(one) // flow.segment // 4 or (fresh > 0 and flow.limit <= flow.highest)
+
+    # --- early and late ---------------------------------------------------------------------------------------------
+
+    def keep_early(self, sequence: int, rank: int, rows: bytes | Bytes) -> None:
+        size = len(rows) if isinstance(rows, bytes) else rows.size
+        if self.early_bytes + size > (self.pipeline + 1) * self.room_bytes or sequence - self.closed_below >= RING:
+            self.counts["early"] += 1
+            return
+        kept = self.early.setdefault(sequence, [])
+        if isinstance(rows, bytes):  # a marker: the latest says all
+            kept[:] = [entry for entry in kept if entry[0] != rank or not isinstance(entry[1], bytes)]
+        kept.append((rank, rows))
+        self.early_bytes += size
+
+    def replay_early(self, one: Open) -> None:
+        for rank, rows in self.early.pop(one.sequence, []):
+            self.early_bytes -= len(rows) if isinstance(rows, bytes) else rows.size
+            if self.failed:
+                continue
+            if isinstance(rows, bytes):
+                header = Header.unpack(rows)
+                assert header is not None
+                self.hear_marker(rank, header, wire.Control.unpack(rows[HEADER_BYTES:]), rows)
+            else:
+                header = Header.unpack(bytes(rows[0]))
+                assert header is not None
+                self._hear_data(header, rows, again=True)
+
+    def remember(self, one: Open) -> None:
+        """What came of a half that has ended: late packets can be told from double ones."""
+        self._past[one.sequence] = {peer: flow.arrived.copy() for peer, flow in one.ins.items()}
+        while len(self._past) > REMEMBERED:
+            del self._past[next(iter(self._past))]
+
+    def _late(self, sequence: int, rank: int, rows: Bytes) -> None:
+        arrived = self._past.get(sequence, {}).get(rank)
+        numbers = rows[:, wire.PREFIX_BYTES : HEADER_BYTES].copy().view(np.uint32)[:, 0]
+        double = 0 if arrived is None else int(arrived[numbers[numbers < len(arrived)]].sum())
+        self.counts["duplicates"] += double
+        self.counts["late"] += len(rows) - double
+        if arrived is not None and len(rows) > double:
+            self.reorder_s = min(max(2 * self.allowance(), self.reorder_least_s), self.reorder_most_s)
+            self.since_inversion = 0
+
+    # --- what control.py does ---------------------------------------------------------------------------------------
+
+    def acknowledge(self, one: Open, flow: Flow, state: int) -> None:
+        raise NotImplementedError
+
+    def hear_control(self, header: Header, packet: bytes) -> None:
+        raise NotImplementedError
+
+    def hear_marker(self, rank: int, header: Header, c: wire.Control, packet: bytes) -> None:
+        raise NotImplementedError
+
+    def note_passed(self, rank: int, passed: int) -> None:
+        raise NotImplementedError
+
+    def disagree(self, one: Open, flow: Flow | None, theirs: Header, their_bytes: int) -> None:
+        raise NotImplementedError
+
+    def tell_gave_up(self, rank: int) -> None:
+        raise NotImplementedError

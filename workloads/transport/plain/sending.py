@@ -1,0 +1,89 @@
+"""Packets out: see native/send.c."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lossbench.contract import Header
+from lossbench.workloads.transport.packet import wire
+from lossbench.workloads.transport.plain.flows import Flow, Open, now_s
+from lossbench.workloads.transport.plain.state import State
+
+PACE_BUCKET_S = 0.002
+
+
+class Sending(State):
+    def begin_sending(self, one: Open) -> None:
+        behind = min(one.sequence - self.closed_below, 255)
+        for peer, flow in one.outs.items():
+            header = one.header(flow, source=self.rank, destination=peer)
+            bare = Header(**{**header.__dict__, "behind": behind, "sequence": one.sequence % wire.SEQUENCES}).pack()
+            flow.prefix = self.tags.stamped(bare) if not self.tags.whole else bare
+            flow.limit = max(self.peers[peer].window // flow.segment, 2)
+        one.sending = True
+        one.began = one.progress = now_s()
+
+    def send_round(self) -> bool:
+        went = self.blocked = False
+        for one in list(self.halves.values()):
+            if not one.sending or not one.out_left:
+                continue
+            for flow in one.outs.values():
+                if not flow.done and not self.blocked and self._send_some(one, flow):
+                    went = True
+        return went
+
+    def _send_some(self, one: Open, flow: Flow) -> bool:
+        batch = self.link.batch(flow.segment)
+        if flow.repair:
+            numbers = flow.repair[:batch]
+        elif not flow.held and flow.cursor < (end := min(flow.limit, flow.packets)):
+            numbers = list(range(flow.cursor, min(end, flow.cursor + batch)))
+        else:
+            return False
+        if not self._paced(len(numbers) * flow.segment):
+            return False
+        went = self._send_numbers(flow, numbers)
+        if flow.repair:
+            flow.repair = flow.repair[went:]
+            self.counts["resent"] += went
+            if not flow.repair:
+                flow.due = 0.0
+        else:
+            flow.cursor += went
+            if flow.cursor >= flow.packets and not one.reliable:
+                one.out_left.discard(flow.peer)
+        if flow.cursor >= flow.packets and not flow.repair:
+            self.sooner(0)
+        return went > 0
+
+    def _send_numbers(self, flow: Flow, numbers: list[int]) -> int:
+        """How many went."""
+        short = flow.packets - 1 if flow.length(flow.packets - 1) < flow.payload else flow.packets
+        whole = [number for number in numbers if number < short]
+        p, went = self.peers[flow.peer], 0
+        if whole:
+            rows = flow.rows(np.array(whole, np.uint32), self._room)
+            if self.tags.whole:
+                rows[:, 8:16].view(np.uint64)[:, 0] = self.tags.of_rows(rows)
+            if not self.link.send_rows(rows, p.address):
+                self.blocked = True
+                return 0
+            went = len(whole)
+        if len(whole) < len(numbers):
+            packet = flow.single(short)
+            if self.link.send(self.tags.stamped(packet) if self.tags.whole else packet, p.address):
+                went += 1
+            else:
+                self.blocked = True
+        p.sent += went
+        return went
+
+    def _paced(self, size: int) -> bool:
+        now = now_s()
+        if not self.pace:
+            return True
+        if now < self.pace_at:
+            return False
+        self.pace_at = max(self.pace_at, now - PACE_BUCKET_S) + size / self.pace
+        return True

@@ -1,0 +1,125 @@
+"""What the engine knows: of its peers, of its halves, and how long it waits for what."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lossbench.workloads.transport import structures
+from lossbench.workloads.transport.packet import wire
+from lossbench.workloads.transport.packet.tag import Tags
+from lossbench.workloads.transport.packet.wire import Bytes
+from lossbench.workloads.transport.plain.flows import Flow, Open, now_s
+from lossbench.workloads.transport.policy import Membership
+from lossbench.workloads.transport.udp.link import Link
+
+FIRST_WINDOW = 32 << 10
+STEADY_WINDOW = 256 << 10  # half of a switch's smallest queue; credit.c finds what a link really takes
+TAILS, ORDERLY = 16, 256
+
+
+@dataclass
+class Tail:
+    """A lossy flow whose half is over here, while the peer may still wait for its end."""
+
+    prefix: bytes
+    packets: int
+    size: int
+    due: float
+    pause: float
+    until: float
+    repeats: int
+
+
+@dataclass
+class Peer:
+    address: tuple[str, int]
+    heard: float
+    needed_since: float = 0.0
+    sent: int = 0
+    received: int = 0
+    control_out: int = 0
+    seen: set[int] = field(default_factory=set)
+    control_in: int = 0
+    passed: int = 0
+    answer: float = 0.0
+    loss: float = 0.0
+    window: int = FIRST_WINDOW
+    told: int = FIRST_WINDOW
+    said_goodbye: bool = False
+    gave_up_told: float = 0.0
+    tails: dict[int, Tail] = field(default_factory=dict)
+
+    def heard_before(self, number: int) -> bool:
+        if number in self.seen or number <= self.control_in - 64:
+            return True
+        self.seen.add(number)
+        self.control_in = max(self.control_in, number)
+        self.seen = {n for n in self.seen if n > self.control_in - 64}
+        return False
+
+    def first_pause(self) -> float:
+        """Between markers."""
+        return min(max(self.answer * 1.5, FIRST_PAUSE_S), LONG_PAUSE_S)
+
+
+FIRST_PAUSE_S, PATIENCE_S, BUSY_PAUSE_S, ASK_PAUSE_S = 0.0005, 0.003, 0.02, 0.05
+LONG_PAUSE_S, LONGEST_PAUSE_S, GAVE_UP_PAUSE_S, NACK_PAUSE_S = 0.05, 0.5, 0.02, 0.0005
+QUICK_REPEATS, MANY_REPEATS = 10, 60
+
+
+def longer(pause: float, repeats: int) -> float:
+    if repeats < QUICK_REPEATS:
+        return pause
+    return min(pause * 1.5, LONG_PAUSE_S if repeats < MANY_REPEATS else LONGEST_PAUSE_S)
+
+
+class State:
+    """Of one end of a group."""
+
+    def __init__(self, member: Membership, *, link: Link) -> None:
+        policy = member.policy
+        self.rank, self.world, self.link = member.rank, len(member.peers) + 1, link
+        first = min(FIRST_WINDOW, STEADY_WINDOW // max(self.world - 1, 1), member.window_bytes)
+        self.peers = {rank: Peer(address, now_s(), window=first, told=first) for rank, address in member.peers.items()}
+        self.tags = Tags(member.key, whole=policy.tag == "packet")
+        self.timeout_s, self.pipeline = policy.timeout_s, policy.pipeline
+        self.reorder_least_s, self.reorder_most_s = policy.reorder_ms / 1000, policy.reorder_max_ms / 1000
+        self.pace, self.pace_at = policy.pace_bytes_s, 0.0
+        self.room_bytes = member.window_bytes * max(self.world - 1, 1)
+        self.window = min(self.room_bytes, STEADY_WINDOW) if policy.pace == "adaptive" else self.room_bytes
+        self.counts: Counter[str] = Counter()
+        self.failed: structures.Failure | None = None
+        self.halves: dict[int, Open] = {}  # by sequence
+        self.next = self.opened = 0
+        self.early: dict[int, list[tuple[int, bytes | Bytes]]] = {}
+        self.early_bytes = 0
+        self.reorder_s, self.since_inversion = 0.0, 0
+        self.tick_at, self.blocked = 0.0, False
+        self._room = np.zeros(1 << 16, np.uint8)
+        self._past: dict[int, dict[int, Bytes]] = {}
+
+    @property
+    def closed_below(self) -> int:
+        return next(iter(self.halves), self.next)
+
+    def sooner(self, at: float) -> None:
+        self.tick_at = min(self.tick_at, at)
+
+    def full(self, sequence: int) -> int:
+        """Of the 32 bits on the wire."""
+        return self.next + wire.ahead(sequence, self.next % wire.SEQUENCES)
+
+    def allowance(self) -> float:
+        if self.reorder_s > self.reorder_least_s:
+            return self.reorder_s
+        return 0.0 if self.since_inversion > ORDERLY else self.reorder_least_s
+
+    def flow_ended(self, one: Open, flow: Flow) -> None:
+        if not flow.ended and not flow.done:
+            flow.ended = True
+            one.last_ended = now_s()
+            one.first = one.first or one.last_ended
+            self.sooner(0)

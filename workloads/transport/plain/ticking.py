@@ -1,0 +1,81 @@
+"""Time passes: markers are repeated, silent peers asked. See the end of native/control.c."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lossbench.contract import HEADER_BYTES, Header
+from lossbench.workloads.transport.packet import wire
+from lossbench.workloads.transport.plain.control import Control
+from lossbench.workloads.transport.plain.flows import Flow, Open
+from lossbench.workloads.transport.plain.state import ASK_PAUSE_S, LONGEST_PAUSE_S, PATIENCE_S, TAILS, Tail, longer
+
+LOSSY_FROM = 0.002  # share of lost packets from which the end of a flow is said at once
+
+
+class Ticking(Control):
+    def keep_tail(self, one: Open, flow: Flow, now: float) -> None:
+        p = self.peers[flow.peer]
+        due = flow.due or now + PATIENCE_S + p.first_pause()
+        p.tails[one.sequence] = Tail(
+            flow.prefix, flow.packets, flow.size, due, flow.pause, now + self.timeout_s, flow.repeats
+        )
+        while len(p.tails) > TAILS:
+            del p.tails[next(iter(p.tails))]
+        self.sooner(due)
+
+    def tick_markers(self, now: float) -> None:
+        for one in list(self.halves.values()):
+            if one.sending:
+                for flow in one.outs.values():
+                    self._tick_out(flow, now)
+                for flow in one.ins.values():
+                    self._tick_in(one, flow, now)
+        for p in self.peers.values():
+            for sequence, tail in list(p.tails.items()):
+                self._tick_tail(p.tails, sequence, tail, now)
+
+    def _tick_out(self, flow: Flow, now: float) -> None:
+        p = self.peers[flow.peer]
+        sent = flow.cursor >= flow.packets and not flow.repair
+        stalled = flow.cursor < flow.packets and flow.cursor >= flow.limit
+        if flow.done or flow.held or not (sent or stalled):
+            return
+        if not flow.due:
+            flow.pause = p.first_pause()
+            at_once = p.loss > LOSSY_FROM or flow.repaired_some
+            flow.due = now + 2 * flow.pause if stalled else now if at_once else now + PATIENCE_S + p.answer
+            self.counts["stalls"] += stalled
+        if flow.due <= now:
+            self.marker_of(flow)
+            flow.marker, flow.asked_at = p.control_out, now
+            flow.repeats += 1
+            flow.pause = longer(flow.pause or p.first_pause(), flow.repeats)
+            flow.due = now + flow.pause
+        self.sooner(flow.due)
+
+    def _tick_in(self, one: Open, flow: Flow, now: float) -> None:
+        if flow.done or flow.ended:
+            return
+        flow.pause = flow.pause or ASK_PAUSE_S
+        since = max(flow.heard_at, one.began, flow.asked_at)
+        if now - since >= flow.pause:
+            like = one.header(flow, source=self.rank, destination=flow.peer)
+            like = replace(like, sequence=one.sequence % wire.SEQUENCES)
+            self.send_marker(like, packets=0, sent=0, size=0)
+            flow.asked_at = since = now
+            flow.pause = min(flow.pause * 1.5, LONGEST_PAUSE_S)
+        self.sooner(since + flow.pause)
+
+    def _tick_tail(self, tails: dict[int, Tail], sequence: int, tail: Tail, now: float) -> None:
+        if tail.until < now:
+            del tails[sequence]
+            return
+        if tail.due <= now:
+            like = Header.unpack(tail.prefix.ljust(HEADER_BYTES, b"\0"))
+            assert like is not None
+            self.send_marker(like, packets=tail.packets, sent=tail.packets, size=tail.size)
+            tail.repeats += 1
+            tail.pause = longer(tail.pause or self.peers[like.destination].first_pause(), tail.repeats)
+            tail.due = now + tail.pause
+        self.sooner(tail.due)

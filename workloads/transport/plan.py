@@ -1,0 +1,75 @@
+"""Which flows a collective has: rows for an engine, made once for each shape of call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from lossbench.contract import HEADER_BYTES
+from lossbench.workloads.transport.packet.layout import Layout
+from lossbench.workloads.transport.packet.wire import Array, Bytes
+from lossbench.workloads.transport.structures import FLOW
+
+
+def address(array: Array) -> int:
+    return int(array.ctypes.data)
+
+
+def row(peer: int, *, block: int, at: int, size: int, segment: int) -> Array:
+    out = np.zeros(1, FLOW)
+    for name, value in (("peer", peer), ("block", block), ("data", at), ("bytes", size), ("segment", segment)):
+        out[name] = value
+    out["packets"], out["weight"] = -(-size // (segment - HEADER_BYTES)), 1.0
+    return out
+
+
+class Flows:
+    """Rows as planned: `data` counts from where a call's memory begins, `arrived` from its bits. None is empty."""
+
+    def __init__(self, parts: Iterable[Array]) -> None:
+        found = [part for part in parts if part["bytes"][0]]
+        self.template = np.concatenate(found) if found else np.zeros(0, FLOW)
+        packets = self.template["packets"].astype(np.int64)
+        self.packets = int(packets.sum())
+        self.template["arrived"] = np.cumsum(packets) - packets
+
+
+class Plan:
+    """A reduce-scatter and an all-gather of one layout: block j belongs to the rank whose entry in `block_of` is j."""
+
+    def __init__(self, layout: Layout, *, block_of: tuple[int, ...], rank: int) -> None:
+        self.layout, self.block_of, self.mine = layout, block_of, block_of[rank]
+        world, size = len(block_of), layout.codec.memory.itemsize
+        peers = [(rank + n) % world for n in range(1, world)]  # the next rank first: incast is spread
+
+        def part(peer: int, block: int, at: int) -> Array:
+            return row(peer, block=block, at=at, size=layout.counts[block] * size, segment=layout.segment)
+
+        starts = [offset * size for offset in layout.offsets]
+        self.mine_at = starts[self.mine]  # bytes
+        self.scatter_sends = Flows(part(p, block_of[p], starts[block_of[p]]) for p in peers)
+        self.scatter_receives = Flows(part(p, self.mine, 0) for p in peers)
+        self.gather_sends = Flows(part(p, self.mine, 0) for p in peers)
+        self.gather_receives = Flows(part(p, block_of[p], starts[block_of[p]]) for p in peers)
+        self.elements = sum(layout.counts)
+
+
+def exchange(
+    send: Mapping[int, Bytes], receive: Mapping[int, Bytes], *, rank: int, world: int, datagram_bytes: int
+) -> tuple[Flows, Flows]:
+    """(sends, receives) of bytes to and from any peers; their memory is where it is."""
+    order = [(rank + n) % world for n in range(1, world)]
+
+    def part(peer: int, data: Bytes) -> Array:
+        return row(peer, block=0, at=address(data), size=len(data), segment=_segment(len(data), datagram_bytes))
+
+    return (
+        Flows(part(peer, send[peer]) for peer in order if peer in send),
+        Flows(part(peer, receive[peer]) for peer in order if peer in receive),
+    )
+
+
+def _segment(size: int, datagram_bytes: int) -> int:
+    widest = (datagram_bytes - HEADER_BYTES) // 8 * 8
+    return HEADER_BYTES + max(8, min(widest, -(-size // 8) * 8))
