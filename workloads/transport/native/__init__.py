@@ -1,1 +1,1 @@
-"""The loops over packets in C: pump.c, and how it is compiled at first use (native.py)."""
+"""The engine in C: its steps (engine.c), how it is compiled at first use (build.py), how Python asks it (engine.py)."""
