@@ -56,6 +56,7 @@ class LossyGroup(Moves):
         super().__init__(*given, **keys)
         self._plans: dict[object, Plan] = {}
         self._shapes: dict[object, Shape] = {}
+        self._staged = 0
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Any:
         op = op_name(opts)
@@ -104,7 +105,8 @@ class LossyGroup(Moves):
 
     def _ask_staged(self, tensor: torch.Tensor, plan: Plan, *, op: str, lossy: bool) -> Asked:
         """From a GPU block by block: what has been copied is sent while the rest comes."""
-        staged = Staged(tensor, self._pinned, fetch=False, name=f"all_reduce{self._calls % self.policy.pipeline}")
+        self._staged += 1  # one room for each that may be under way
+        staged = Staged(tensor, self._pinned, fetch=False, name=f"all_reduce{self._staged % self.policy.pipeline}")
         wait_for = staged.fetch_blocks(plan.layout.counts, first=self.rank())
         held = wait_for is not None
         asked = ask_all_reduce(
