@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -42,7 +41,6 @@ class Group:
         self._spare: dict[object, list[Any]] = {}
         self.measures = self.endpoint.policy.normaliser == "expected"
 
-        self.lock = threading.Lock()  # of results
         self._kept: list[tuple[Any, Any]] = []
 
     def keep(self, record: Any, memory: Any) -> None:

@@ -5,6 +5,7 @@ strides, several steps, jobs that wait for their turn) goes the long way: base.p
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -56,35 +57,38 @@ class ShortWork(Work):
         self._shape, self._pair, self._arrived = shape, pair, arrived
         self._error: BaseException | None = None
         self._done = False
+        self._turn = threading.Lock()  # once one has landed, the halves may be another call's
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         if not self._done:
             limit = timeout.total_seconds() if timeout else 0.0
-            if not self._shape.group.endpoint.engine.wait(self._pair[1], limit or FOREVER_S):
+            if not self._turn.acquire(timeout=limit or -1):
                 raise TimeoutError(f"the call has not ended after {limit:g} s")
-            self._land()
+            try:
+                if not self._done:
+                    self._wait(limit)
+            finally:
+                self._turn.release()
         if self._error is not None:
             raise self._error
         return True
 
-    def _land(self) -> None:
-        """Once, whoever comes first: results are kept, the halves are free again."""
+    def _wait(self, limit: float) -> None:
+        """Then results are kept, and the halves are free again."""
         shape, pair = self._shape, self._pair
-        group = shape.group
-        with group.lock:
-            if self._done:
-                return
-            self._done = True
-            cut = shape.plan.scatter_receives.packets
-            pair[0].arrived, pair[1].arrived = self._arrived[:cut], self._arrived[cut:]
-            try:
-                found = group.endpoint.results(pair)
-            except BaseException as error:  # noqa: BLE001 - for whoever waits
-                self._error = error
-                return
-            shape.spare.append(pair)
+        endpoint = shape.group.endpoint
+        if not endpoint.engine.wait(pair[1], limit or FOREVER_S):
+            raise TimeoutError(f"rank {endpoint.rank}: the call has not ended after {limit:g} s")
+        cut = shape.plan.scatter_receives.packets
+        pair[0].arrived, pair[1].arrived = self._arrived[:cut], self._arrived[cut:]
+        try:
+            found = endpoint.results(pair)
             if shape.lossy:
-                group.noted(found)
+                shape.group.noted(found)
+            shape.spare.append(pair)
+        except BaseException as error:  # noqa: BLE001 - for whoever waits
+            self._error = error
+        self._done = True
 
     def is_completed(self) -> bool:
         return self._done or bool(self._pair[1].record.over)

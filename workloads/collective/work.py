@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
@@ -17,21 +17,31 @@ AT_ONCE = 8  # callbacks of results that may wait for further results, one insid
 
 
 class Results:
-    """Threads that wait for calls whose futures somebody holds; none as long as nobody does."""
+    """Threads that wait for calls whose futures somebody holds; none as long as nobody does. Not those of
+    concurrent.futures: a program ends although somebody still waits."""
 
     def __init__(self) -> None:
-        self._pool: ThreadPoolExecutor | None = None
-        self._lock = threading.Lock()
+        self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._threads, self._idle, self._lock = 0, 0, threading.Lock()
 
     def put(self, work: Callable[[], None]) -> None:
         with self._lock:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="lossy-results")
-        self._pool.submit(work)
+            if not self._idle and self._threads < AT_ONCE:
+                self._threads += 1
+                threading.Thread(target=self._serve, name="lossy-results", daemon=True).start()
+            else:
+                self._idle = max(self._idle - 1, 0)
+        self._asked.put(work)
+
+    def _serve(self) -> None:
+        while (work := self._asked.get()) is not None:
+            work()
+            with self._lock:
+                self._idle += 1
 
     def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False)
+        for _ in range(self._threads):
+            self._asked.put(None)
 
 
 class Work(C10dWork):

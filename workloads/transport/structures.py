@@ -14,8 +14,8 @@ ENDED = ("", "all", "markers", "fraction", "deadline", "failed")
 SILENT, DISAGREE, PEER_GAVE_UP, PEER_LEFT, SOCKET_ERROR, ABORTED = 1, 2, 3, 4, 5, 6
 
 _numbers = ("cursor", "limit", "count", "highest", "duplicates", "done", "ended", "known", "marker", "repair_after")
-_more = ("repairs", "repaired", "repeats", "given_again", "top", "unused")
-_times = ("due", "pause", "asked_at", "ended_at", "highest_at", "heard_at", "nacked_at", "given_at")
+_more = ("repairs", "repaired", "repeats", "given_again", "top")
+_times = ("due", "pause", "asked_at", "highest_at", "heard_at", "nacked_at", "given_at")
 FLOW = np.dtype(
     [
         ("data", "u8"),
@@ -96,7 +96,6 @@ class Settings(ctypes.Structure):
         ("pipeline", c_uint32),
         ("send_thread", c_uint32),
         ("adaptive", c_uint32),
-        ("unused", c_uint32),
         ("key", c_uint64 * 2),
         ("room_bytes", c_uint64),
         ("pace_bytes_s", c_double),

@@ -2,20 +2,17 @@
  *
  *   window = rate x (TARGET + slack + 2 late) x brake
  *
- * rate: the most that came within 5 ms, lately. TARGET: how long packets may wait in a queue. slack: what it takes besides (the
- * way there and back, a busy machine): more as long as nothing waits, less as soon as packets do.
- * late: how long packets lie in the socket before this rank comes to read them (more ranks than cores); they wait nowhere
- * else meanwhile. brake: below 1 while they wait for much longer. They say so themselves: markers in their stream carry the time when they
- * left, the kernel knows when they came, and only differences to the least seen lately count, so clocks need not agree.
- * Loss says nothing: a link may lose ten percent and have room.
+ * rate: the most that came within 5 ms, lately. TARGET: how long packets may wait in a queue. slack: what it takes
+ * besides (the way there and back, a busy machine): more as long as nothing waits, less as soon as packets do. late: how
+ * long packets lie in the socket before this rank comes to read them (more ranks than cores); they wait nowhere else
+ * meanwhile. brake: below 1 while they wait for much longer. They say so themselves: markers in their stream carry the
+ * time when they left, the kernel knows when they came, and only differences to the least seen lately count, so clocks
+ * need not agree. Loss says nothing: a link may lose ten percent and have room.
  *
  *   1. packets came                   arrived_bytes
  *   2. a marker came                  marker_delay
  *   3. what was used is given again, told by acknowledgements      share_room, window_for */
 #include "engine.h"
-#ifdef LB_TRACE
-#include <stdio.h>
-#endif
 
 #define TARGET (2 * MS)
 #define MOST_SLACK (6 * MS)
@@ -53,13 +50,6 @@ static void set_window(engine *e)
     if (window < floor) window = floor;
     if (window > 2 * e->window) window = 2 * e->window; /* one step at a time */
     e->window = window < (double)e->room_bytes ? window : (double)e->room_bytes;
-#ifdef LB_TRACE
-    static FILE *out;
-    if (!out) { char name[64]; snprintf(name, 64, "/tmp/trace.%u", e->rank); out = fopen(name, "w"); }
-    fprintf(out, "%ld delay %ld us window %.0f rate %.1f Mbit slack %ld us late %ld us brake %.2f\n", (long)(now_ns() / 1000), (long)(e->queue_delay / 1000),
-            e->window, rate * 8000, (long)(e->slack / 1000), (long)(e->late / 1000), e->brake);
-    fflush(out);
-#endif
 }
 
 void arrived_bytes(engine *e, uint64_t bytes, ns now)

@@ -123,14 +123,14 @@ static void *own_thread(void *argument)
 
 typedef struct { /* what Python says when it makes one */
     int32_t fd;
-    uint32_t rank, world, full_tags, pipeline, send_thread, adaptive, unused;
+    uint32_t rank, world, full_tags, pipeline, send_thread, adaptive;
     uint64_t key[2], room_bytes;
     double pace_bytes_s, timeout_s, reorder_s, reorder_most_s;
 } settings;
 
 engine *lb_new(const settings *s)
 {
-    engine *e = calloc(1, sizeof *e + s->world * sizeof(uint32_t));
+    engine *e = calloc(1, sizeof *e);
     pthread_condattr_t attributes;
     if (!e) return NULL;
     e->peers = calloc(s->world, sizeof *e->peers);
@@ -186,10 +186,10 @@ int lb_start(engine *e)
 /* In order; `wake`: nobody is going to wait for them right away. */
 void lb_submit(engine *e, half **halves, uint32_t count, int wake)
 {
+    for (uint32_t i = 0; i < count; i++) make_flows(halves[i]); /* before the lock: large tensors take their time */
     pthread_mutex_lock(&e->lock);
     for (uint32_t i = 0; i < count; i++) {
         half *h = halves[i];
-        make_flows(h);
         if (e->failed.code || e->closing) { h->ended = FAILED; h->over = 1; continue; }
         pthread_mutex_lock(&e->send_lock);
         h->sequence = e->next++;

@@ -2,7 +2,7 @@
  *
  * Python asks for halves (`half`, with a `flow` for every peer and direction) and waits for them; everything else
  * happens here, without the interpreter: see engine.c for the steps, docs/wire-format.md for what is on the wire.
- * structures.py mirrors the first three structures; a test compares sizes and offsets. */
+ * structures.py mirrors what Python sees, and compares sizes and offsets when it is loaded. */
 #ifndef LOSSBENCH_ENGINE_H
 #define LOSSBENCH_ENGINE_H
 #include <netinet/in.h>
@@ -67,8 +67,8 @@ typedef struct {          /* the packets of one half from or to one peer */
     uint32_t repair_after;/* out: bitmaps that answer older markers are about packets sent again since */
     uint32_t repairs, repaired; /* out: packets to be sent again, and how many of them were */
     uint32_t repeats, given_again;
-    uint32_t top, unused; /* in: one past the highest number that came; highest_at: when, by the kernel's clock */
-    ns due, pause, asked_at, ended_at, highest_at, heard_at, nacked_at, given_at;
+    uint32_t top;         /* in: one past the highest number that came; highest_at: when, by the kernel's clock */
+    ns due, pause, asked_at, highest_at, heard_at, nacked_at, given_at;
     uint32_t *repair;     /* out: their numbers */
     uint8_t prefix[HEADER];
 } flow;
@@ -101,7 +101,7 @@ typedef struct half {     /* asked for again and again: only the fields up to `s
     uint32_t in_left;     /* flows that are neither complete nor given up */
     uint32_t ended_open;  /* among them: the peer has sent all of it */
     uint32_t out_left;    /* flows that peers still want something of */
-    uint32_t unsent;      /* flows that have not all been sent */
+    uint32_t unsent;      /* flows that have not all been sent, or more: where there is surely nothing to send */
     uint32_t sending, listening, turn, came_since;
     ns last_ended;
     struct half *next, *previous;
@@ -187,7 +187,7 @@ typedef struct engine {
     uint32_t past_next;
     uint32_t next, opened, closed_below; /* next to be submitted, next to be listened to, first that is not over */
     uint32_t blocked, no_segments;
-    ns tick_at, reorder, pace_at, reorder_seen_at;
+    ns tick_at, reorder, pace_at;
     uint64_t since_inversion;
     /* what arrives, as the credits see it (credit.c) */
     double window, rate, brake, per_nap;
@@ -195,7 +195,7 @@ typedef struct engine {
     uint64_t rate_bytes;
     recent fastest;       /* rate, below zero */
     ns rate_from, queue_delay, slack, late, last_arrival, braked_at;
-    uint32_t tails_live, order[1]; /* order: peers from the next rank on, world entries */
+    uint32_t tails_live;
 } engine;
 
 /* wire.c */

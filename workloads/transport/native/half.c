@@ -67,7 +67,7 @@ void flow_ended(engine *e, half *h, flow *f, ns now)
 {
     if (f->ended || f->done) return;
     f->ended = 1;
-    f->ended_at = h->last_ended = now;
+    h->last_ended = now;
     if (!h->first) h->first = now;
     h->ended_open++;
     sooner(e, 0);
@@ -87,11 +87,19 @@ static ns allowance(engine *e)
     return e->reorder > e->reorder_least ? e->reorder : e->since_inversion > ORDERLY ? 0 : e->reorder_least;
 }
 
+/* Nothing of a lossy half is to be sent any more: it went, or its receiver wants nothing more. */
+static int all_gone(const half *h)
+{
+    for (uint32_t i = 0; i < h->outs; i++)
+        if (!h->out[i].done && h->out[i].cursor < h->out[i].packets) return 0;
+    return 1;
+}
+
 /* Why a half is over now; RUNNING if it is not. `next` is when to look again. */
 static uint32_t ending(engine *e, half *h, ns now, ns *next)
 {
     if (!h->sending) return RUNNING;
-    int sent = h->reliable ? !h->out_left : !h->unsent || !h->out_left;
+    int sent = h->reliable ? !h->out_left : all_gone(h);
     if (sent && !h->in_left) return ALL;
     if (h->reliable) return RUNNING;
     if (sent && h->in_left == h->ended_open) {
@@ -122,6 +130,7 @@ static void account(engine *e, half *h, ns now)
             peer *p = &e->peers[f->peer];
             p->loss += 0.1f * ((float)gone / (float)f->packets - p->loss);
             e->counts.payload_bytes += (uint64_t)f->count * payload_of(f);
+            if (f->arrived[f->packets - 1]) e->counts.payload_bytes -= payload_of(f) - length_of(f, f->packets - 1);
         }
     }
     for (uint32_t i = 0; i < h->outs; i++) {

@@ -240,7 +240,8 @@ class PlainEngine(Ticking):
             counts["duplicates"] += flow.duplicates
             if not one.reliable:
                 self.peers[peer].loss += 0.1 * (gone / flow.packets - self.peers[peer].loss)
-                counts["payload_bytes"] += flow.count * flow.payload
+                short = flow.payload - flow.length(flow.packets - 1) if flow.arrived[-1] else 0
+                counts["payload_bytes"] += flow.count * flow.payload - short
                 counts["data_expected"] += flow.packets
                 counts["data_arrived"] += flow.count
         for peer, flow in one.outs.items():
