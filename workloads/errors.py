@@ -8,6 +8,7 @@ WorkloadError
   TrainingError     the training itself
   PolicyError       a setting of the transport that makes no sense
   TransportError    a collective that can't be finished; names the peers
+    AbsentError     because ranks are gone, and absent=continue: those who are left may go on
 """
 
 from __future__ import annotations
@@ -43,3 +44,9 @@ class PolicyError(WorkloadError, ValueError):
 
 class TransportError(WorkloadError, RuntimeError):
     pass
+
+
+class AbsentError(TransportError):
+    def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.ranks = ranks

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -25,36 +26,37 @@ WORLD, TIMEOUT_S = 3, 8
 class Loop:
     """The ranks of tests/training/loop.py."""
 
-    def __init__(self, network: StarNetwork, folder: Path, **each: dict[int, str]) -> None:
+    def __init__(self, network: StarNetwork, folder: Path, script: str = "loop.py", **each: dict[int, str]) -> None:
         (folder / "hosts").write_text(hosts_file(network.experiment.topology), encoding="ascii")
+        self._network, self._folder, self._script, self._each = network, folder, script, each
         self.logs = [folder / f"rank{rank}.log" for rank in range(WORLD)]
-        self.processes = []
-        for rank, log in enumerate(self.logs):
-            variables = {
-                **os.environ,
-                "RANK": str(rank),
-                "WORLD_SIZE": str(WORLD),
-                "MASTER_ADDR": Topology().all_hosts()[0].control_ipv4,
-                "MASTER_PORT": "29500",
-                "LOSSBENCH_ADDRESSES": ",".join(h.ipv4 for h in Topology(hosts=WORLD).all_hosts()),
-                "GLOO_SOCKET_IFNAME": "eth0",
-                "OMP_NUM_THREADS": "1",
-                "PYTHONPATH": f"{HERE.parent.parent}/.package:{HERE.parent.parent}",
-                "LOSSBENCH_RANKS_HERE": str(WORLD),
-                "LOSSBENCH_POLICY": f"timeout_s={TIMEOUT_S}",
-                **{name: values[rank] for name, values in each.items() if rank in values},
-            }
-            step_in = network.star.place(f"h{rank}").stepper(folder / "hosts", mortal=True)
-            with open(log, "wb") as output:
-                self.processes.append(
-                    subprocess.Popen(
-                        [sys.executable, str(HERE / "loop.py")],
-                        env=variables,
-                        preexec_fn=step_in,
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                    )
-                )
+        self.processes = [self.start(rank) for rank in range(WORLD)]
+
+    def start(self, rank: int) -> subprocess.Popen[bytes]:
+        """Its log begins anew."""
+        variables = {
+            **os.environ,
+            "RANK": str(rank),
+            "WORLD_SIZE": str(WORLD),
+            "MASTER_ADDR": Topology().all_hosts()[0].control_ipv4,
+            "MASTER_PORT": "29500",
+            "LOSSBENCH_ADDRESSES": ",".join(h.ipv4 for h in Topology(hosts=WORLD).all_hosts()),
+            "GLOO_SOCKET_IFNAME": "eth0",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": f"{HERE.parent.parent}/.package:{HERE.parent.parent}",
+            "LOSSBENCH_RANKS_HERE": str(WORLD),
+            "LOSSBENCH_POLICY": f"timeout_s={TIMEOUT_S}",
+            **{name: values[rank] for name, values in self._each.items() if rank in values},
+        }
+        step_in = self._network.star.place(f"h{rank}").stepper(self._folder / "hosts", mortal=True)
+        with open(self.logs[rank], "wb") as output:
+            return subprocess.Popen(
+                [sys.executable, str(HERE / self._script)],
+                env=variables,
+                preexec_fn=step_in,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
 
     def calls(self, rank: int) -> list[tuple[int, float, float, bool]]:
         """(number, milliseconds, share that arrived, right) of each call that ended."""
@@ -77,10 +79,12 @@ class Loop:
 def loop(build: Build, tmp_path: Path) -> Iterator[Callable[..., Loop]]:  # noqa: F811
     made: list[Loop] = []
 
-    def make(profile: str = "loss_1", *, engine: str = "compiled", **each: dict[int, str]) -> Loop:
+    def make(
+        profile: str = "loss_1", *, engine: str = "compiled", script: str = "loop.py", **each: dict[int, str]
+    ) -> Loop:
         network = build(topology={"hosts": WORLD}, impair=[{"profile": profile}])
         native = dict.fromkeys(range(WORLD), "" if engine == "compiled" else "0")
-        made.append(Loop(network, tmp_path, LOSSBENCH_NATIVE=native, **each))
+        made.append(Loop(network, tmp_path, script, LOSSBENCH_NATIVE=native, **each))
         return made[-1]
 
     yield make
@@ -138,3 +142,77 @@ def test_a_worker_that_comes_five_seconds_late_is_waited_for(loop: Callable[...,
     for rank in range(WORLD):
         calls = ranks.calls(rank)
         assert all(right for *_, right in calls) and all(share == 1.0 for _, _, share, _ in calls), "slow is not lost"
+
+
+# --- going on without those who are gone (absent=continue) ------------------------------------------------------------
+
+
+class Trained(NamedTuple):
+    """What a rank of absent.py printed."""
+
+    begun: int
+    losses: dict[int, float]
+    sums: dict[int, str]  # of all parameters, after a step
+    text: str
+
+
+def trained(loop: Loop, rank: int) -> Trained:
+    text = loop.logs[rank].read_text()
+    rows = [line.split() for line in text.splitlines() if line.startswith("step ") and line.count(" ") == 3]
+    begun = next((int(line.split()[-1]) for line in text.splitlines() if line.startswith("begins at")), -1)
+    return Trained(begun, {int(r[1]): float(r[2]) for r in rows}, {int(r[1]): r[3] for r in rows}, text)
+
+
+def going_on(loop: Callable[..., Loop], strategy: str, steps: int, *, engine: str, profile: str = "clean") -> Loop:
+    every = range(WORLD)
+    return loop(
+        profile,
+        engine=engine,
+        script="absent.py",
+        STRATEGY=dict.fromkeys(every, strategy),
+        LOOP_STEPS=dict.fromkeys(every, str(steps)),
+        LOSSBENCH_POLICY=dict.fromkeys(every, "timeout_s=5,absent=continue"),
+    )
+
+
+def all_ended(ranks: Loop, which: list[int]) -> bool:
+    return all(ranks.processes[rank].poll() is not None for rank in which)
+
+
+@pytest.mark.parametrize(("strategy", "engine"), [("rps", "compiled"), ("bounded_drift", "python")])
+def test_survivors_divide_a_lost_shard_and_go_on(loop: Callable[..., Loop], strategy: str, engine: str) -> None:
+    ranks = going_on(loop, strategy, 150, engine=engine)
+    ranks.wait_for(lambda: len(trained(ranks, 2).losses) >= 20)
+    ranks.processes[2].send_signal(signal.SIGKILL)
+    ranks.wait_for(lambda: all_ended(ranks, [0, 1]), seconds=120)
+    first, second = trained(ranks, 0), trained(ranks, 1)
+    assert [ranks.processes[rank].returncode for rank in (0, 1)] == [0, 0], first.text[-800:]
+    assert "without rank 2" in first.text and "without rank 2" in second.text
+    assert ("its optimizer's state fresh" in first.text) == (strategy == "bounded_drift")
+    assert first.text.splitlines()[-2].endswith(", 0)"), "nothing is left with the dead"
+    assert first.sums[149] == second.sums[149], "nothing was lost but a rank: they agree"
+    assert first.losses[149] < first.losses[20], "and go on learning, the lost shard too"
+
+
+def test_a_rank_that_comes_back_is_let_in_and_taught(loop: Callable[..., Loop]) -> None:
+    ranks = going_on(loop, "bounded_drift", 600, engine="compiled", profile="loss_1")
+    ranks.wait_for(lambda: len(trained(ranks, 2).losses) >= 20)
+    ranks.processes[2].send_signal(signal.SIGKILL)
+    ranks.processes[2].wait()
+    ranks.wait_for(lambda: max(trained(ranks, 0).losses) >= 60)
+    ranks.processes[2] = ranks.start(2)
+    ranks.wait_for(lambda: all_ended(ranks, [0, 1, 2]), seconds=120)
+    assert [process.returncode for process in ranks.processes] == [0, 0, 0], ranks.logs[2].read_text()[-800:]
+    mine, theirs = trained(ranks, 2), trained(ranks, 0)
+    assert 60 < mine.begun < 600 and "rank 2 came back" in theirs.text
+    first = mine.losses[mine.begun]
+    assert first < theirs.losses[0] / 2, "it did not begin again from nothing"
+
+
+def test_without_the_keeper_of_the_store_the_run_ends_and_says_so(loop: Callable[..., Loop]) -> None:
+    ranks = going_on(loop, "rps", 100000, engine="compiled")
+    ranks.wait_for(lambda: len(trained(ranks, 2).losses) >= 10)
+    ranks.processes[0].send_signal(signal.SIGKILL)
+    ranks.wait_for(lambda: all_ended(ranks, [1, 2]), seconds=60)
+    assert all(ranks.processes[rank].returncode != 0 for rank in (1, 2))
+    assert "the group's store can't be reached" in ranks.logs[1].read_text()

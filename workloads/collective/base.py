@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import weakref
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -16,15 +16,18 @@ from lossbench.contract import Door
 from lossbench.workloads.collective import exchange
 from lossbench.workloads.collective.context import Group
 from lossbench.workloads.collective.reduce import is_lossy
+from lossbench.workloads.collective.roll import EPOCHS_TRIED, Roll
 from lossbench.workloads.collective.staging import Pinned, Staged
 from lossbench.workloads.collective.where import cores_per_rank, inner_gloo, own_address
 from lossbench.workloads.collective.work import CallWork, Results, Work
+from lossbench.workloads.errors import AbsentError, TransportError
 from lossbench.workloads.transport.endpoint import Endpoint
 from lossbench.workloads.transport.half import Account, Result
 from lossbench.workloads.transport.jobs import Asked
 from lossbench.workloads.transport.meeting import meet
 from lossbench.workloads.transport.policy import Policy
 
+PATIENCE_S = 30.0
 Events = list[tuple[torch.device, torch.cuda.Event]]
 
 
@@ -37,30 +40,65 @@ class Base(dist.ProcessGroup):
         """`door`: of this rank, where a process hosts several."""
         super().__init__(rank, size)
         self._name, self._desc = "", ""
-        door = door or Door.from_environment()
-        keys = _Keys(store, rank)
-        self._endpoint = meet(
-            keys,
-            rank=rank,
-            world=size,
-            address=own_address(door),
-            port=door.port,
-            token=door.token or None,
-            policy=policy,
-            cores=cores_per_rank(size),
-        )
-        self._group = Group(self._endpoint)
+        self._door, self._timeout = door or Door.from_environment(), timeout
+        made = _Made(store, rank)
+        self.returned = policy.absent == "continue" and made.again  # to a group that has gone on without this rank
+        if self.returned:
+            made.go_back()
+        self._closed = made.closed
+        self.roll = Roll(made.store, rank=rank, world=size, timeout_s=policy.timeout_s)
+        if self.returned:
+            self.roll.knock(timeout.total_seconds())
+        self._meet(policy)
         self._pinned = Pinned()
-        self._step: int | None = None
         self._results = Results()
-        self._calls = 0
         # torch wants an inner backend to exist; point-to-point goes by it, over TCP.
-        self._inner = inner_gloo(dist.PrefixStore(f"inner/{keys.times}", store), rank, size, timeout)
+        self._inner = inner_gloo(dist.PrefixStore(f"inner/{made.times}", store), rank, size, timeout)
         for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
             self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.CUSTOM, self._inner)
         self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
+
+    def _meet(self, policy: Policy) -> None:
+        """With the others of this epoch."""
+        continues = policy.absent == "continue"
+        self._endpoint = meet(
+            self.roll.keys(limited=continues and self.roll.epoch > 0),
+            rank=self.rank(),
+            world=self.size(),
+            address=own_address(self._door),
+            port=self._door.port,
+            token=self._door.token or None,
+            policy=policy,
+            cores=cores_per_rank(self.size()),
+            present=self.roll.members,
+        )
+        self._group = Group(self._endpoint)
+        self._step: int | None = None
+        self._calls = 0
         # Peers may still need an acknowledgement of ours when this process has nothing more to do.
         _open.add(self._endpoint)
+
+    def regroup(self, error: AbsentError | None) -> None:
+        """With those who are left after `error`, or with those who were let in. Calls under way have failed."""
+        before = self._endpoint
+        for _ in range(EPOCHS_TRIED):
+            if error is not None:
+                self.roll.call(error.ranks)  # `before` goes on telling the others that it gave up
+            if self.rank() not in self.roll.members:
+                self.returned = True
+                self.roll.knock(self._timeout.total_seconds())
+            before.close(patience_s=0.0 if error is not None else PATIENCE_S)
+            try:
+                self._meet(before.policy)
+            except AbsentError as again:
+                error = again
+            else:
+                self._forget()
+                return
+        raise TransportError(f"rank {self.rank()}: those who are left did not meet in {EPOCHS_TRIED} attempts")
+
+    def _forget(self) -> None:
+        """What was made for the members there were."""
 
     # --- beyond torch's interface --------------------------------------------------------------------------------
 
@@ -105,10 +143,12 @@ class Base(dist.ProcessGroup):
         return self._desc
 
     def shutdown(self) -> None:
+        self._closed()
         self._endpoint.close()
         self._results.close()
 
     def abort(self) -> None:
+        self._closed()
         self._endpoint.close(patience_s=0.0)
         self._results.close()
 
@@ -164,18 +204,27 @@ class Base(dist.ProcessGroup):
         return self._begin([], lambda: exchange.ask_barrier(self._group), opts=opts)
 
 
-class _Keys:
-    """torch's store under our own prefix; a group made again on one store does not meet the one before."""
+class _Made:
+    """The how many-eth group this is on one store: one made again does not meet the one before. `again`: this rank was
+    in a group that it never closed."""
 
     def __init__(self, store: Any, rank: int) -> None:
+        self._rank = rank
         self.times = store.add(f"lossy/made{rank}", 1)
-        self._store = dist.PrefixStore(f"lossy/{self.times}", store)
+        before = f"lossy/{self.times - 1}/open{rank}"
+        self.again = self.times > 1 and store.check([before]) and store.get(before) == b"1"
+        self._all = store
+        self.store = dist.PrefixStore(f"lossy/{self.times}", store)
+        self.store.set(f"open{rank}", "1")
 
-    def set(self, key: str, value: str) -> None:
-        self._store.set(key, value)
+    def go_back(self) -> None:
+        """To the group that has gone on without this rank."""
+        self.times = self._all.add(f"lossy/made{self._rank}", -1)
+        self.store = dist.PrefixStore(f"lossy/{self.times}", self._all)
 
-    def get(self, key: str) -> bytes:
-        return bytes(self._store.get(key))
+    def closed(self) -> None:
+        with suppress(RuntimeError):  # the store may have gone before
+            self.store.set(f"open{self._rank}", "0")
 
 
 _open: weakref.WeakSet[Endpoint] = weakref.WeakSet()

@@ -72,7 +72,9 @@ class Group:
                 self._plans.clear()
             layout = Layout.plan(tuple(counts), codec=codec, datagram_bytes=self.endpoint.datagram_bytes)
             owners = block_of or tuple(range(self.endpoint.world))
-            found = self._plans[key] = Plan(layout, block_of=owners, rank=self.endpoint.rank)
+            found = self._plans[key] = Plan(
+                layout, block_of=owners, rank=self.endpoint.rank, present=self.endpoint.present
+            )
         return found
 
     @property

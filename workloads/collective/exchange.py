@@ -14,7 +14,7 @@ from lossbench.workloads.transport.half import Half
 from lossbench.workloads.transport.jobs import Asked
 from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.packet.codec import Codec
-from lossbench.workloads.transport.packet.layout import Layout, even
+from lossbench.workloads.transport.packet.layout import Layout
 from lossbench.workloads.transport.packet.wire import Array, Bytes
 
 COMBINE = {
@@ -125,7 +125,7 @@ def all_gather(group: Group, mine: Bytes, rooms: list[Bytes], *, dtype: str = "b
 def all_reduce(group: Group, flat: Array, *, codec: Codec, op: str) -> None:
     """In place, of anything: every rank collects its block from all, combines it, and gives it to all."""
     endpoint, size = group.endpoint, codec.memory.itemsize
-    layout = Layout.plan(even(len(flat), endpoint.world), codec=codec, datagram_bytes=endpoint.datagram_bytes)
+    layout = Layout.plan(endpoint.even(len(flat)), codec=codec, datagram_bytes=endpoint.datagram_bytes)
     blocks = [layout.block(flat, rank) for rank in range(endpoint.world)]
     mine = reduce_scatter(group, blocks, codec=codec, op=op)
     blocks[endpoint.rank][:] = mine
@@ -159,5 +159,5 @@ def reduce_scatter(group: Group, blocks: list[Array], *, codec: Codec, op: str) 
         if rank in rooms:
             COMBINE[op](out, codec.widen(rooms[rank]), out=out)
     if op == "avg":
-        out[:] = out / endpoint.world
+        out[:] = out / len(endpoint.present)
     return codec.narrow(out)

@@ -19,7 +19,6 @@ from lossbench.workloads.collective.staging import Staged, codec_of
 from lossbench.workloads.transport.half import Result
 from lossbench.workloads.transport.jobs import Asked
 from lossbench.workloads.transport.packet.codec import CODECS
-from lossbench.workloads.transport.packet.layout import even
 from lossbench.workloads.transport.plan import Plan, address
 from lossbench.workloads.transport.policy import Policy
 
@@ -57,6 +56,10 @@ class LossyGroup(Moves):
         self._plans: dict[object, Plan] = {}
         self._shapes: dict[object, Shape] = {}
         self._staged = 0
+
+    def _forget(self) -> None:
+        self._plans.clear()
+        self._shapes.clear()
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> Any:
         op = op_name(opts)
@@ -100,7 +103,7 @@ class LossyGroup(Moves):
         if found is None:
             if len(self._plans) > PLANS:
                 self._plans.clear()
-            found = self._plans[key] = self._group.plan(even(key[0], self.size()), codec_of(tensor))
+            found = self._plans[key] = self._group.plan(self._endpoint.even(key[0]), codec_of(tensor))
         return found
 
     def _ask_staged(self, tensor: torch.Tensor, plan: Plan, *, op: str, lossy: bool) -> Asked:

@@ -43,7 +43,7 @@ class ScatterHalf(Half):
             mode=ADD[codec.name],
             codec=codec.name,
         )
-        record, layout, world = self.record, plan.layout, len(plan.block_of)
+        record, layout, world = self.record, plan.layout, len(plan.present)
         record.elements, record.width, record.world = layout.counts[plan.mine], layout.width, world
         record.times = world if how.op == "sum" else 1
         record.normaliser = BY_COUNT if how.normaliser == "count" else BY_WORLD

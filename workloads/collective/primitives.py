@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
+from lossbench.workloads.collective import exchange
 from lossbench.workloads.collective.group import LossyGroup
 from lossbench.workloads.collective.reduce import all_gather, reduce_scatter
 from lossbench.workloads.transport.half import Account
@@ -66,3 +68,26 @@ def gather_half(
 
     group._begin([mine, out], job).wait()
     return accounts[0]
+
+
+def numbers_of_all(group: LossyGroup, mine: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
+    """What each rank says, by rank; reliably."""
+    given = np.array(mine, np.int64).view(np.uint8)
+    rooms = {rank: np.zeros_like(given) for rank in group._endpoint.present}
+    rooms[group.rank()][:] = given
+
+    def job() -> None:
+        peers = group._endpoint.peers
+        taken = {peer: rooms[peer] for peer in peers}
+        exchange.exchange(group._group, send=dict.fromkeys(peers, given), receive=taken, call="all_gather")
+
+    group._begin([], job).wait()
+    return {rank: tuple(room.view(np.int64).tolist()) for rank, room in rooms.items()}
+
+
+def bytes_of(group: LossyGroup, rank: int, mine: bytes | None) -> bytes:
+    """What this rank has to say, reliably; its length first."""
+    size = numbers_of_all(group, (len(mine or b""),))[rank][0]
+    data = np.frombuffer(mine, np.uint8).copy() if mine is not None else np.zeros(size, np.uint8)
+    group._begin([], lambda: exchange.broadcast(group._group, data, root=rank)).wait()
+    return data.tobytes()

@@ -13,7 +13,6 @@ from lossbench.workloads.collective.halves import GatherHalf, Reducing, ScatterH
 from lossbench.workloads.transport.half import Account, Result
 from lossbench.workloads.transport.jobs import Asked
 from lossbench.workloads.transport.packet.codec import LOSSY, Codec
-from lossbench.workloads.transport.packet.layout import even
 from lossbench.workloads.transport.packet.wire import Array
 from lossbench.workloads.transport.plan import Plan, address
 from lossbench.workloads.transport.policy import Policy
@@ -49,7 +48,7 @@ def ask_all_reduce(
 
 def pair_of(plan: Plan, *, op: str, lossy: bool, policy: Policy) -> tuple[ScatterHalf, GatherHalf]:
     how = Reducing(op=op, normaliser=policy.normaliser if lossy else "count", lossy=lossy)
-    own = float(len(plan.block_of)) if op == "sum" else 1.0
+    own = float(len(plan.present)) if op == "sum" else 1.0
     missing = 1.0 if not lossy else 0.0 if policy.missing == "zero" else own
     return ScatterHalf(plan, how), GatherHalf(plan, call=op, reliable=not lossy, missing=missing, after=True)
 
@@ -66,7 +65,7 @@ def all_reduce(
 ) -> None:
     """Of anything, in place, until it ends. See `ask_all_reduce`."""
     if is_lossy(codec, op):
-        plan = group.plan(counts or even(len(flat), group.endpoint.world), codec, block_of)
+        plan = group.plan(counts or group.endpoint.even(len(flat)), codec, block_of)
         asked = ask_all_reduce(group, address(flat), plan=plan, op=op, lossy=lossy, holds=flat)
         assert asked.then is not None
         asked.then(group.endpoint.finish(asked.halves))
@@ -89,10 +88,10 @@ def reduce_scatter(
     """Its own block, reduced. Packets to which nothing contributed keep its own contribution (times N for SUM)."""
     endpoint = group.endpoint
     if not is_lossy(codec, op):
-        cuts = np.cumsum(counts or even(len(values), endpoint.world))[:-1]
+        cuts = np.cumsum(counts or endpoint.even(len(values)))[:-1]
         return exchange.reduce_scatter(group, np.split(values, cuts), codec=codec, op=op)
     normaliser = (normaliser or endpoint.policy.normaliser) if lossy else "count"
-    plan = group.plan(counts or even(len(values), endpoint.world), codec, block_of)
+    plan = group.plan(counts or endpoint.even(len(values)), codec, block_of)
     layout = plan.layout
     out = np.empty(layout.counts[plan.mine], codec.memory)
     weights = group.weights() if normaliser == "expected" else None
@@ -108,7 +107,7 @@ def reduce_scatter(
         empty = counted == 0
         group.empty_packets += int(empty.sum())
         where = np.repeat(empty, layout.width)[: len(out)]
-        times = endpoint.world if op == "sum" else 1
+        times = len(plan.present) if op == "sum" else 1
         out[where] = codec.narrow(codec.widen(layout.block(values, plan.mine)[where]) * codec.wide.type(times))
     return out
 

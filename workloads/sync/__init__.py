@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from lossbench.contract import by_path
-from lossbench.workloads.sync.base import Channel, Strategy
+from lossbench.workloads.sync.base import Strategy
 from lossbench.workloads.sync.bounded_drift import BoundedDrift
+from lossbench.workloads.sync.channels.base import Channel
 from lossbench.workloads.sync.channels.genuine import Genuine
 from lossbench.workloads.sync.coding.around import Around
 from lossbench.workloads.sync.ddp import Ddp
@@ -43,4 +44,6 @@ def find(name: str) -> type[Strategy]:
 
 def make(name: str, optimizer: torch.optim.Optimizer, channel: Channel | None = None, **options: Any) -> Strategy:
     """A strategy by name; without a channel: over the default process group, which must be "lossy"."""
-    return find(name)(optimizer, channel or Genuine.of_default_group(), **options)
+    strategy = find(name)(optimizer, channel or Genuine.of_default_group(), **options)
+    strategy.join()
+    return strategy

@@ -11,54 +11,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 
+from lossbench.workloads.sync.absence import GoesOn
+from lossbench.workloads.sync.channels.base import Channel
 from lossbench.workloads.sync.vectors.flat import Flat
 from lossbench.workloads.transport.half import Account
-from lossbench.workloads.transport.packet.layout import even
+from lossbench.workloads.transport.packet.layout import among, even
 
 
-class Channel(Protocol):
-    """Between the workers. Genuine (UDP through the network) or simulated (in this process): strategies can't tell."""
-
-    rank: int
-    world: int
-    simulated: bool
-    notes: list[str]  # what a reader of the results should know
-
-    def set_step(self, step: int) -> None:
-        """The training step that stands in the packets."""
-
-    def reduce_scatter(
-        self, values: torch.Tensor, *, counts: tuple[int, ...], owners: tuple[int, ...], normaliser: str = "count"
-    ) -> tuple[torch.Tensor, Account]:
-        """The mean of what arrived of its own block. `owners[rank]` is the block that rank reduces."""
-
-    def all_gather(
-        self,
-        mine: torch.Tensor,
-        out: torch.Tensor,
-        *,
-        counts: tuple[int, ...],
-        owners: tuple[int, ...],
-        zero_missing: bool = False,
-    ) -> Account:
-        """Everybody's block into `out`, what is missing keeps what is there (or becomes zero)."""
-
-    def mean(self, values: torch.Tensor) -> None:
-        """Reliably, in place: by the transport that the user trusts (Gloo, NCCL)."""
-
-    def total(self, numbers: torch.Tensor) -> torch.Tensor:
-        """A reliable sum of a few float64 numbers."""
-
-    def counters(self) -> dict[str, Any]: ...
-
-    def close(self) -> None: ...
-
-
-class Strategy:
+class Strategy(GoesOn):
     """`step` replaces `optimizer.step()`: between backward and the next forward."""
 
     name: ClassVar[str] = ""
@@ -81,15 +45,16 @@ class Strategy:
         **options: Any,
     ) -> None:
         self.options = self.told(options)
+        if channel.members is not None and not self.goes_on:
+            raise ValueError(f"strategy {self.name} can't go on without a rank that is gone (absent=continue)")
         self.optimizer, self.channel, self.seed, self.clip_norm = optimizer, channel, seed, clip_norm
         self.flat = flat or Flat(group["params"] for group in optimizer.param_groups)
-        self.steps = 0
         self.accounts: list[Account] = []  # of the latest step: what arrived, per half
         self.network_s: list[float] = []  # of the latest step: time in each half
         self.agree_s = 0.0  # and in agreeing on a norm
         self.optimizer_s = 0.0
         self.aggregated: torch.Tensor | None = None  # its own block of the latest gradient, where there is such a thing
-        self.counts = even(len(self.flat.values), channel.world)
+        self.resettle()
 
     @classmethod
     def told(cls, options: dict[str, Any]) -> Any:
@@ -111,15 +76,17 @@ class Strategy:
         self.begin_exchange()
         self.accounts, self.network_s, self.agree_s, self.optimizer_s = [], [], 0.0, 0.0
         with torch.no_grad():
-            self._step()
+            self.exchange()
         self.steps += 1
 
     def begin_exchange(self) -> None:
         """The step that stands in the packets; DDP has sent its own by now."""
         self.channel.set_step(self.steps)
 
-    def _step(self) -> None:
-        raise NotImplementedError
+    def resettle(self) -> None:
+        """The vector cut for those who are here."""
+        present = self.channel.present
+        self.counts = among(even(len(self.flat.values), len(present)), present, self.channel.world)
 
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
         """What the loop calls instead of the model."""
@@ -138,7 +105,7 @@ class Strategy:
         return {"steps": self.steps, "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.steps = state["steps"]
+        self.steps, self.optimized = state["steps"], -1
         self.optimizer.load_state_dict(state["optimizer"])
 
     # --- for the strategies ------------------------------------------------------------------------------------------
@@ -163,8 +130,12 @@ class Strategy:
         self.accounts.append(account)
 
     def optimize(self, step: Callable[[], Any]) -> None:
+        """Once in a step, however often its exchange is made."""
+        if self.optimized == self.steps:
+            return
         begun = time.perf_counter()
         step()
+        self.optimized = self.steps
         self.optimizer_s += time.perf_counter() - begun
 
     def clip(self, gradient: torch.Tensor, *, share: float) -> None:

@@ -13,6 +13,7 @@ from lossbench.workloads.sync.base import Strategy
 class GradientAveraging(Strategy):
     name = "gradient_averaging"
     exchanges = "gradients, gradients"
+    goes_on = True
 
     @dataclass(frozen=True, kw_only=True)
     class Options:
@@ -31,5 +32,5 @@ class GradientAveraging(Strategy):
         grads, owners = self.flat.grads, self.fixed_owners()
         mine = self.aggregated = self.reduce_half(grads, owners, normaliser=self.options.normaliser)
         self.gather_half(mine, grads, owners, zero_missing=self.options.rule == "zero")
-        self.clip(grads, share=1 / self.channel.world)
+        self.clip(grads, share=1 / len(self.channel.present))
         self.optimize(self.optimizer.step)

@@ -8,6 +8,7 @@ from lossbench.workloads.sync.base import Strategy
 class Alone(Strategy):
     name = "none"
     exchanges = "nothing"
+    goes_on = True
 
     def _step(self) -> None:
         if self.clip_norm is not None:  # nobody to ask: one's own norm

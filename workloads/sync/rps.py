@@ -13,10 +13,11 @@ from lossbench.workloads.sync.base import Strategy
 class Rps(Strategy):
     name = "rps"
     exchanges = "updated models, averaged models"
+    goes_on = True
 
     def _step(self) -> None:
         if self.clip_norm is not None:
-            self.clip(self.flat.grads, share=1 / self.channel.world)
+            self.clip(self.flat.grads, share=1 / len(self.channel.present))
         self.optimize(self.optimizer.step)
         values, owners = self.flat.values, self.owners()
         mine = self.reduce_half(values, owners)
@@ -24,5 +25,8 @@ class Rps(Strategy):
 
     def owners(self) -> tuple[int, ...]:
         """A permutation that all workers draw alike: owners()[rank] is the block that rank averages in this step."""
-        drawn = np.random.default_rng(derive_seed(self.seed, "owners", self.steps)).permutation(self.channel.world)
-        return tuple(int(block) for block in drawn)
+        present, owners = self.channel.present, list(range(self.channel.world))
+        drawn = np.random.default_rng(derive_seed(self.seed, "owners", self.steps)).permutation(len(present))
+        for rank, place in zip(present, drawn.tolist(), strict=True):
+            owners[rank] = present[place]
+        return tuple(owners)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from lossbench.contract import Door, derive_seed
 from lossbench.workloads import sync
 from lossbench.workloads.errors import OptionError
-from lossbench.workloads.sync.base import Channel
+from lossbench.workloads.sync.channels.base import Channel
 from lossbench.workloads.sync.channels.genuine import Genuine
 from lossbench.workloads.sync.channels.simulated import Medium, Rule, Simulated
 from lossbench.workloads.sync.vectors.flat import Flat

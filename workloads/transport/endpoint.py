@@ -9,16 +9,17 @@ import threading
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from lossbench.workloads.errors import TransportError
-from lossbench.workloads.transport.failure import sentence
+from lossbench.workloads.errors import AbsentError, TransportError
+from lossbench.workloads.transport.failure import absent, sentence
 from lossbench.workloads.transport.half import Half, Result
 from lossbench.workloads.transport.jobs import Call, Job, Worker
 from lossbench.workloads.transport.native import build
 from lossbench.workloads.transport.native.engine import NativeEngine, Reading
+from lossbench.workloads.transport.packet.layout import among, even
 from lossbench.workloads.transport.packet.wire import Bits
 from lossbench.workloads.transport.plain.engine import PlainEngine
 from lossbench.workloads.transport.policy import Membership
-from lossbench.workloads.transport.structures import FAILED
+from lossbench.workloads.transport.structures import FAILED, Failure
 from lossbench.workloads.transport.udp.link import Link
 
 FOREVER_S = 1e9
@@ -44,7 +45,8 @@ class MakeEngine(Protocol):
 class Endpoint:
     def __init__(self, member: Membership, *, link: Link, make: MakeEngine) -> None:
         self.rank, self.peers, self.policy = member.rank, member.peers, member.policy
-        self.world = len(member.peers) + 1
+        self.world = member.world  # numbers of ranks; who is here:
+        self.present = tuple(sorted([member.rank, *member.peers]))
         self.datagram_bytes = member.datagram_bytes
         self.step = 0
         self.key = member.key
@@ -92,7 +94,10 @@ class Endpoint:
         if self._closing:
             raise TransportError(f"rank {self.rank}: this group is closed")
         if self._broken is not None:
-            raise TransportError(f"rank {self.rank}: this group broke in an earlier call: {self._broken}")
+            said = f"rank {self.rank}: this group broke in an earlier call: {self._broken}"
+            raise (
+                AbsentError(said, self._broken.ranks) if isinstance(self._broken, AbsentError) else TransportError(said)
+            )
 
     def close(self, patience_s: float = 30.0) -> None:
         """Waits for what was submitted, then answers peers until they are quiet. May be called twice."""
@@ -131,16 +136,27 @@ class Endpoint:
                 raise TimeoutError(f"rank {self.rank}: the call has not ended after {timeout_s:g} s")
         return self.results(halves)
 
+    def even(self, total: int) -> tuple[int, ...]:
+        """So many elements for each number: as good as equal among those who are here."""
+        return among(even(total, len(self.present)), self.present, self.world)
+
     def results(self, halves: Sequence[Half]) -> list[Result]:
         """Of halves that are over; why, if the group broke."""
         for half in halves:
             half.holds = None
             if half.record.ended == FAILED:
                 failure = self.engine.read().failure
-                error = TransportError(sentence(failure, rank=self.rank, timeout_s=self.policy.timeout_s))
+                error = self._error(failure)
                 self.failed(error)
                 raise error
         return [Result(half) for half in halves]
+
+    def _error(self, failure: Failure) -> TransportError:
+        said = sentence(failure, rank=self.rank, timeout_s=self.policy.timeout_s)
+        gone = absent(failure)
+        if self.policy.absent == "continue" and gone is not None:
+            return AbsentError(said, (gone,))
+        return TransportError(said)
 
     def idle(self) -> bool:
         """Whether a call may begin here and now."""

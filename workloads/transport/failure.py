@@ -17,6 +17,12 @@ def sentence(failure: structures.Failure, *, rank: int, timeout_s: float) -> str
     return who + _plain(failure.code, failure.about, timeout_s, failure.error)
 
 
+def absent(failure: structures.Failure) -> int | None:
+    """Who is gone, if that is why."""
+    why = failure.error if failure.code == structures.PEER_GAVE_UP else failure.code
+    return int(failure.about) if why in (structures.SILENT, structures.PEER_LEFT) else None
+
+
 def _plain(code: int, about: int, timeout_s: float, error: int) -> str:
     if code == structures.SILENT:
         return f"no sign of life from rank {about} for {timeout_s:g} s (timeout_s): did it end?"

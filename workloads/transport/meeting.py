@@ -39,37 +39,40 @@ def meet(
     policy: Policy | None = None,
     cores: float | None = None,
     engine: MakeEngine | None = None,
+    present: tuple[int, ...] | None = None,
 ) -> Endpoint:
     """Every rank calls this once per group; returns when all have. `cores`: how many this rank may call its own.
-    `engine`: who moves the packets; none: the one in C, if it can be had."""
+    `engine`: who moves the packets; none: the one in C, if it can be had. `present`: who takes part, if not all."""
+    present = present or tuple(range(world))
+    keeper, others = present[0], len(present) - 1
     policy = policy or Policy.from_environment()
     link = _open(address, port, policy)
     try:
-        if rank == 0:
+        if rank == keeper:
             store.set("secret", secrets.token_hex(16))
         mine = {
             "version": VERSION,
             "tag": policy.tag,
             "address": link.address[0],
             "port": link.address[1],
-            "window": link.window_bytes(world - 1),
+            "window": link.window_bytes(others),
         }
         store.set(f"rank{rank}", json.dumps(mine))
-        all_of_them = [_member(number, store.get(f"rank{number}"), tag=policy.tag) for number in range(world)]
-        peers = {n: member.address for n, member in enumerate(all_of_them) if n != rank}
+        all_of_them = {n: _member(n, store.get(f"rank{n}"), tag=policy.tag) for n in present}
+        peers = {n: member.address for n, member in all_of_them.items() if n != rank}
         smallest = min((link.datagram_bytes(peer) for peer in peers.values()), default=1472)
         store.set(f"datagram{rank}", str(smallest))
-        datagram = min(int(store.get(f"datagram{number}")) for number in range(world))
+        datagram = min(int(store.get(f"datagram{number}")) for number in present)
         if not SMALLEST_DATAGRAM <= datagram <= LARGEST_DATAGRAM:
             raise TransportError(f"rank {rank}: the ranks agreed on packets of {datagram} bytes, which can't be")
-        window = min([member.window for member in all_of_them] + [policy.window_kb * 1024 or 1 << 30])
+        window = min([member.window for member in all_of_them.values()] + [policy.window_kb * 1024 or 1 << 30])
         key = hashlib.blake2b(store.get("secret") + str(token or 0).encode(), digest_size=16).digest()
         link.admit_only(peers.values())
     except BaseException:
         link.close()
         raise
     if cores is None:
-        cores = len(os.sched_getaffinity(0)) / world
+        cores = len(os.sched_getaffinity(0)) / len(present)
     threads = {"on": True, "off": False}.get(policy.send_thread, cores >= 2)
     member = Membership(
         rank=rank,
@@ -78,7 +81,8 @@ def meet(
         policy=policy,
         datagram_bytes=datagram,
         window_bytes=max(window, datagram),
-        send_thread=threads and world > 1,
+        send_thread=threads and others > 0,
+        numbers=world,
     )
     return Endpoint(member, link=link, make=engine or best_engine)
 

@@ -38,10 +38,15 @@ class Flows:
 class Plan:
     """A reduce-scatter and an all-gather of one layout: block j belongs to the rank whose entry in `block_of` is j."""
 
-    def __init__(self, layout: Layout, *, block_of: tuple[int, ...], rank: int) -> None:
+    def __init__(
+        self, layout: Layout, *, block_of: tuple[int, ...], rank: int, present: tuple[int, ...] | None = None
+    ) -> None:
+        """`present`: who takes part; none: everybody who has a block."""
         self.layout, self.block_of, self.mine = layout, block_of, block_of[rank]
         world, size = len(block_of), layout.codec.memory.itemsize
-        peers = [(rank + n) % world for n in range(1, world)]  # the next rank first: incast is spread
+        self.present = present or tuple(range(world))
+        order = [(rank + n) % world for n in range(1, world)]  # the next rank first: incast is spread
+        peers = [peer for peer in order if peer in self.present]
 
         def part(peer: int, block: int, at: int) -> Array:
             return row(peer, block=block, at=at, size=layout.counts[block] * size, segment=layout.segment)

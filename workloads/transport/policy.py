@@ -16,6 +16,7 @@ CHOICES = {
     "send_thread": ("auto", "on", "off"),
     "fsdp_gather": ("stale", "reliable"),
     "tag": ("header", "packet"),
+    "absent": ("stop", "continue"),
 }
 
 
@@ -24,6 +25,7 @@ class Policy:
     """Defaults suit a data centre."""
 
     timeout_s: float = 60.0  # a peer that a call needs gives no sign of life for so long: the call ends with an error
+    absent: str = "stop"  # or continue: those who are left agree on who they are, and go on (rps, bounded_drift)
     deadline_ms: float = (
         0.0  # end a lossy half after so long without progress; 0: as long as peers live, they are waited for
     )
@@ -98,3 +100,9 @@ class Membership:
     datagram_bytes: int
     window_bytes: int
     send_thread: bool = False
+    numbers: int = 0  # ranks are numbered below this; 0: all of them are here
+
+    @property
+    def world(self) -> int:
+        """Numbers of ranks: some may be absent."""
+        return self.numbers or len(self.peers) + 1

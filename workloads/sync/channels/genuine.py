@@ -12,6 +12,7 @@ from lossbench.contract import Door
 from lossbench.workloads.collective.group import LossyGroup
 from lossbench.workloads.collective.primitives import gather_half, scatter_half
 from lossbench.workloads.collective.where import inner_gloo
+from lossbench.workloads.sync.channels.members import Members
 from lossbench.workloads.transport import tuning
 from lossbench.workloads.transport.half import Account
 from lossbench.workloads.transport.policy import Policy
@@ -29,6 +30,7 @@ class Genuine:
             raise ValueError(f"trusted transport '{trusted}': one of {', '.join(TRUSTED)}")
         self.group = group
         self.rank, self.world = group.rank(), group.size()
+        self.members = Members(group) if group.policy.absent == "continue" else None
         self._store, self._trusted, self._rto_min_ms = store, trusted, rto_min_ms
         self._reliable: Any = None
         self.notes: list[str] = []  # what a reader of the results should know
@@ -49,6 +51,10 @@ class Genuine:
         under = dist.PrefixStore("channel", store)
         group = LossyGroup(under, door.rank, door.world_size, CONNECT_LIMIT, policy, door)
         return cls(group, store, **keys)
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        return self.group.roll.members
 
     def set_step(self, step: int) -> None:
         self.group.set_step(step)

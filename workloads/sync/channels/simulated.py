@@ -127,6 +127,7 @@ class Simulated:
         self._medium, self.rank, self.world = medium, rank, medium.world
         self._step = 0
         self.notes: list[str] = []
+        self.present, self.members = tuple(range(self.world)), None
         self._counts = {"data_expected": 0, "data_arrived": 0, "payload_bytes": 0}
         self._first = [0, 0]  # packets of first halves: expected, arrived
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from lossbench.workloads.sync.base import Channel
+from lossbench.workloads.sync.channels.base import Channel
 from lossbench.workloads.transport.half import Account
 
 
@@ -16,6 +16,7 @@ class Around:
     def __init__(self, inner: Channel) -> None:
         self.inner = inner
         self.rank, self.world, self.simulated, self.notes = inner.rank, inner.world, inner.simulated, inner.notes
+        self.members = inner.members
 
     def set_step(self, step: int) -> None:
         self.inner.set_step(step)
@@ -35,6 +36,10 @@ class Around:
         zero_missing: bool = False,
     ) -> Account:
         return self.inner.all_gather(mine, out, counts=counts, owners=owners, zero_missing=zero_missing)
+
+    @property
+    def present(self) -> tuple[int, ...]:
+        return self.inner.present
 
     def mean(self, values: torch.Tensor) -> None:
         self.inner.mean(values)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -32,17 +33,30 @@ def cut(flat: Flat, world: int, *, whole_tensors: bool) -> tuple[int, ...]:
     return tuple(counts)
 
 
+Learned = tuple[int, int, dict[str, Any]]  # from, to: what an optimizer keeps of these elements
+
+
 class ShardOptimizer:
     """Steps its own shard of `flat.values`; options are taken from the user's optimizer anew at every step."""
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, flat: Flat, *, start: int, count: int, whole_tensors: bool
+        self,
+        optimizer: torch.optim.Optimizer,
+        flat: Flat,
+        *,
+        start: int,
+        count: int,
+        whole_tensors: bool,
+        learned: list[Learned] | None = None,
     ) -> None:
-        self._outer = optimizer
+        """`learned`: by the optimizers of the shards before these; none: what the user's own has learned is taken over.
+        What nobody has learned begins afresh, with a count of steps of its own."""
+        self._outer, self.start, self.count = optimizer, start, count
+        borders = sorted({edge for low, high, _ in learned or () for edge in (low, high)})
         self._slices: list[tuple[torch.nn.Parameter, int]] = []  # with where it begins in the shard
         groups, at = [], 0
         for group, size in zip(optimizer.param_groups, flat.group_counts, strict=True):
-            wanted = _within(flat, at, at + size, start, start + count, whole_tensors=whole_tensors)
+            wanted = _within(flat, at, at + size, start, start + count, whole_tensors=whole_tensors, borders=borders)
             parts = []
             for low, high, shape in wanted:
                 part = torch.nn.Parameter(flat.values[low:high].view(shape))
@@ -53,8 +67,21 @@ class ShardOptimizer:
         self.inner = _like(optimizer, groups) if self._slices else None
         if self.inner is not None:
             for part, low in self._slices:
-                if found := _state_of(optimizer, flat, start + low, part):
+                if learned is None:
+                    found = _state_of(optimizer, flat, start + low, part)
+                else:
+                    found = _cut_of(learned, start + low, part)
+                if found:
                     self.inner.state[part] = found
+
+    def learned(self) -> list[Learned]:
+        """For whoever owns these elements next."""
+        state = self.inner.state if self.inner is not None else {}
+        return [
+            (self.start + low, self.start + low + part.numel(), dict(state[part]))
+            for part, low in self._slices
+            if part in state
+        ]
 
     def step(self, gradient: torch.Tensor) -> None:
         if self.inner is None:
@@ -93,19 +120,34 @@ def _state_of(optimizer: torch.optim.Optimizer, flat: Flat, start: int, part: to
     }
 
 
+def _cut_of(learned: list[Learned], start: int, part: torch.nn.Parameter) -> dict[str, Any]:
+    """Of the piece that this part lies in: parts are cut at the pieces' borders."""
+    for low, high, state in learned:
+        if low <= start and start + part.numel() <= high:
+            at, length = start - low, part.numel()
+            return {
+                k: v.reshape(-1)[at : at + length].view(part.shape).to(part.device, copy=True)
+                if isinstance(v, torch.Tensor) and v.dim() and v.numel() == high - low
+                else v
+                for k, v in state.items()
+            }
+    return {}
+
+
 def _options(group: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in group.items() if key != "params"}
 
 
 def _within(
-    flat: Flat, low: int, high: int, start: int, end: int, *, whole_tensors: bool
+    flat: Flat, low: int, high: int, start: int, end: int, *, whole_tensors: bool, borders: Sequence[int] = ()
 ) -> list[tuple[int, int, Sequence[int]]]:
-    """What of [low, high) lies in [start, end): one run of elements, or tensor by tensor."""
+    """What of [low, high) lies in [start, end): one run of elements, cut at the borders, or tensor by tensor."""
     low, high = max(low, start), min(high, end)
     if low >= high:
         return []
     if not whole_tensors:
-        return [(low, high, (high - low,))]
+        edges = [low, *(edge for edge in borders if low < edge < high), high]
+        return [(a, b, (b - a,)) for a, b in pairwise(edges)]
     out: list[tuple[int, int, Sequence[int]]] = []
     at = 0
     for parameter in flat.parameters:

@@ -44,7 +44,7 @@ static void set_window(engine *e)
     double rate = e->rate = (double)-least(&e->fastest) / 1e6; /* bytes a nanosecond */
     ns late = rate > FAST ? 2 * e->late : 0; /* slower links have queues that are shorter than that */
     double window = rate * (double)(TARGET + e->slack + late) * e->brake;
-    double floor = (double)(e->world - 1) * LEAST_PACKETS * FULL;
+    double floor = (double)e->others * LEAST_PACKETS * FULL;
     /* A queue much longer than ours alone could make belongs to others: keep a share of it. */
     if (rate > 0 && (double)e->queue_delay > 4 * window / rate && floor < FAIR_BYTES) floor = FAIR_BYTES;
     if (window < floor) window = floor;
@@ -106,7 +106,7 @@ static uint32_t senders(const half *h)
 static uint32_t bounded(double bytes) { return bytes > 1 << 30 ? 1 << 30 : (uint32_t)bytes; }
 
 /* Bytes that each peer may have under way when a half begins: all of them begin at once. */
-uint32_t window_for(engine *e) { return bounded(e->window / (e->world > 1 ? e->world - 1 : 1)); }
+uint32_t window_for(engine *e) { return bounded(e->window / (e->others ? e->others : 1)); }
 
 /* Packets that a sender should have room for: its share, or a quarter of the window where shares are tiny; then not all
  * of them have room at the same time. */

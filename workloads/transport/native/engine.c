@@ -169,6 +169,7 @@ void lb_peer(engine *e, uint32_t rank, const void *address, uint32_t bytes)
     double share = e->window / (e->world > 1 ? e->world - 1 : 1);
     p->window = p->told = share > FIRST_WINDOW ? FIRST_WINDOW : (uint32_t)share;
     p->heard = now_ns();
+    if (!p->in_group) e->others++;
     p->in_group = 1;
 }
 

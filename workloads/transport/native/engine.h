@@ -163,7 +163,7 @@ typedef struct {          /* why the group is broken */
 
 typedef struct engine {
     int fd, wake;
-    uint32_t rank, world, full_tags, pipeline;
+    uint32_t rank, world, others, full_tags, pipeline; /* world: numbers of ranks; others: who is here beside us */
     uint64_t key[2];
     double pace;          /* bytes a nanosecond; 0: none */
     uint32_t adaptive;

@@ -31,7 +31,7 @@ class Reading:
 
 class NativeEngine:
     def __init__(self, library: ctypes.CDLL, member: Membership, *, link: Link) -> None:
-        policy, world = member.policy, len(member.peers) + 1
+        policy, world = member.policy, member.world
         self._library, self._world = library, world
         self._closed = False
         settings = structures.Settings(
@@ -43,7 +43,7 @@ class NativeEngine:
             send_thread=member.send_thread,
             adaptive=policy.pace == "adaptive",
             key=(ctypes.c_uint64 * 2)(*struct.unpack("<2Q", member.key)),
-            room_bytes=member.window_bytes * max(world - 1, 1),
+            room_bytes=member.window_bytes * max(len(member.peers), 1),
             pace_bytes_s=policy.pace_bytes_s,
             timeout_s=policy.timeout_s,
             reorder_s=policy.reorder_ms / 1000,

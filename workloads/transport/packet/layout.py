@@ -89,3 +89,9 @@ class Buffers:
 
     def held_bytes(self) -> int:
         return sum(len(held) for held in self._held.values())
+
+
+def among(shares: tuple[int, ...], present: tuple[int, ...], world: int) -> tuple[int, ...]:
+    """Shares of those who are here by their numbers, nothing for the others."""
+    of = dict(zip(present, shares, strict=True))
+    return tuple(of.get(rank, 0) for rank in range(world))

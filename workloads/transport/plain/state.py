@@ -81,14 +81,15 @@ class State:
 
     def __init__(self, member: Membership, *, link: Link) -> None:
         policy = member.policy
-        self.rank, self.world, self.link = member.rank, len(member.peers) + 1, link
-        first = min(FIRST_WINDOW, STEADY_WINDOW // max(self.world - 1, 1), member.window_bytes)
+        self.rank, self.world, self.link = member.rank, member.world, link
+        others = max(len(member.peers), 1)
+        first = min(FIRST_WINDOW, STEADY_WINDOW // others, member.window_bytes)
         self.peers = {rank: Peer(address, now_s(), window=first, told=first) for rank, address in member.peers.items()}
         self.tags = Tags(member.key, whole=policy.tag == "packet")
         self.timeout_s, self.pipeline = policy.timeout_s, policy.pipeline
         self.reorder_least_s, self.reorder_most_s = policy.reorder_ms / 1000, policy.reorder_max_ms / 1000
         self.pace, self.pace_at = policy.pace_bytes_s, 0.0
-        self.room_bytes = member.window_bytes * max(self.world - 1, 1)
+        self.room_bytes = member.window_bytes * others
         self.window = min(self.room_bytes, STEADY_WINDOW) if policy.pace == "adaptive" else self.room_bytes
         self.counts: Counter[str] = Counter()
         self.failed: structures.Failure | None = None
