@@ -11,6 +11,8 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
 
 import lossbench.torch  # noqa: F401 - registers the backend
 
@@ -97,6 +99,56 @@ def nobody_waits() -> None:
     said("nobody waits")
 
 
+def coalesced(rank: int) -> None:
+    tensors = [torch.full((10,), float(rank + n)) for n in range(3)]
+    with dist._coalescing_manager():
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    assert [tensor[0].item() for tensor in tensors] == [1.0, 3.0, 5.0]
+    with dist._coalescing_manager(async_ops=True) as manager:
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+    manager.wait()
+    assert [tensor[0].item() for tensor in tensors] == [2.0, 6.0, 10.0]
+    sources, outputs = [torch.full((4,), float(rank + n)) for n in range(2)], [torch.empty(8) for _ in range(2)]
+    with dist._coalescing_manager():
+        for output, source in zip(outputs, sources, strict=True):
+            dist.all_gather_into_tensor(output, source)
+    assert [output.tolist() for output in outputs] == [[0.0] * 4 + [1.0] * 4, [1.0] * 4 + [2.0] * 4]
+    shares = [torch.empty(4) for _ in range(2)]
+    with dist._coalescing_manager():
+        for share, output in zip(shares, outputs, strict=True):
+            dist.reduce_scatter_tensor(share, output)
+    assert [share[0].item() for share in shares] == [2.0 * rank, 2.0 * (rank + 1)]
+    said("coalesced")
+
+
+def on_a_mesh(rank: int) -> None:
+    mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("replica", "shard"))
+    tensor = torch.full((10,), float(rank))
+    dist.all_reduce(tensor, group=mesh.get_group("shard"))
+    assert bool((tensor == 1).all())
+    spread = distribute_tensor(torch.arange(8.0), mesh["shard"], [Shard(0)])
+    assert spread.to_local().tolist() == torch.arange(8.0).chunk(2)[rank].tolist()
+    assert spread.full_tensor().tolist() == list(range(8))
+    said("on a mesh")
+
+
+def a_group_with_a_time(rank: int) -> None:
+    """As it was: the timeout of init_process_group and new_group was ignored."""
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=0.5))
+    if rank == 0:
+        for _ in range(2):  # by the short way, and by what says that it is broken
+            try:
+                dist.all_reduce(torch.ones(5), group=group)
+            except RuntimeError as error:
+                assert "timeout" in str(error), error
+            else:
+                raise AssertionError("nobody else has called")
+        said("a group with a time")
+    dist.barrier()
+
+
 def main() -> None:
     torch.set_num_threads(1)
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -107,6 +159,9 @@ def main() -> None:
     after_a_fork()
     no_thread_is_left()
     nobody_waits()
+    coalesced(rank)
+    on_a_mesh(rank)
+    a_group_with_a_time(rank)
     dist.barrier()
     dist.destroy_process_group()
 

@@ -38,15 +38,18 @@ def test_every_collective_under_torchrun(native: str) -> None:
 
 @pytest.mark.parametrize("native", ["", "0"], ids=["compiled", "python"])
 def test_habits_of_torch_programs(native: str) -> None:
-    """A group made again on one store, a wait with a time, refused calls, forks, groups that end, dropped results."""
+    """A group made again on one store, a wait with a time, refused calls, forks, groups that end, dropped results,
+    coalescing, meshes, a group's own timeout."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     done = torchrun(str(HERE / "habits.py"), world=2, LOSSBENCH_NATIVE=native, HABITS_PORT=str(port))
     assert done.returncode == 0, done.stderr[-3000:]
-    for habit in ("made again on one store", "refusals", "after a fork", "no thread is left", "nobody waits"):
+    both = "made again on one store", "refusals", "after a fork", "no thread is left", "nobody waits"
+    for habit in (*both, "coalesced", "on a mesh"):
         assert done.stdout.count(habit) == 2, done.stdout
-    assert done.stdout.count("a wait that ends") == 1
+    for habit in ("a wait that ends", "a group with a time"):
+        assert done.stdout.count(habit) == 1
 
 
 def test_the_first_interface_of_a_list_that_has_an_address(monkeypatch: pytest.MonkeyPatch) -> None:

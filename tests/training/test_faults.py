@@ -209,6 +209,20 @@ def test_a_rank_that_comes_back_is_let_in_and_taught(loop: Callable[..., Loop]) 
     assert first < theirs.losses[0] / 2, "it did not begin again from nothing"
 
 
+def test_a_rank_that_was_away_too_long_gets_in_again_by_itself(loop: Callable[..., Loop]) -> None:
+    ranks = going_on(loop, "rps", 800, engine="compiled")
+    ranks.wait_for(lambda: len(trained(ranks, 1).losses) >= 20)
+    ranks.processes[1].send_signal(signal.SIGSTOP)
+    away = max(trained(ranks, 0).losses)
+    ranks.wait_for(lambda: max(trained(ranks, 0).losses) >= away + 40)
+    ranks.processes[1].send_signal(signal.SIGCONT)
+    ranks.wait_for(lambda: all_ended(ranks, [0, 1, 2]), seconds=120)
+    assert [process.returncode for process in ranks.processes] == [0, 0, 0], ranks.logs[1].read_text()[-800:]
+    mine, theirs = trained(ranks, 1), trained(ranks, 0)
+    assert "without rank 1" in theirs.text and "rank 1 came back" in theirs.text
+    assert away + 20 not in mine.losses and mine.sums[799] == theirs.sums[799], "it skipped to where they were"
+
+
 def test_without_the_keeper_of_the_store_the_run_ends_and_says_so(loop: Callable[..., Loop]) -> None:
     ranks = going_on(loop, "rps", 100000, engine="compiled")
     ranks.wait_for(lambda: len(trained(ranks, 2).losses) >= 10)

@@ -72,6 +72,7 @@ class Base(dist.ProcessGroup):
             cores=cores_per_rank(self.size()),
             present=self.roll.members,
         )
+        self._endpoint.limit_s = self._timeout.total_seconds()
         self._group = Group(self._endpoint)
         self._step: int | None = None
         self._calls = 0

@@ -18,8 +18,6 @@ from lossbench.workloads.collective.reduce import pair_of
 from lossbench.workloads.collective.work import Results, Work
 from lossbench.workloads.transport.plan import Plan
 
-FOREVER_S = 1e9
-
 
 class Shape:
     """All-reduces of one size, type and operation."""
@@ -77,8 +75,11 @@ class ShortWork(Work):
         """Then results are kept, and the halves are free again."""
         shape, pair = self._shape, self._pair
         endpoint = shape.group.endpoint
-        if not endpoint.engine.wait(pair[1], limit or FOREVER_S):
-            raise TimeoutError(f"rank {endpoint.rank}: the call has not ended after {limit:g} s")
+        if not endpoint.engine.wait(pair[1], limit or endpoint.limit_s):
+            error = endpoint.overdue(limit or None)
+            if not limit:
+                self._error, self._done = error, True
+            raise error
         cut = shape.plan.scatter_receives.packets
         pair[0].arrived, pair[1].arrived = self._arrived[:cut], self._arrived[cut:]
         try:

@@ -77,6 +77,7 @@ class Strategy(GoesOn):
         self.accounts, self.network_s, self.agree_s, self.optimizer_s = [], [], 0.0, 0.0
         with torch.no_grad():
             self.exchange()
+            self.flat.give_values()
         self.steps += 1
 
     def begin_exchange(self) -> None:
@@ -128,6 +129,12 @@ class Strategy(GoesOn):
         account = self.channel.all_gather(mine, out, counts=self.counts, owners=owners, zero_missing=zero_missing)
         self.network_s.append(time.perf_counter() - begun)
         self.accounts.append(account)
+
+    def optimize_own(self) -> None:
+        """The user's optimizer, on the user's parameters."""
+        self.flat.give_grads()
+        self.optimize(self.optimizer.step)
+        self.flat.take_values()
 
     def optimize(self, step: Callable[[], Any]) -> None:
         """Once in a step, however often its exchange is made."""

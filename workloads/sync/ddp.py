@@ -50,4 +50,4 @@ class Ddp(Strategy):
         """Gradients were averaged during backward."""
         self.accounts = merged(getattr(self.channel, "accounts_of_step", list)())
         self.clip(self.flat.grads, share=1 / self.channel.world)
-        self.optimize(self.optimizer.step)
+        self.optimize_own()

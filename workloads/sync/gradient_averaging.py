@@ -33,4 +33,4 @@ class GradientAveraging(Strategy):
         mine = self.aggregated = self.reduce_half(grads, owners, normaliser=self.options.normaliser)
         self.gather_half(mine, grads, owners, zero_missing=self.options.rule == "zero")
         self.clip(grads, share=1 / len(self.channel.present))
-        self.optimize(self.optimizer.step)
+        self.optimize_own()

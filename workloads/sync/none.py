@@ -15,4 +15,4 @@ class Alone(Strategy):
             norm = float(self.flat.grads.norm())
             if norm > self.clip_norm:
                 self.flat.grads.mul_(self.clip_norm / (norm + 1e-6))
-        self.optimize(self.optimizer.step)
+        self.optimize_own()

@@ -16,4 +16,4 @@ class Reliable(Strategy):
         self.channel.mean(self.flat.grads)
         self.network_s.append(time.perf_counter() - begun)
         self.clip(self.flat.grads, share=1 / self.channel.world)
-        self.optimize(self.optimizer.step)
+        self.optimize_own()

@@ -18,7 +18,7 @@ class Rps(Strategy):
     def _step(self) -> None:
         if self.clip_norm is not None:
             self.clip(self.flat.grads, share=1 / len(self.channel.present))
-        self.optimize(self.optimizer.step)
+        self.optimize_own()
         values, owners = self.flat.values, self.owners()
         mine = self.reduce_half(values, owners)
         self.gather_half(mine, values, owners)

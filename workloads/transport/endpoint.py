@@ -48,6 +48,7 @@ class Endpoint:
         self.world = member.world  # numbers of ranks; who is here:
         self.present = tuple(sorted([member.rank, *member.peers]))
         self.datagram_bytes = member.datagram_bytes
+        self.limit_s = FOREVER_S  # for a call
         self.step = 0
         self.key = member.key
         self.link = link
@@ -131,10 +132,22 @@ class Endpoint:
         return self.engine.over(half)
 
     def finish(self, halves: Sequence[Half], timeout_s: float | None = None) -> list[Result]:
+        """TimeoutError if `timeout_s` are over before, and the call goes on; where none is given the group's own time
+        is the limit, and breaks it."""
         for half in halves:
-            if not self.engine.wait(half, FOREVER_S if timeout_s is None else timeout_s):
-                raise TimeoutError(f"rank {self.rank}: the call has not ended after {timeout_s:g} s")
+            if not self.engine.wait(half, self.limit_s if timeout_s is None else timeout_s):
+                raise self.overdue(timeout_s)
         return self.results(halves)
+
+    def overdue(self, timeout_s: float | None) -> Exception:
+        """What to raise when a call has not ended in time."""
+        if timeout_s is not None:
+            return TimeoutError(f"rank {self.rank}: the call has not ended after {timeout_s:g} s")
+        error = TransportError(
+            f"rank {self.rank}: the group's timeout of {self.limit_s:g} s is over: who did not call?"
+        )
+        self.failed(error)
+        return error
 
     def even(self, total: int) -> tuple[int, ...]:
         """So many elements for each number: as good as equal among those who are here."""

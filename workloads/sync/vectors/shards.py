@@ -109,7 +109,7 @@ def _state_of(optimizer: torch.optim.Optimizer, flat: Flat, start: int, part: to
         low, high = max(at, start), min(at + count, end)
         for key, value in optimizer.state.get(parameter, {}).items() if low < high else ():
             if isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.dim():
-                room = out.setdefault(key, torch.zeros(part.numel(), dtype=value.dtype, device=value.device))
+                room = out.setdefault(key, torch.zeros(part.numel(), dtype=_kind(value, part), device=value.device))
                 room[low - start : high - start] = value.reshape(-1)[low - at : high - at]
             else:
                 out.setdefault(key, value.clone() if isinstance(value, torch.Tensor) else value)
@@ -118,6 +118,10 @@ def _state_of(optimizer: torch.optim.Optimizer, flat: Flat, start: int, part: to
         k: v.view(part.shape) if isinstance(v, torch.Tensor) and v.numel() == part.numel() and v.dim() else v
         for k, v in out.items()
     }
+
+
+def _kind(value: torch.Tensor, part: torch.nn.Parameter) -> torch.dtype:
+    return part.dtype if value.is_floating_point() else value.dtype
 
 
 def _cut_of(learned: list[Learned], start: int, part: torch.nn.Parameter) -> dict[str, Any]:
