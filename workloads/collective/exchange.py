@@ -14,7 +14,7 @@ from lossbench.workloads.transport.half import Half
 from lossbench.workloads.transport.jobs import Asked
 from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.packet.codec import Codec
-from lossbench.workloads.transport.packet.layout import Layout
+from lossbench.workloads.transport.packet.layout import Layout, even
 from lossbench.workloads.transport.packet.wire import Array, Bytes
 
 COMBINE = {
@@ -28,6 +28,7 @@ COMBINE = {
     "bxor": np.bitwise_xor,
 }
 TICKET = np.zeros(8, dtype=np.uint8)
+IN_PARTS_BYTES = 64 << 10  # from here on a broadcast is passed on
 
 
 def ask(
@@ -41,26 +42,68 @@ def ask(
 ) -> Asked:
     """To and from any peers, any sizes that both ends know; over when all has arrived, here and there. `size`: of the
     call, where all ranks have the same."""
-    endpoint = group.endpoint
-    sends, receives = plan.exchange(
-        send, receive, rank=endpoint.rank, world=endpoint.world, datagram_bytes=endpoint.datagram_bytes
-    )
-    half = Half(
-        half=HALVES["all_gather"],
-        signature=wire.signature(dtype, call),
-        size=size,
-        sends=sends,
-        receives=receives,
-        reliable=True,
-    )
-    half.aim(source=0, target=0, holds=(send, receive))
-    endpoint.start(half)
-    return Asked(halves=(half,))
+    return _begun(group, Moving(group, send, receive, call=call, dtype=dtype, size=size))
+
+
+class Moving:
+    """Bytes to and from peers, as a half: one of this shape that nobody uses now, or a new one."""
+
+    def __init__(
+        self,
+        group: Group,
+        send: Mapping[int, Bytes],
+        receive: Mapping[int, Bytes],
+        *,
+        call: str,
+        dtype: str,
+        size: int,
+        after: bool = False,
+    ) -> None:
+        sizes = tuple((peer, len(data)) for side in (send, receive) for peer, data in side.items())
+        self.key = ("moving", len(send), sizes, call, dtype, size, after)
+
+        def make() -> Half:
+            endpoint = group.endpoint
+            sends, receives = plan.exchange(
+                send, receive, rank=endpoint.rank, world=endpoint.world, datagram_bytes=endpoint.datagram_bytes
+            )
+            return Half(
+                half=HALVES["all_gather"],
+                signature=wire.signature(dtype, call),
+                size=size,
+                sends=sends,
+                receives=receives,
+                reliable=True,
+                after=after,
+            )
+
+        self.half = group.spare(self.key, make)
+        for flows, side in zip(self.half.plan, (send, receive), strict=True):
+            flows.aim(side)
+        self.half.aim(source=0, target=0, holds=(send, receive))
+
+
+def _begun(group: Group, *moving: Moving) -> Asked:
+    halves = [one.half for one in moving]
+    group.endpoint.start(*halves)
+
+    def then(_: object) -> None:
+        for one in moving:
+            group.put_back(one.key, one.half)
+
+    return Asked(halves=halves, then=then)
+
+
+def finish(group: Group, asked: Asked) -> None:
+    """Until it is over."""
+    results = group.endpoint.finish(asked.halves)
+    if asked.then is not None:
+        asked.then(results)
 
 
 def exchange(group: Group, **how: Any) -> None:
     """`ask`, and until it is over."""
-    group.endpoint.finish(ask(group, **how).halves)
+    finish(group, ask(group, **how))
 
 
 def ask_barrier(group: Group) -> Asked:
@@ -71,18 +114,32 @@ def ask_barrier(group: Group) -> Asked:
 
 
 def barrier(group: Group) -> None:
-    group.endpoint.finish(ask_barrier(group).halves)
+    finish(group, ask_barrier(group))
+
+
+def ask_broadcast(group: Group, data: Bytes, *, root: int, dtype: str, size: int) -> Asked:
+    """In place. What is long goes in parts, one to each rank, who passes it on to the others: the root's link carries
+    it once instead of N-1 times."""
+    endpoint, how = group.endpoint, {"call": "broadcast", "dtype": dtype, "size": size}
+    others = [rank for rank in endpoint.present if rank != root]
+    mine = endpoint.rank == root
+    if len(data) < IN_PARTS_BYTES or len(others) < 2:
+        send = dict.fromkeys(endpoint.peers, data) if mine else {}
+        return ask(group, send=send, receive={} if mine else {root: data}, **how)  # type: ignore[arg-type]
+    cuts = np.cumsum(even(len(data) // 8, len(others)))[:-1] * 8
+    part = dict(zip(others, np.split(data, cuts), strict=True))
+    if mine:
+        first, second = Moving(group, part, {}, **how), Moving(group, {}, {}, after=True, **how)  # type: ignore[arg-type]
+    else:
+        own, rest = part[endpoint.rank], {rank: part[rank] for rank in others if rank != endpoint.rank}
+        first = Moving(group, {}, {root: own}, **how)  # type: ignore[arg-type]
+        second = Moving(group, dict.fromkeys(rest, own), rest, after=True, **how)  # type: ignore[arg-type]
+    return _begun(group, first, second)
 
 
 def broadcast(group: Group, data: Bytes, *, root: int, dtype: str = "bytes") -> None:
-    """In place."""
-    endpoint = group.endpoint
-    if endpoint.rank == root:
-        exchange(
-            group, send=dict.fromkeys(endpoint.peers, data), receive={}, call="broadcast", dtype=dtype, size=len(data)
-        )
-    else:
-        exchange(group, send={}, receive={root: data}, call="broadcast", dtype=dtype, size=len(data))
+    """Until it is over."""
+    finish(group, ask_broadcast(group, data, root=root, dtype=dtype, size=len(data)))
 
 
 def gather(group: Group, mine: Bytes, rooms: list[Bytes] | None, *, root: int, dtype: str = "bytes") -> None:

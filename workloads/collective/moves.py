@@ -12,6 +12,7 @@ from lossbench.workloads.collective.base import Base
 from lossbench.workloads.collective.reduce import all_gather, all_reduce, is_lossy
 from lossbench.workloads.collective.staging import Staged
 from lossbench.workloads.collective.stale import StaleCopies
+from lossbench.workloads.transport.half import Result
 from lossbench.workloads.transport.jobs import Asked
 from lossbench.workloads.transport.packet.codec import CODECS
 from lossbench.workloads.transport.packet.wire import Bytes
@@ -34,15 +35,15 @@ class Moves(Base):
 
     def _finish(self, asked: Asked) -> None:
         """Within a job of several steps."""
-        results = self._endpoint.finish(asked.halves)
-        if asked.then is not None:
-            asked.then(results)
+        exchange.finish(self._group, asked)
 
     @staticmethod
     def _then_back(asked: Asked, *taken: Staged) -> Asked:
         """And what arrived to where the tensors are."""
 
-        def then(_: object) -> None:
+        def then(results: list[Result]) -> None:
+            if asked.then is not None:
+                asked.then(results)
             for one in taken:
                 one.give_back()
 
@@ -132,17 +133,10 @@ class Moves(Base):
 
         def ask(tensor: torch.Tensor) -> Asked:
             staged = self._given(tensor)
-            data, size = staged.array.view("u1"), len(staged.array)
-            mine = self.rank() == root
-            asked = exchange.ask(
-                self._group,
-                send=dict.fromkeys(self._endpoint.peers, data) if mine else {},
-                receive={} if mine else {root: data},
-                call="broadcast",
-                dtype=staged.codec.name,
-                size=size,
+            asked = exchange.ask_broadcast(
+                self._group, staged.array.view("u1"), root=root, dtype=staged.codec.name, size=len(staged.array)
             )
-            return asked if mine else self._then_back(asked, staged)
+            return asked if self.rank() == root else self._then_back(asked, staged)
 
         def job() -> None:
             for tensor in tensors:

@@ -33,6 +33,12 @@ class Flows:
         packets = self.template["packets"].astype(np.int64)
         self.packets = int(packets.sum())
         self.template["arrived"] = np.cumsum(packets) - packets
+        self._peers = self.template["peer"].tolist()
+
+    def aim(self, data: Mapping[int, Bytes]) -> None:
+        """To and from other memory of the same sizes."""
+        if self._peers:
+            self.template["data"] = [address(data[peer]) for peer in self._peers]
 
 
 class Plan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_double, c_float, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from typing import TypeVar
 
 import numpy as np
 
@@ -170,7 +171,10 @@ class Failure(ctypes.Structure):
     ]
 
 
-def typed(library: ctypes.CDLL) -> ctypes.CDLL:
+T = TypeVar("T", bound=ctypes.CDLL)
+
+
+def typed(library: T) -> T:
     half, engine, settings = ctypes.POINTER(HalfRecord), c_void_p, ctypes.POINTER(Settings)
     halves = ctypes.POINTER(half)
     numbers = c_void_p

@@ -3,27 +3,62 @@
 from __future__ import annotations
 
 import errno
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 SYSCTL = Path("/proc/sys/net/ipv4")
+NAME_BYTES = 16
 
 
 class NotHereError(Exception):
     """This kernel or namespace can't do it; why."""
 
 
-def tune(*, control: str, rto_ms: float) -> None:
-    """For connections made from now on in this namespace."""
-    _write("tcp_congestion_control", control)
+@contextmanager
+def tuned(*, control: str, rto_ms: float) -> Iterator[None]:
+    """Connections that this process makes within. Where a namespace may not choose (the initial one's
+    tcp_allowed_congestion_control), each connection is told by itself, as root may. Looked at afterwards."""
+    with suppress(NotHereError):
+        _write("tcp_congestion_control", control)
     try:
         set_rto_min(rto_ms)
     except NotHereError:
         if rto_ms != 200:  # what a kernel without the setting has
             raise
+    before = set(_connections())
+    yield
+    for number in set(_connections()) - before:
+        tell(number, control)
+
+
+def tell(number: int, control: str) -> None:
+    """A connection, by the number of its file."""
+    with socket.socket(fileno=os.dup(number)) as one:
+        try:
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
+        except OSError as error:
+            raise NotHereError(f"{control}: {error.strerror}") from None
+        found = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, NAME_BYTES).rstrip(b"\0").decode()
+    if found != control:
+        raise NotHereError(f"{control}: a connection has {found}")
 
 
 def set_rto_min(rto_ms: float) -> None:
     _write("tcp_rto_min_us", str(round(rto_ms * 1000)))
+
+
+def _connections() -> list[int]:
+    """File numbers of this process's TCP connections."""
+    out = []
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as one:
+            stream = one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM
+            if stream and one.getpeername():
+                out.append(int(name))
+    return out
 
 
 def _write(name: str, value: str) -> None:

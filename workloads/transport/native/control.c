@@ -13,7 +13,6 @@
 #define TIMED_EVERY (2 * MS)
 #define STALLED_PAUSE (20 * MS) /* room comes by itself, unless what gives it was lost */
 enum { QUICK_REPEATS = 10, MANY_REPEATS = 60, TIMED_PACKETS = 16 };
-#define LOSSY_FROM 0.002f     /* share of lost packets from which the end of a flow is said at once */
 
 static ns longer(ns pause, uint32_t repeats)
 {

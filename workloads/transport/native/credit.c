@@ -164,12 +164,16 @@ void share_room(engine *e, half *h, flow *after, ns now)
     }
 }
 
-/* Room was given, and nothing came of it: what gave it may be lost. Returns when to look again; 0: not at all. */
+/* There is room, and nothing comes: what gave it may be lost, where things get lost, even if some came since (the rest of
+ * what was given before). Returns when to look again; 0: not at all. */
 ns give_again(engine *e, half *h, flow *f, ns now)
 {
-    ns pause = GIVE_AGAIN + 2 * e->peers[f->peer].answer;
-    if (f->done || f->ended || !f->count || f->heard_at >= f->given_at || f->limit <= f->highest) return 0;
-    if (now - f->given_at < pause) return f->given_at + pause;
+    const peer *p = &e->peers[f->peer];
+    ns since = f->heard_at > f->given_at ? f->heard_at : f->given_at;
+    ns pause = p->loss > LOSSY_FROM ? GIVE_AGAIN + 2 * p->answer : UNUSED + 4 * p->answer;
+    if (f->done || f->ended || !f->count || f->limit <= f->highest) return 0;
+    if (f->heard_at > f->given_at) f->given_again = 0;
+    if (now - since < pause) return since + pause;
     if (f->given_again > MOST_AGAIN) return 0; /* then the sender asks */
     f->given_again++;
     f->given_at = now;

@@ -24,6 +24,7 @@ enum { RUNNING = 0, ALL = 1, MARKERS = 2, FRACTION = 3, DEADLINE = 4, FAILED = 5
 enum { SILENT = 1, DISAGREE = 2, PEER_GAVE_UP = 3, PEER_LEFT = 4, SOCKET_ERROR = 5, ABORTED = 6 };  /* why it failed */
 #define MS 1000000LL
 #define SECOND 1000000000LL
+#define LOSSY_FROM 0.002f /* share of lost packets from which things are said again without waiting long */
 
 typedef struct __attribute__((packed)) {
     uint16_t magic;

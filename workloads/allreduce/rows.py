@@ -1,0 +1,123 @@
+"""What was measured, as rows: the same on all ranks, since a call takes as long as its slowest rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from lossbench.workloads.allreduce.bench import Bench, Measured, options_of
+from lossbench.workloads.allreduce.blast import Blast
+from lossbench.workloads.allreduce.contenders import LIMITS, TCP, Lossy
+
+MEDIAN_CALLS = 20
+SAMPLES = {"p99_ms": 1000, "p95_ms": 200}  # calls that it takes, by our own rule: ten beyond it
+COLUMNS = ["contender", "n", "p50_ms", "p99_ms", "gbit_s", "cpu_s_per_gb", "arrived_1", "arrived_2", "vs_tcp"]
+
+
+class Rows:
+    def __init__(self, bench: Bench) -> None:
+        self._bench, self._door, self._operation = bench, bench.door, bench.operation
+
+    def report(self) -> None:
+        rows = [self._row(one) for one in self._bench.fields]
+        for word, names in (("vs_gloo", [n for n in TCP if "gloo" in n]), ("vs_tcp", TCP), ("vs_limit", LIMITS)):
+            best = min((r["p50_ms"] for r in rows if r["contender"] in names and self._enough(r)), default=None)
+            for row in rows:
+                row[word] = round(best / row["p50_ms"], 2) if best and self._enough(row) else None
+        shown = self._shown(rows)
+        for row in rows:
+            if self._door.rank == 0:
+                self._door.record("row", **row, shown=shown)
+
+    def _shown(self, rows: list[dict[str, Any]]) -> list[str]:
+        """80 columns: the farthest percentile that there are calls for."""
+        most = max((row["n"] for row in rows), default=0)
+        tail = next((name for name, calls in SAMPLES.items() if most >= calls), "max_ms")
+        return [tail if name == "p99_ms" else name for name in COLUMNS] + (["share"] if self._bench.stream else [])
+
+    def _enough(self, row: dict[str, Any]) -> bool:
+        """A median of one call that ended is no match for the median of twenty."""
+        return bool(row["n"] >= min(MEDIAN_CALLS, self._bench.repeats))
+
+    def _row(self, one: Measured) -> dict[str, Any]:
+        operation = self._operation
+        calls = self._common(len(one.seconds), min)
+        times = torch.tensor(one.seconds[:calls], dtype=torch.float64)
+        if calls:
+            self._reduce(times, dist.ReduceOp.MAX)
+        ms = times.numpy() * 1000
+        median = float(np.median(ms)) if calls else 0.0
+        payload = operation.bytes * operation.crossing
+        lawful = operation.sent_by(self._door.rank)
+        carried = one.link_bytes / max(len(one.seconds), 1) / lawful if lawful else np.inf
+        sent = self._common(float(min(carried, 1e9)), min)
+        cpu = self._common(one.cpu_s, sum)
+        row: dict[str, Any] = {
+            "contender": one.name,
+            "op": operation.name,
+            "dtype": operation.dtype,
+            "mb": operation.bytes / 1e6,
+            "n": calls,
+            "p50_ms": _at(ms, 0.5),
+            "p95_ms": _at(ms, 0.95),
+            "p99_ms": _at(ms, 0.99),
+            "max_ms": _at(ms, 1.0),
+            "gbit_s": round(payload * 8 / median / 1e6, 3) if calls and self._enough({"n": calls}) else None,
+            "algbw_gbit_s": round(operation.bytes * 8 / median / 1e6, 3) if calls else None,
+            "cpu_s_per_gb": round(cpu / (payload * operation.world * calls / 1e9), 3) if calls else None,
+            "arrived_1": None,
+            "arrived_2": None,
+            "link_bytes": round(sent, 3),
+            "path": ("ok" if sent >= 0.99 or one.name == "floor" else "unknown") if calls else "-",
+            "note": one.why_not,
+        }
+        if self._door.rank == 0 and calls:
+            self._door.samples(f"{one.name}_ms", ms.tolist())
+        self._add_arrived(row, one)
+        self._add_share(row, one)
+        return row
+
+    def _add_arrived(self, row: dict[str, Any], one: Measured) -> None:
+        warm_up = self._bench.warm_up
+        if isinstance(one.contender, Blast) and one.contender.shares:
+            self._add_mean(row, "arrived_1", one.contender.shares[warm_up * self._bench.burst :])
+            row["overflow"] = int(self._common(one.contender.overflow, sum))
+        if not isinstance(one.contender, Lossy):
+            return
+        fractions = one.contender.fractions[warm_up:]
+        for half in range(min((len(found) for found in fractions), default=0)):
+            self._add_mean(row, f"arrived_{half + 1}", [found[half] for found in fractions])
+        counters = one.contender.group.counters
+        for name in ("overflow", "late", "cut", "data_expected"):
+            row[name] = int(self._common(counters[name], sum))
+        self._door.record("counters", **counters)
+        self._door.record("halves", calls=one.contender.halves[warm_up:], seconds=one.seconds)
+
+    def _add_mean(self, row: dict[str, Any], name: str, shares: list[float]) -> None:
+        mean = float(np.mean(shares)) if shares else 1.0
+        row[name] = round(self._common(mean, sum) / self._door.world_size, 5)
+
+    def _add_share(self, row: dict[str, Any], one: Measured) -> None:
+        """Of rank 0's downlink, beside the stream: what came for it, without headers."""
+        if self._bench.stream is None or not one.seconds:
+            return
+        came = self._operation.bytes * self._operation.crossing * len(one.seconds)
+        mine = came / (came + one.stream_bytes) if self._door.rank == 0 else 0.0
+        row["share"] = round(self._common(mine, sum), 3)
+
+    def _common(self, value: float, how: Callable[..., Any]) -> Any:
+        ops = {min: dist.ReduceOp.MIN, sum: dist.ReduceOp.SUM}
+        tensor = torch.tensor([float(value)], dtype=torch.float64)
+        self._reduce(tensor, ops[how])
+        return int(tensor[0]) if isinstance(value, int) else float(tensor[0])
+
+    def _reduce(self, tensor: torch.Tensor, op: Any) -> None:
+        self._bench.control.allreduce([tensor], options_of(op)).wait()
+
+
+def _at(ms: Any, q: float) -> float | None:
+    return round(float(np.quantile(ms, q)), 3) if len(ms) else None

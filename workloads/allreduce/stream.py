@@ -1,0 +1,97 @@
+"""One TCP connection that takes what it can get, beside the contenders: from rank 1 to rank 0, in processes of its own.
+
+stream.py receive ADDRESS PORT FILE | stream.py send ADDRESS PORT CONTROL      (FILE: bytes so far, as a number)"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+from lossbench.contract import Door
+from lossbench.workloads.errors import OptionError
+
+PORT = 29392
+CONTROLS = ("bbr", "cubic", "reno")
+PR_SET_PDEATHSIG = 1
+CHUNK = 1 << 18
+
+
+class Stream:
+    """On every rank; only two of them do something."""
+
+    def __init__(self, door: Door, control: str) -> None:
+        if control not in CONTROLS:
+            raise OptionError(f"no congestion control '{control}' for a stream beside: {', '.join(CONTROLS)}")
+        self._file = tempfile.NamedTemporaryFile()  # noqa: SIM115 - as long as this object
+        self._file.write(bytes(8))
+        self._file.flush()
+        self._count = mmap.mmap(self._file.fileno(), 8)
+        self._process: subprocess.Popen[bytes] | None = None
+        address = door.addresses[0]
+        if door.rank == 0:
+            self._start("receive", address, self._file.name)
+        elif door.rank == 1:
+            self._start("send", address, control)
+
+    def _start(self, what: str, address: str, last: str) -> None:
+        command = [sys.executable, os.path.abspath(__file__), what, address, str(PORT), last]
+        self._process = subprocess.Popen(command)
+
+    @property
+    def received(self) -> int:
+        """Bytes so far, at rank 0."""
+        return int(struct.unpack("<q", self._count[:8])[0])
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self._file.close()
+
+
+def receive(address: str, port: int, path: str) -> None:
+    room = bytearray(CHUNK)
+    with (
+        open(path, "r+b") as file,
+        mmap.mmap(file.fileno(), 8) as count,
+        socket.create_server((address, port)) as server,
+    ):
+        one, _ = server.accept()
+        total = 0
+        while got := one.recv_into(room):
+            total += got
+            count[:8] = struct.pack("<q", total)
+
+
+def send(address: str, port: int, control: str) -> None:
+    data = bytes(CHUNK)
+    until = time.monotonic() + 30
+    while True:
+        one = socket.socket()
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
+        try:
+            one.connect((address, port))
+            break
+        except OSError:
+            one.close()
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+    while True:
+        one.sendall(data)
+
+
+if __name__ == "__main__":
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if sys.argv[1] == "receive":
+        receive(sys.argv[2], int(sys.argv[3]), sys.argv[4])
+    else:
+        send(sys.argv[2], int(sys.argv[3]), sys.argv[4])
