@@ -1,6 +1,6 @@
 #!/bin/bash
 # The collectives benchmark and the GPU tests on a machine with many cores and no network: packages come from .wheels,
-# torch from the machine. Usage: bash tests/bench/many_cores.sh setup | collectives | tail_of | gpu | training speed|cifar|llm, with
+# torch from the machine. Usage: bash tests/bench/many_cores.sh setup | collectives | bars | tail_of | gpu | training speed|cifar|llm, with
 # PROFILES, HOSTS, MB, MTU, REPEATS set
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -11,19 +11,33 @@ lossbench() { python3 -m lossbench.cli.main "$@"; }
 collectives() {  # further options of `lossbench run`
   local profile
   for profile in $PROFILES; do
-    lossbench run collectives --set topology.hosts="${HOSTS:-8}" --set topology.mtu="${MTU:-1500}" \
+    lossbench run collectives --set probe.packets=20000 --set topology.hosts="${HOSTS:-8}" --set topology.mtu="${MTU:-1500}" \
       --set workload.options.mb="${MB:-32}" --set impair.0.profile="$profile" \
       --set workload.options.repeats="${REPEATS:-20}" --set workload.options.budget_s="${BUDGET:-6}" \
       "$@" --out "${OUT:-/tmp}/runs" --json > /tmp/collectives.json || true
     python3 - "$profile" <<'P'
 import json, sys
 one = json.load(open("/tmp/collectives.json"))["summary"][0]
-print("==", sys.argv[1], one["columns"], one["met"], one["reasons"]["fault"][:4], one["reasons"]["outcome"][:2])
+said = [] if set(one["columns"].values()) == {"valid"} else [one["reasons"]["fault"][:5], one["reasons"]["outcome"][:2]]
+print("==", sys.argv[1], *one["columns"].values(), "lost", one["met"].get("loss"), "elsewhere", one["met"].get("lost_elsewhere"), "queues", one["met"].get("lost_in_queues"), *said)
 for row in one["rows"]:
-    keys = ("contender", "n", "p50_ms", "p99_ms", "max_ms", "gbit_s", "cpu_s_per_gb", "arrived_1", "arrived_2", "path", "vs_gloo", "vs_tcp", "note")
-    print(" ".join(f"{k}={row.get(k)}" for k in keys), {k: row[k] for k in ("overflow", "late", "cut") if k in row}, flush=True)
+    keys = ("contender", "op", "dtype", "mb", "n", "p50_ms", "p95_ms", "p99_ms", "gbit_s", "cpu_s_per_gb", "arrived_1", "arrived_2", "vs_tcp", "vs_limit", "share", "note", "overflow", "late")
+    print(" ".join(f"{k}={row[k]}" for k in keys if row.get(k) not in (None, "", 0) and (k != "path" or row[k] != "ok")), flush=True)
 P
   done
+}
+only() { echo "--set workload.options.contenders=$1"; }
+bars() {  # of the transport, in about eight minutes; the backlog of 1000 packets would lose some of 8 x 5 Gbit/s
+  sysctl -q -w net.core.netdev_max_backlog=20000
+  local two='["lossy","udp-blast"]' tcp='["lossy","gloo-bbr-5ms","gloo-cubic-5ms","tcp-bbr-5ms","udp-blast"]'
+  local small='["lossy","gloo-bbr-5ms","floor"]' moves='["lossy","gloo-bbr-5ms"]'
+  MB=32 REPEATS=20 BUDGET=20 PROFILES="clean loss_1 loss_5 loss_10" collectives $(only "$tcp")
+  MB=32 REPEATS=200 BUDGET=60 PROFILES="clean loss_10 bursty_5" collectives $(only "$two")
+  for kb in 1 16 64; do MB=$(python3 -c "print($kb/1000)") REPEATS=24 PROFILES="clean loss_10" collectives $(only "$small"); done
+  MB=.256 REPEATS=100 PROFILES=clean collectives $(only '["lossy","lossy-busy"]')
+  MB=16 REPEATS=40 PROFILES=clean collectives $(only "$two") --set workload.options.dtype=bfloat16
+  for op in broadcast all_gather; do MB=4 REPEATS=40 PROFILES="clean loss_1" collectives $(only "$moves") --set workload.options.op=$op; done
+  HOSTS=16 MB=16 REPEATS=10 PROFILES=clean collectives $(only '["lossy"]') --set topology.rate_mbit=1000
 }
 tail_of() {  # PROFILES: p99/p50 of the lossy all-reduce alone
   collectives --set 'workload.options.contenders=["lossy"]' --set workload.options.budget_s=100

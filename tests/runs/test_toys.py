@@ -60,9 +60,9 @@ class Mine(sync.Strategy):
         self.optimize(self.optimizer.step)
 
 class Rounded(sync.Around):
-    def reduce_scatter(self, values, **how):
+    def begin_scatter(self, values, **how):
         self.notes[:] = ["rounded"]
-        return self.inner.reduce_scatter(values.bfloat16().float(), **how)
+        return self.inner.begin_scatter(values.bfloat16().float(), **how)
 """
 SUITE = """
 why = "mine"

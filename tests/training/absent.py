@@ -37,7 +37,7 @@ def main() -> None:
         print(f"step {strategy.steps - 1} {loss.item():.4f} {values.double().sum().item():.9f}", flush=True)
         time.sleep(float(os.environ.get("LOOP_PAUSE_S", "0.02")))
     print(*strategy.channel.notes, sep="\n")
-    print(f"parts {strategy.counts}")
+    print(f"parts {strategy.buckets[0].counts}")
     print("done", flush=True)
     dist.destroy_process_group()
 

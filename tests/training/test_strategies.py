@@ -65,6 +65,34 @@ def test_without_loss_a_strategy_equals_training_on_all_gradients(name: str, opt
         torch.testing.assert_close(values, wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("clip", [None, 0.05])
+@pytest.mark.parametrize("name", ["gradient_averaging", "bounded_drift"])
+def test_bucket_by_bucket_is_the_same_training(name: str, clip: float | None) -> None:
+    """Over real sockets, where several are under way at once, and in this process."""
+    wanted = alone_on_everything("adamw", clip=clip)
+    for channels in (simulated(WORLD), over_loopback(WORLD)):
+        for values in together(channels, lambda c: train(c, name, "adamw", clip_norm=clip, buckets=3)):
+            torch.testing.assert_close(values, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_rps_bucket_by_bucket_averages_every_element() -> None:
+    wanted = alone_on_everything("sgd")
+    for values in together(over_loopback(WORLD), lambda channel: train(channel, "rps", "sgd", buckets=5)):
+        torch.testing.assert_close(values, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_every_element_of_every_bucket_has_one_owner() -> None:
+    def owned(channel: Any) -> tuple[list[slice], torch.Tensor]:
+        strategy = sync.make("bounded_drift", OPTIMIZERS["sgd"](small_model().parameters()), channel, buckets=3)
+        return strategy.own_parts(), strategy.owners_of(torch.arange(len(strategy.flat.values)))
+
+    found = together(simulated(WORLD), owned)
+    for rank, (parts, owners) in enumerate(found):
+        mine = torch.cat([torch.arange(part.start, part.stop) for part in parts])
+        assert torch.equal(mine, torch.nonzero(owners == rank).reshape(-1))
+    assert sum(part.stop - part.start for parts, _ in found for part in parts) == len(found[0][1])
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_what_an_optimizer_has_learned_before_is_taken_over(optimizer: str) -> None:
     """As it was: bounded_drift began with a fresh state, and said nothing."""

@@ -10,7 +10,7 @@ import numpy as np
 from lossbench.contract import HALVES
 from lossbench.workloads.collective.context import Group
 from lossbench.workloads.transport import plan
-from lossbench.workloads.transport.half import Half
+from lossbench.workloads.transport.half import Half, Result
 from lossbench.workloads.transport.jobs import Asked
 from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.packet.codec import Codec
@@ -94,11 +94,12 @@ def _begun(group: Group, *moving: Moving) -> Asked:
     return Asked(halves=halves, then=then)
 
 
-def finish(group: Group, asked: Asked) -> None:
+def finish(group: Group, asked: Asked) -> list[Result]:
     """Until it is over."""
     results = group.endpoint.finish(asked.halves)
     if asked.then is not None:
         asked.then(results)
+    return results
 
 
 def exchange(group: Group, **how: Any) -> None:

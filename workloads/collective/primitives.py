@@ -2,42 +2,74 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import torch
 
 from lossbench.workloads.collective import exchange
 from lossbench.workloads.collective.group import LossyGroup
-from lossbench.workloads.collective.reduce import all_gather, reduce_scatter
-from lossbench.workloads.transport.half import Account
+from lossbench.workloads.collective.reduce import ask_all_gather, ask_reduce_scatter
+from lossbench.workloads.collective.staging import Staged
+from lossbench.workloads.transport.half import Account, Result
+from lossbench.workloads.transport.jobs import Asked
 
 
-def scatter_half(
-    group: LossyGroup, values: torch.Tensor, *, counts: tuple[int, ...], owners: tuple[int, ...], normaliser: str
-) -> tuple[torch.Tensor, Account]:
-    """The mean of what arrived of the block `owners[rank]`; `values` stays as it is."""
+@dataclass
+class Pending:
+    """A half under way."""
+
+    work: Any
+    accounts: list[Account]
+    out: torch.Tensor
+
+    def wait(self) -> tuple[torch.Tensor, Account]:
+        self.work.wait()
+        return self.out, self.accounts[0]
+
+
+def _noting(asked: Asked, accounts: list[Account], taken: Staged) -> Asked:
+    def then(results: list[Result]) -> None:
+        assert asked.then is not None
+        asked.then(results)
+        accounts.append(results[0].account)
+        taken.give_back()
+
+    return Asked(halves=asked.halves, then=then)
+
+
+def begin_scatter(
+    group: LossyGroup,
+    values: torch.Tensor,
+    *,
+    counts: tuple[int, ...],
+    owners: tuple[int, ...],
+    normaliser: str,
+    slot: int = 0,
+) -> Pending:
+    """The mean of what arrived of the block `owners[rank]`; `values` stays as it is. `slot`: of several under way."""
     out = torch.empty(counts[owners[group.rank()]], dtype=values.dtype, device=values.device)
     accounts: list[Account] = []
 
-    def job() -> None:
-        given = group._given(values)
-        taken = group._taken(out)
-        taken.array[:] = reduce_scatter(
+    def job() -> Asked:
+        given, taken = group._given(values, f"scatter{slot}"), group._taken(out, f"scattered{slot}")
+        asked = ask_reduce_scatter(
             group._group,
             given.array,
+            taken.array,
             codec=given.codec,
             op="avg",
             counts=counts,
             block_of=owners,
             normaliser=normaliser,
         )
-        taken.give_back()
-        accounts.extend(group._group.accounts)
+        return _noting(asked, accounts, taken)
 
-    group._begin([values, out], job).wait()
-    return out, accounts[0]
+    return Pending(group._begin([values, out], job), accounts, out)
 
 
-def gather_half(
+def begin_gather(
     group: LossyGroup,
     mine: torch.Tensor,
     out: torch.Tensor,
@@ -45,15 +77,15 @@ def gather_half(
     counts: tuple[int, ...],
     owners: tuple[int, ...],
     zero_missing: bool = False,
-) -> Account:
+    slot: int = 0,
+) -> Pending:
     """Everybody's block into `out`; what is missing keeps what `out` holds, or becomes zero."""
     accounts: list[Account] = []
 
-    def job() -> None:
+    def job() -> Asked:
         # On a GPU `out` comes over, is written into, and goes back: what did not arrive must survive the journey.
-        taken = group._given(out, "out")
-        given = group._given(mine)
-        account = all_gather(
+        taken, given = group._given(out, f"gathered{slot}"), group._given(mine, f"gather{slot}")
+        asked = ask_all_gather(
             group._group,
             given.array,
             taken.array,
@@ -63,11 +95,9 @@ def gather_half(
             block_of=owners,
             zero_missing=zero_missing,
         )
-        accounts.append(account)
-        taken.give_back()
+        return _noting(asked, accounts, taken)
 
-    group._begin([mine, out], job).wait()
-    return accounts[0]
+    return Pending(group._begin([mine, out], job), accounts, out)
 
 
 def numbers_of_all(group: LossyGroup, mine: tuple[int, ...]) -> dict[int, tuple[int, ...]]:

@@ -73,46 +73,71 @@ def all_reduce(
         exchange.all_reduce(group, flat, codec=codec, op=op)
 
 
+def ask_reduce_scatter(
+    group: Group,
+    values: Array,
+    out: Array,
+    *,
+    codec: Codec,
+    op: str = "sum",
+    lossy: bool = True,
+    counts: Sequence[int],
+    own: bool = True,
+    block_of: tuple[int, ...] | None = None,
+    normaliser: str | None = None,
+) -> Asked:
+    """Sums or means of floats: its own block, reduced, into `out`. Packets to which nothing contributed keep its own
+    contribution (times N for SUM)."""
+    endpoint = group.endpoint
+    normaliser = (normaliser or endpoint.policy.normaliser) if lossy else "count"
+    plan = group.plan(counts, codec, block_of)
+    weights = group.weights() if normaliser == "expected" else None
+    half = ScatterHalf(plan, Reducing(op=op, normaliser=normaliser, own=own, lossy=lossy))
+    half.reduce(address(values), address(out), holds=(values, out), weights=weights)
+    endpoint.start(half)
+
+    def then(results: list[Result]) -> None:
+        group.noted(results if lossy else [], measure=normaliser == "expected")
+        if not own and lossy:
+            times = len(plan.present) if op == "sum" else 1
+            _keep_own_where_empty(group, plan, results[0].account, values, out, times=times)
+
+    return Asked(halves=(half,), then=then)
+
+
+def _keep_own_where_empty(
+    group: Group, plan: Plan, account: Account, values: Array, out: Array, *, times: float
+) -> None:
+    layout, codec = plan.layout, plan.layout.codec
+    none = np.zeros(layout.packets[plan.mine], int)
+    empty = sum((bits.astype(np.int32) for bits in account.arrived.values()), none) == 0
+    group.empty_packets += int(empty.sum())
+    where = np.repeat(empty, layout.width)[: len(out)]
+    out[where] = codec.narrow(codec.widen(layout.block(values, plan.mine)[where]) * codec.wide.type(times))
+
+
 def reduce_scatter(
     group: Group,
     values: Array,
     *,
     codec: Codec,
     op: str = "sum",
-    lossy: bool = True,
     counts: Sequence[int] | None = None,
-    own: bool = True,
     block_of: tuple[int, ...] | None = None,
-    normaliser: str | None = None,
+    **how: Any,
 ) -> Array:
-    """Its own block, reduced. Packets to which nothing contributed keep its own contribution (times N for SUM)."""
+    """Of anything, until it ends. See `ask_reduce_scatter`."""
     endpoint = group.endpoint
+    counts = counts or endpoint.even(len(values))
     if not is_lossy(codec, op):
-        cuts = np.cumsum(counts or endpoint.even(len(values)))[:-1]
-        return exchange.reduce_scatter(group, np.split(values, cuts), codec=codec, op=op)
-    normaliser = (normaliser or endpoint.policy.normaliser) if lossy else "count"
-    plan = group.plan(counts or endpoint.even(len(values)), codec, block_of)
-    layout = plan.layout
-    out = np.empty(layout.counts[plan.mine], codec.memory)
-    weights = group.weights() if normaliser == "expected" else None
-    half = ScatterHalf(plan, Reducing(op=op, normaliser=normaliser, own=own, lossy=lossy))
-    half.reduce(address(values), address(out), holds=(values, out), weights=weights)
-    results = endpoint.run(half)
-    group.noted(results if lossy else [], measure=normaliser == "expected")
-    if not own and lossy:
-        account = results[0].account
-        counted = sum(
-            (bits.astype(np.int32) for bits in account.arrived.values()), np.zeros(layout.packets[plan.mine], int)
-        )
-        empty = counted == 0
-        group.empty_packets += int(empty.sum())
-        where = np.repeat(empty, layout.width)[: len(out)]
-        times = len(plan.present) if op == "sum" else 1
-        out[where] = codec.narrow(codec.widen(layout.block(values, plan.mine)[where]) * codec.wide.type(times))
+        return exchange.reduce_scatter(group, np.split(values, np.cumsum(counts)[:-1]), codec=codec, op=op)
+    out = np.empty(counts[(block_of or tuple(range(endpoint.world)))[endpoint.rank]], codec.memory)
+    asked = ask_reduce_scatter(group, values, out, codec=codec, op=op, counts=counts, block_of=block_of, **how)
+    exchange.finish(group, asked)
     return out
 
 
-def all_gather(
+def ask_all_gather(
     group: Group,
     mine: Array,
     out: Array,
@@ -122,13 +147,17 @@ def all_gather(
     counts: Sequence[int],
     block_of: tuple[int, ...] | None = None,
     zero_missing: bool = False,
-) -> Account:
+) -> Asked:
     """Everybody's block into `out`; what is missing keeps what `out` held, or becomes zero if asked."""
     plan = group.plan(counts, codec, block_of)
     missing = 0.0 if zero_missing and lossy else 1.0
     half = GatherHalf(plan, call="all_gather", reliable=not lossy, missing=missing)
     half.gather(address(mine), address(out), holds=(mine, out))
     plan.layout.block(out, plan.mine)[:] = mine
-    results = group.endpoint.run(half)
-    group.noted(results if lossy else [])
-    return results[0].account
+    group.endpoint.start(half)
+    return Asked(halves=(half,), then=lambda results: group.noted(results if lossy else []))
+
+
+def all_gather(group: Group, mine: Array, out: Array, **how: Any) -> Account:
+    """Until it ends. See `ask_all_gather`."""
+    return exchange.finish(group, ask_all_gather(group, mine, out, **how))[0].account

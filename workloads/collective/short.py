@@ -18,6 +18,8 @@ from lossbench.workloads.collective.reduce import pair_of
 from lossbench.workloads.collective.work import Results, Work
 from lossbench.workloads.transport.plan import Plan
 
+SHORT_BYTES = 1 << 20  # a wait of a millisecond or so
+
 
 class Shape:
     """All-reduces of one size, type and operation."""
@@ -25,6 +27,7 @@ class Shape:
     def __init__(self, group: Group, plan: Plan, *, op: str, lossy: bool) -> None:
         self.group, self.plan, self.op, self.lossy = group, plan, op, lossy
         self.packets = plan.scatter_receives.packets + plan.gather_receives.packets
+        self.short = plan.elements * plan.layout.codec.memory.itemsize <= SHORT_BYTES
         self.spare: list[tuple[ScatterHalf, GatherHalf]] = []
 
     def begin(self, tensor: torch.Tensor, step: int, results: Results) -> ShortWork:
@@ -75,7 +78,7 @@ class ShortWork(Work):
         """Then results are kept, and the halves are free again."""
         shape, pair = self._shape, self._pair
         endpoint = shape.group.endpoint
-        if not endpoint.engine.wait(pair[1], limit or endpoint.limit_s):
+        if not endpoint.engine.wait(pair[1], limit or endpoint.limit_s, short=shape.short):
             error = endpoint.overdue(limit or None)
             if not limit:
                 self._error, self._done = error, True

@@ -9,17 +9,69 @@ strategy.step()          # instead of optimizer.step()
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from itertools import accumulate
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from lossbench.workloads.sync.absence import GoesOn
-from lossbench.workloads.sync.channels.base import Channel
+from lossbench.workloads.sync.channels.base import Channel, Half
 from lossbench.workloads.sync.vectors.flat import Flat
 from lossbench.workloads.transport.half import Account
 from lossbench.workloads.transport.packet.layout import among, even
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buckets:
+    """Options of strategies that exchange the vector."""
+
+    buckets: int = 1  # parts that are exchanged by themselves, the next under way while one is worked on
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.buckets <= 256:
+            raise ValueError(f"buckets {self.buckets}: from 1 to 256")
+
+
+@dataclass(frozen=True, eq=False)
+class Bucket:
+    """A part of the vector that is exchanged by itself: where it begins, how much of it each rank owns."""
+
+    start: int
+    counts: tuple[int, ...]
+
+    @property
+    def all(self) -> slice:
+        return slice(self.start, self.start + sum(self.counts))
+
+    def of(self, rank: int) -> slice:
+        low = self.start + sum(self.counts[:rank])
+        return slice(low, low + self.counts[rank])
+
+
+def merged(accounts: list[Account]) -> list[Account]:
+    """One for each half, of all buckets together."""
+    if len(accounts) == 1:
+        return accounts
+    out = []
+    for half in sorted({account.half for account in accounts}):
+        some = [account for account in accounts if account.half == half]
+        peers = {peer for one in some for peer in one.arrived}
+        nothing = np.zeros(0, np.bool_)
+        arrived = {peer: np.concatenate([one.arrived.get(peer, nothing) for one in some]) for peer in sorted(peers)}
+        out.append(
+            replace(
+                some[-1],
+                arrived=arrived,
+                seconds=sum(one.seconds for one in some),
+                cut=sum(one.cut for one in some),
+                lost=sum(one.lost for one in some),
+                withheld=sum(one.withheld for one in some),
+            )
+        )
+    return out
 
 
 class Strategy(GoesOn):
@@ -53,6 +105,7 @@ class Strategy(GoesOn):
         self.network_s: list[float] = []  # of the latest step: time in each half
         self.agree_s = 0.0  # and in agreeing on a norm
         self.optimizer_s = 0.0
+        self._gathers: list[Half] = []
         self.aggregated: torch.Tensor | None = None  # its own block of the latest gradient, where there is such a thing
         self.resettle()
 
@@ -85,9 +138,14 @@ class Strategy(GoesOn):
         self.channel.set_step(self.steps)
 
     def resettle(self) -> None:
-        """The vector cut for those who are here."""
-        present = self.channel.present
-        self.counts = among(even(len(self.flat.values), len(present)), present, self.channel.world)
+        """The vector cut into buckets, and those among whoever is here."""
+        present, world = self.channel.present, self.channel.world
+        sizes = even(len(self.flat.values), getattr(self.options, "buckets", 1))
+        starts = [0, *accumulate(sizes)]
+        self.buckets = [
+            Bucket(start, among(even(size, len(present)), present, world))
+            for start, size in zip(starts, sizes, strict=False)
+        ]
 
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:
         """What the loop calls instead of the model."""
@@ -97,10 +155,14 @@ class Strategy(GoesOn):
         """Of the latest step: network and optimizer."""
         return sum(self.network_s) + self.agree_s + self.optimizer_s
 
-    def own_part(self) -> tuple[int, int]:
-        """(start, end) of the block this rank owns, where owners are fixed."""
-        start = sum(self.counts[: self.channel.rank])
-        return start, start + self.counts[self.channel.rank]
+    def own_parts(self) -> list[slice]:
+        """Of the vector: what this rank owns, where owners are fixed."""
+        return [bucket.of(self.channel.rank) for bucket in self.buckets]
+
+    def owners_of(self, elements: torch.Tensor) -> torch.Tensor:
+        """Who owns each of these, where owners are fixed."""
+        edges = torch.tensor([0, *accumulate(count for bucket in self.buckets for count in bucket.counts)])
+        return (torch.bucketize(elements, edges, right=True) - 1) % self.channel.world
 
     def state_dict(self) -> dict[str, Any]:
         return {"steps": self.steps, "optimizer": self.optimizer.state_dict()}
@@ -114,21 +176,44 @@ class Strategy(GoesOn):
     def fixed_owners(self) -> tuple[int, ...]:
         return tuple(range(self.channel.world))
 
-    def reduce_half(self, values: torch.Tensor, owners: tuple[int, ...], *, normaliser: str = "count") -> torch.Tensor:
-        """The first half, with its account and its time."""
+    def begin_scatter(
+        self, values: torch.Tensor, owners: tuple[int, ...], *, normaliser: str = "count"
+    ) -> Iterator[tuple[Bucket, torch.Tensor]]:
+        """The first half, bucket by bucket: (bucket, the mean of its own block), the next ones under way meanwhile."""
         begun = time.perf_counter()
-        mine, account = self.channel.reduce_scatter(values, counts=self.counts, owners=owners, normaliser=normaliser)
-        self.network_s.append(time.perf_counter() - begun)
-        self.accounts.append(account)
-        return mine
+        under_way = [
+            self.channel.begin_scatter(
+                values[bucket.all], counts=bucket.counts, owners=owners, normaliser=normaliser, slot=number
+            )
+            for number, bucket in enumerate(self.buckets)
+        ]
+        yield from self._landed(under_way, begun)
 
-    def gather_half(
-        self, mine: torch.Tensor, out: torch.Tensor, owners: tuple[int, ...], *, zero_missing: bool = False
+    def begin_gather(
+        self, bucket: Bucket, mine: torch.Tensor, out: torch.Tensor, owners: tuple[int, ...], **how: Any
     ) -> None:
-        begun = time.perf_counter()
-        account = self.channel.all_gather(mine, out, counts=self.counts, owners=owners, zero_missing=zero_missing)
-        self.network_s.append(time.perf_counter() - begun)
-        self.accounts.append(account)
+        """The second half of a bucket; `end_gather` waits for all of them."""
+        number = self.buckets.index(bucket)
+        self._gathers.append(
+            self.channel.begin_gather(mine, out[bucket.all], counts=bucket.counts, owners=owners, slot=number, **how)
+        )
+
+    def end_gather(self) -> None:
+        under_way, self._gathers = self._gathers, []
+        for _ in self._landed(under_way, time.perf_counter()):
+            pass
+
+    def _landed(self, under_way: list[Half], begun: float) -> Iterator[tuple[Bucket, torch.Tensor]]:
+        """With their account and their time: that which was waited for."""
+        accounts, waited = [], 0.0
+        for bucket, half in zip(self.buckets, under_way, strict=True):
+            out, account = half.wait()
+            waited += time.perf_counter() - begun
+            accounts.append(account)
+            yield bucket, out
+            begun = time.perf_counter()
+        self.network_s.append(waited)
+        self.accounts += merged(accounts)
 
     def optimize_own(self) -> None:
         """The user's optimizer, on the user's parameters."""
@@ -136,13 +221,15 @@ class Strategy(GoesOn):
         self.optimize(self.optimizer.step)
         self.flat.take_values()
 
-    def optimize(self, step: Callable[[], Any]) -> None:
-        """Once in a step, however often its exchange is made."""
+    def optimize(self, step: Callable[[], Any], *, once: bool = True) -> None:
+        """Once in a step, however often its exchange is made; not `once`: a part of it, the strategy says when all have
+        stepped."""
         if self.optimized == self.steps:
             return
         begun = time.perf_counter()
         step()
-        self.optimized = self.steps
+        if once:
+            self.optimized = self.steps
         self.optimizer_s += time.perf_counter() - begun
 
     def clip(self, gradient: torch.Tensor, *, share: float) -> None:

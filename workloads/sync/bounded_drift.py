@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from lossbench.workloads.sync.base import Strategy
+import torch
+
+from lossbench.workloads.sync.base import Bucket, Buckets, Strategy
 from lossbench.workloads.sync.vectors.shards import Learned, ShardOptimizer, cut, is_elementwise
 from lossbench.workloads.transport.packet.layout import among
 
@@ -21,55 +23,78 @@ class BoundedDrift(Strategy):
     if_gone = ", whose shard is divided, its optimizer's state fresh"
 
     @dataclass(frozen=True, kw_only=True)
-    class Options:
+    class Options(Buckets):
         normaliser: str = "count"
 
     def __init__(self, *given: Any, **keys: Any) -> None:
-        self.shard: ShardOptimizer | None = None
+        self.shards: list[ShardOptimizer] = []  # one for each bucket
         super().__init__(*given, **keys)
 
     def resettle(self) -> None:
         """Every owner's values, and what its optimizer has learned of them, to whoever owns them from now on."""
-        channel, whole = self.channel, not is_elementwise(self.optimizer)
-        shares = cut(self.flat, len(channel.present), whole_tensors=whole)
-        counts = among(shares, channel.present, channel.world)
-        start = sum(counts[: channel.rank])
-        end = start + counts[channel.rank]
-        learned = None if self.shard is None else self._learned(start, end)
-        self.counts = counts
-        self.shard = ShardOptimizer(
-            self.optimizer, self.flat, start=start, count=end - start, whole_tensors=whole, learned=learned
-        )
+        learned = self._learned() if self.shards else None
+        super().resettle()
+        whole = not is_elementwise(self.optimizer)
+        if whole:  # an optimizer that looks at whole tensors gets whole tensors
+            if self.options.buckets > 1:
+                raise ValueError(f"{type(self.optimizer).__name__} needs whole tensors: buckets = 1")
+            present = self.channel.present
+            shares = cut(self.flat, len(present), whole_tensors=True)
+            self.buckets = [Bucket(0, among(shares, present, self.channel.world))]
+        self.shards = [
+            ShardOptimizer(self.optimizer, self.flat, own=own, whole_tensors=whole, learned=learned)
+            for own in self.own_parts()
+        ]
 
-    def _learned(self, start: int, end: int) -> list[Learned]:
-        """Rank by rank; of their optimizers' state only what lies between `start` and `end` is kept."""
-        shard, members = self.shard, self.channel.members
-        assert shard is not None and members is not None
+    def _learned(self) -> list[Learned]:
+        """Rank by rank: their values to all; what their optimizers have learned."""
+        members = self.channel.members
+        assert members is not None
+        mine = [] if members.new else self.own_parts()  # whoever has just come knows nothing yet
+        values = [(own.start, self.flat.values[own]) for own in mine]
+        state = [] if members.new else [piece for shard in self.shards for piece in shard.learned()]
         out: list[Learned] = []
-        own = self.flat.values[shard.start : shard.start + (0 if members.new else shard.count)]
-        state = [] if members.new else shard.learned()  # whoever has just come knows nothing yet
         for rank in self.channel.present:
-            said = members.told_by(rank, {"low": shard.start, "values": own, "state": state})
-            self.flat.values[said["low"] : said["low"] + len(said["values"])] = said["values"].to(self.flat.values)
-            out += [one for one in said["state"] if one[0] < end and one[1] > start]
+            said = members.told_by(rank, {"values": values, "state": state})
+            for start, part in said["values"]:
+                self.flat.values[start : start + len(part)] = part.to(self.flat.values)
+            out += said["state"]
         return out
 
     def _step(self) -> None:
         values, owners = self.flat.values, self.fixed_owners()
-        gradient = self.reduce_half(self.flat.grads, owners, normaliser=self.options.normaliser)
-        self.aggregated = gradient.clone() if self.clip_norm is not None else gradient
-        self.clip(gradient, share=1.0)
-        shard = self.shard
-        assert shard is not None
-        self.optimize(lambda: shard.step(gradient))
-        start, end = self.own_part()
-        self.gather_half(values[start:end], values, owners)
+        means = self.begin_scatter(self.flat.grads, owners, normaliser=self.options.normaliser)
+        if self.clip_norm is None:
+            blocks = []
+            for bucket, gradient in means:
+                blocks.append(gradient)
+                self._move(bucket, gradient, values, owners)
+            self.aggregated = torch.cat(blocks)
+        else:
+            self._clipped(list(means), values, owners)
+        self.end_gather()
+        self.optimized = self.steps
         self.optimizer._opt_called = True  # learning-rate schedules look whether it stepped
 
+    def _clipped(self, means: list[tuple[Bucket, torch.Tensor]], values: torch.Tensor, owners: tuple[int, ...]) -> None:
+        """The norm is of all buckets."""
+        gradient = torch.cat([mine for _, mine in means])
+        self.aggregated = gradient.clone()
+        self.clip(gradient, share=1.0)
+        parts = torch.split(gradient, [len(mine) for _, mine in means])
+        for (bucket, _), part in zip(means, parts, strict=True):
+            self._move(bucket, part, values, owners)
+
+    def _move(self, bucket: Bucket, gradient: torch.Tensor, values: torch.Tensor, owners: tuple[int, ...]) -> None:
+        """The owner steps its part of a bucket, and says its values."""
+        shard = self.shards[self.buckets.index(bucket)]
+        self.optimize(lambda: shard.step(gradient), once=False)
+        self.begin_gather(bucket, values[bucket.of(self.channel.rank)], values, owners)
+
     def state_dict(self) -> dict[str, Any]:
-        return {"steps": self.steps, "optimizer": self.shard.state_dict() if self.shard else {}}
+        return {"steps": self.steps, "optimizer": [shard.state_dict() for shard in self.shards]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps, self.optimized = state["steps"], -1
-        if self.shard is not None:
-            self.shard.load_state_dict(state["optimizer"])
+        for shard, found in zip(self.shards, state["optimizer"], strict=True):
+            shard.load_state_dict(found)

@@ -2,34 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from lossbench.workloads.sync.base import Strategy
-from lossbench.workloads.transport.half import Account
-
-
-def merged(accounts: list[Account]) -> list[Account]:
-    """One for each half, of all buckets together."""
-    out = []
-    for half in sorted({account.half for account in accounts}):
-        some = [account for account in accounts if account.half == half]
-        arrived = {peer: np.concatenate([one.arrived[peer] for one in some]) for peer in some[0].arrived}
-        out.append(
-            replace(
-                some[-1],
-                arrived=arrived,
-                seconds=sum(one.seconds for one in some),
-                cut=sum(one.cut for one in some),
-                lost=sum(one.lost for one in some),
-                withheld=sum(one.withheld for one in some),
-            )
-        )
-    return out
+from lossbench.workloads.sync.base import Strategy, merged
 
 
 class Ddp(Strategy):

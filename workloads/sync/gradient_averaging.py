@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lossbench.workloads.sync.base import Strategy
+import torch
+
+from lossbench.workloads.sync.base import Buckets, Strategy
 
 
 class GradientAveraging(Strategy):
@@ -16,11 +18,12 @@ class GradientAveraging(Strategy):
     goes_on = True
 
     @dataclass(frozen=True, kw_only=True)
-    class Options:
+    class Options(Buckets):
         rule: str = "own"
         normaliser: str = "count"
 
         def __post_init__(self) -> None:
+            super().__post_init__()
             if self.rule not in ("own", "zero"):
                 raise ValueError(f"rule '{self.rule}': own (the worker's own gradient stays) or zero")
 
@@ -30,7 +33,11 @@ class GradientAveraging(Strategy):
 
     def _step(self) -> None:
         grads, owners = self.flat.grads, self.fixed_owners()
-        mine = self.aggregated = self.reduce_half(grads, owners, normaliser=self.options.normaliser)
-        self.gather_half(mine, grads, owners, zero_missing=self.options.rule == "zero")
+        blocks = []
+        for bucket, mine in self.begin_scatter(grads, owners, normaliser=self.options.normaliser):
+            blocks.append(mine)
+            self.begin_gather(bucket, mine, grads, owners, zero_missing=self.options.rule == "zero")
+        self.end_gather()
+        self.aggregated = torch.cat(blocks)
         self.clip(grads, share=1 / len(self.channel.present))
         self.optimize_own()

@@ -4,10 +4,12 @@ A block whose mean does not come back stays as this worker has it: its own, loca
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from lossbench.contract import derive_seed
-from lossbench.workloads.sync.base import Strategy
+from lossbench.workloads.sync.base import Buckets, Strategy
 
 
 class Rps(Strategy):
@@ -15,13 +17,18 @@ class Rps(Strategy):
     exchanges = "updated models, averaged models"
     goes_on = True
 
+    @dataclass(frozen=True, kw_only=True)
+    class Options(Buckets):
+        pass
+
     def _step(self) -> None:
         if self.clip_norm is not None:
             self.clip(self.flat.grads, share=1 / len(self.channel.present))
         self.optimize_own()
         values, owners = self.flat.values, self.owners()
-        mine = self.reduce_half(values, owners)
-        self.gather_half(mine, values, owners)
+        for bucket, mine in self.begin_scatter(values, owners):
+            self.begin_gather(bucket, mine, values, owners)
+        self.end_gather()
 
     def owners(self) -> tuple[int, ...]:
         """A permutation that all workers draw alike: owners()[rank] is the block that rank averages in this step."""

@@ -49,10 +49,8 @@ class DriftMeter:
         chosen = torch.randperm(size, generator=generator)[:SAMPLES].sort().values
         self._scale = size / len(chosen)
         device = strategy.flat.values.device
-        starts = torch.tensor([0, *strategy.counts]).cumsum(0)
-        self._owner = (torch.bucketize(chosen, starts, right=True) - 1).to(device)
-        low, high = strategy.own_part()
-        self._own = chosen[(chosen >= low) & (chosen < high)].to(device)
+        owner = strategy.owners_of(chosen)
+        self._owner, self._own = owner.to(device), chosen[owner == strategy.channel.rank].to(device)
         self._chosen = chosen.to(device)
         self._past: deque[torch.Tensor] = deque(maxlen=LAGS + 1)
 
@@ -100,8 +98,7 @@ def gradient_bias(strategy: Strategy, control: Control, own: torch.Tensor) -> di
     nothing is lost), how long the result is along their mean (1 = unbiased), how far off it is. All ranks call this."""
     if strategy.aggregated is None:
         return {}
-    low, high = strategy.own_part()
-    rows = control.gather(own)[:, low:high].double()
+    rows = torch.cat([control.gather(own)[:, part] for part in strategy.own_parts()], dim=1).double()
     got, true = strategy.aggregated.double(), rows.mean(0)
     weights = torch.linalg.lstsq(rows @ rows.T, rows @ got).solution  # least squares: got = sum of weight x gradient
     return {

@@ -30,9 +30,9 @@ class Seat:
         """Every owner's part of the parameters: the true model where owners are fixed. All ranks call this together."""
         if not self.strategy.owned:
             return None
-        low, high = self.strategy.own_part()
         mine = torch.zeros_like(self.strategy.flat.values)
-        mine[low:high] = self.strategy.flat.values[low:high]
+        for own in self.strategy.own_parts():
+            mine[own] = self.strategy.flat.values[own]
         return self.control.gather(mine).sum(0)
 
     def took(self, step: int, loss: float, compute_s: float) -> dict[str, Any]:

@@ -36,12 +36,14 @@ def tuned(*, control: str, rto_ms: float) -> Iterator[None]:
 
 def tell(number: int, control: str) -> None:
     """A connection, by the number of its file."""
-    with socket.socket(fileno=os.dup(number)) as one:
-        try:
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
-        except OSError as error:
-            raise NotHereError(f"{control}: {error.strerror}") from None
+    one = socket.socket(fileno=number)
+    try:
+        one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
         found = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, NAME_BYTES).rstrip(b"\0").decode()
+    except OSError as error:
+        raise NotHereError(f"{control}: {error.strerror}") from None
+    finally:
+        one.detach()  # it is not ours
     if found != control:
         raise NotHereError(f"{control}: a connection has {found}")
 
@@ -54,10 +56,13 @@ def _connections() -> list[int]:
     """File numbers of this process's TCP connections."""
     out = []
     for name in os.listdir("/proc/self/fd"):
-        with suppress(OSError), socket.socket(fileno=os.dup(int(name))) as one:
-            stream = one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM
-            if stream and one.getpeername():
-                out.append(int(name))
+        with suppress(OSError):  # no socket, or one that has just been closed
+            one = socket.socket(fileno=int(name))
+            with suppress(OSError):
+                stream = one.family in (socket.AF_INET, socket.AF_INET6) and one.type == socket.SOCK_STREAM
+                if stream and one.getpeername():
+                    out.append(int(name))
+            one.detach()
     return out
 
 

@@ -10,6 +10,13 @@ from lossbench.workloads.sync.channels.members import Members
 from lossbench.workloads.transport.half import Account
 
 
+class Half(Protocol):
+    """Under way."""
+
+    def wait(self) -> tuple[torch.Tensor, Account]:
+        """What it was made into, and what arrived."""
+
+
 class Channel(Protocol):
     """Between the workers. Genuine (UDP through the network) or simulated (in this process): strategies can't tell."""
 
@@ -25,12 +32,19 @@ class Channel(Protocol):
     def set_step(self, step: int) -> None:
         """The training step that stands in the packets."""
 
-    def reduce_scatter(
-        self, values: torch.Tensor, *, counts: tuple[int, ...], owners: tuple[int, ...], normaliser: str = "count"
-    ) -> tuple[torch.Tensor, Account]:
-        """The mean of what arrived of its own block. `owners[rank]` is the block that rank reduces."""
+    def begin_scatter(
+        self,
+        values: torch.Tensor,
+        *,
+        counts: tuple[int, ...],
+        owners: tuple[int, ...],
+        normaliser: str = "count",
+        slot: int = 0,
+    ) -> Half:
+        """The mean of what arrived of its own block. `owners[rank]` is the block that rank reduces. `slot`: which of
+        several that are under way at once."""
 
-    def all_gather(
+    def begin_gather(
         self,
         mine: torch.Tensor,
         out: torch.Tensor,
@@ -38,7 +52,8 @@ class Channel(Protocol):
         counts: tuple[int, ...],
         owners: tuple[int, ...],
         zero_missing: bool = False,
-    ) -> Account:
+        slot: int = 0,
+    ) -> Half:
         """Everybody's block into `out`, what is missing keeps what is there (or becomes zero)."""
 
     def mean(self, values: torch.Tensor) -> None:

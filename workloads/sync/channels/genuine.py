@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from lossbench.contract import Door
 from lossbench.workloads.collective.group import LossyGroup
-from lossbench.workloads.collective.primitives import gather_half, scatter_half
+from lossbench.workloads.collective.primitives import Pending, begin_gather, begin_scatter
 from lossbench.workloads.collective.where import inner_gloo
 from lossbench.workloads.sync.channels.members import Members
 from lossbench.workloads.transport import tuning
@@ -60,21 +60,11 @@ class Genuine:
     def set_step(self, step: int) -> None:
         self.group.set_step(step)
 
-    def reduce_scatter(
-        self, values: torch.Tensor, *, counts: tuple[int, ...], owners: tuple[int, ...], normaliser: str = "count"
-    ) -> tuple[torch.Tensor, Account]:
-        return scatter_half(self.group, values, counts=counts, owners=owners, normaliser=normaliser)
+    def begin_scatter(self, values: torch.Tensor, **how: Any) -> Pending:
+        return begin_scatter(self.group, values, **{"normaliser": "count", **how})
 
-    def all_gather(
-        self,
-        mine: torch.Tensor,
-        out: torch.Tensor,
-        *,
-        counts: tuple[int, ...],
-        owners: tuple[int, ...],
-        zero_missing: bool = False,
-    ) -> Account:
-        return gather_half(self.group, mine, out, counts=counts, owners=owners, zero_missing=zero_missing)
+    def begin_gather(self, mine: torch.Tensor, out: torch.Tensor, **how: Any) -> Pending:
+        return begin_gather(self.group, mine, out, **how)
 
     def mean(self, values: torch.Tensor) -> None:
         if self._trusted == "lossy":

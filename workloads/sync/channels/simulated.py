@@ -120,6 +120,17 @@ class Medium:
         return out
 
 
+@dataclass(frozen=True)
+class Done:
+    """A half: there is nothing to wait for."""
+
+    out: torch.Tensor
+    account: Account
+
+    def wait(self) -> tuple[torch.Tensor, Account]:
+        return self.out, self.account
+
+
 class Simulated:
     simulated = True
 
@@ -143,9 +154,16 @@ class Simulated:
     def _part(self) -> None:
         self._medium.barrier.wait(timeout=600)
 
-    def reduce_scatter(
-        self, values: torch.Tensor, *, counts: tuple[int, ...], owners: tuple[int, ...], normaliser: str = "count"
-    ) -> tuple[torch.Tensor, Account]:
+    def begin_scatter(
+        self,
+        values: torch.Tensor,
+        *,
+        counts: tuple[int, ...],
+        owners: tuple[int, ...],
+        normaliser: str = "count",
+        slot: int = 0,
+    ) -> Done:
+        del slot
         begun = time.perf_counter()
         layout, block = self._layout(values, counts), owners[self.rank]
         posted = self._meet(values)
@@ -166,9 +184,9 @@ class Simulated:
             share = max(self._share(arrived), 1e-6)
             mean = own / self.world + sums / (self.world * share)
         self._part()
-        return mean, self._account(HALVES["reduce_scatter"], arrived, layout, begun)
+        return Done(mean, self._account(HALVES["reduce_scatter"], arrived, layout, begun))
 
-    def all_gather(
+    def begin_gather(
         self,
         mine: torch.Tensor,
         out: torch.Tensor,
@@ -176,7 +194,9 @@ class Simulated:
         counts: tuple[int, ...],
         owners: tuple[int, ...],
         zero_missing: bool = False,
-    ) -> Account:
+        slot: int = 0,
+    ) -> Done:
+        del slot
         begun = time.perf_counter()
         layout = self._layout(out, counts)
         posted = self._meet(mine.clone())
@@ -190,7 +210,7 @@ class Simulated:
         own = owners[self.rank]
         out[layout.offsets[own] : layout.offsets[own] + counts[own]] = mine
         self._part()
-        return self._account(HALVES["all_gather"], arrived, layout, begun)
+        return Done(out, self._account(HALVES["all_gather"], arrived, layout, begun))
 
     def mean(self, values: torch.Tensor) -> None:
         total = torch.stack(self._meet(values)).mean(0)

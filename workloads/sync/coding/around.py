@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from lossbench.workloads.sync.channels.base import Channel
-from lossbench.workloads.transport.half import Account
+from lossbench.workloads.sync.channels.base import Channel, Half
 
 
 class Around:
@@ -21,21 +20,11 @@ class Around:
     def set_step(self, step: int) -> None:
         self.inner.set_step(step)
 
-    def reduce_scatter(
-        self, values: torch.Tensor, *, counts: tuple[int, ...], owners: tuple[int, ...], normaliser: str = "count"
-    ) -> tuple[torch.Tensor, Account]:
-        return self.inner.reduce_scatter(values, counts=counts, owners=owners, normaliser=normaliser)
+    def begin_scatter(self, values: torch.Tensor, **how: Any) -> Half:
+        return self.inner.begin_scatter(values, **how)
 
-    def all_gather(
-        self,
-        mine: torch.Tensor,
-        out: torch.Tensor,
-        *,
-        counts: tuple[int, ...],
-        owners: tuple[int, ...],
-        zero_missing: bool = False,
-    ) -> Account:
-        return self.inner.all_gather(mine, out, counts=counts, owners=owners, zero_missing=zero_missing)
+    def begin_gather(self, mine: torch.Tensor, out: torch.Tensor, **how: Any) -> Half:
+        return self.inner.begin_gather(mine, out, **how)
 
     @property
     def present(self) -> tuple[int, ...]:

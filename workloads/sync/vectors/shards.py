@@ -44,14 +44,14 @@ class ShardOptimizer:
         optimizer: torch.optim.Optimizer,
         flat: Flat,
         *,
-        start: int,
-        count: int,
+        own: slice,
         whole_tensors: bool,
         learned: list[Learned] | None = None,
     ) -> None:
-        """`learned`: by the optimizers of the shards before these; none: what the user's own has learned is taken over.
-        What nobody has learned begins afresh, with a count of steps of its own."""
-        self._outer, self.start, self.count = optimizer, start, count
+        """`own`: of the vector. `learned`: by the optimizers of the shards before these; none: what the user's own has
+        learned is taken over. What nobody has learned begins afresh, with a count of steps of its own."""
+        start, count = own.start, own.stop - own.start
+        self._outer, self.start = optimizer, start
         borders = sorted({edge for low, high, _ in learned or () for edge in (low, high)})
         self._slices: list[tuple[torch.nn.Parameter, int]] = []  # with where it begins in the shard
         groups, at = [], 0

@@ -17,7 +17,8 @@
 #include "engine.h"
 
 #define FAR (3600 * SECOND)
-#define HAND_OVER (4 * MS)    /* the engine's own thread takes over when nobody has driven for so long */
+#define HAND_OVER (4 * MS)    /* the engine's own thread takes over when nobody has driven for so long, */
+#define SOONER MS             /* or so, where packets get lost: peers may be asking again */
 #define REFUSED_PAUSE (MS / 5)
 #define QUIET (250 * MS)      /* of lingering: markers are repeated more often than that */
 #define LINGER (3 * SECOND)
@@ -101,14 +102,21 @@ static void linger(engine *e)
     }
 }
 
+static ns hand_over(const engine *e)
+{
+    for (uint32_t rank = 0; rank < e->world; rank++)
+        if (e->peers[rank].loss > LOSSY_FROM) return SOONER;
+    return HAND_OVER;
+}
+
 static void *own_thread(void *argument)
 {
     engine *e = argument;
     pthread_mutex_lock(&e->lock);
     while (!e->closing || (e->first && !e->aborting)) {
         if (e->aborting) { break_group(e, ABORTED, e->rank, e->rank, 0); fail_all(e); }
-        else if (e->driven || now_ns() - e->left_at < HAND_OVER) {
-            struct timespec until = at_clock(HAND_OVER);
+        else if (e->driven || now_ns() - e->left_at < hand_over(e)) {
+            struct timespec until = at_clock(hand_over(e));
             pthread_cond_timedwait(&e->changed, &e->lock, &until);
         } else if (!step(e) && !e->driven)
             nap(e, now_ns() + FAR);

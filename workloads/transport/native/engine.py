@@ -29,8 +29,8 @@ class Reading:
     received: list[int]
 
 
-# A wait that is over by then never gives the interpreter away: to get it back takes 5 ms beside a busy thread.
-HOLD_S = 0.001
+# A short wait that is over by then never gives the interpreter away: to get it back takes 5 ms beside a busy thread.
+HOLD_S = 0.01
 
 
 class NativeEngine:
@@ -78,11 +78,12 @@ class NativeEngine:
             self._engine, pair[0].pointer, pair[1].pointer, data, mine_at, arrived.ctypes.data, step & 0xFFFFFFFF
         )
 
-    def wait(self, half: Half, timeout_s: float) -> bool:
-        """False if the time was over first."""
+    def wait(self, half: Half, timeout_s: float, *, short: bool = False) -> bool:
+        """False if the time was over first. `short`: it will be over very soon."""
         if half.record.over:
             return True
-        if NativeEngine._open == 1 and self._holding.lb_wait(self._engine, half.pointer, min(HOLD_S, timeout_s)):
+        hold = short and NativeEngine._open == 1
+        if hold and self._holding.lb_wait(self._engine, half.pointer, min(HOLD_S, timeout_s)):
             return True
         return bool(self._library.lb_wait(self._engine, half.pointer, timeout_s))
 

@@ -57,7 +57,8 @@ class PlainEngine(Ticking):
         first.step = second.step = step & 0xFFFFFFFF
         self.submit(list(pair), wake=True)
 
-    def wait(self, half: Half, timeout_s: float) -> bool:
+    def wait(self, half: Half, timeout_s: float, *, short: bool = False) -> bool:
+        del short  # here nobody can keep the interpreter and let others work
         with self._changed:
             return self._changed.wait_for(lambda: bool(half.record.over), min(timeout_s, threading.TIMEOUT_MAX))
 
