@@ -24,7 +24,7 @@
 #define MOST_LATE (15 * MS)
 #define FAST 0.25             /* bytes a nanosecond: 2 Gbit/s */
 #define GIVE_AGAIN MS
-enum { LEAST_PACKETS = 2, MOST_AGAIN = 8, SOME_RUNS = 8, FAIR_BYTES = 128 << 10, FULL = 1472 };
+enum { LEAST_PACKETS = 2, MOST_AGAIN = 8, SOME_RUNS = 8, FAIR_BYTES = 128 << 10 };
 
 /* The least (or, of negative numbers, the most) of the last one to two spans of time. */
 static void note(recent *r, ns value, ns now, ns span)
@@ -44,7 +44,7 @@ static void set_window(engine *e)
     double rate = e->rate = (double)-least(&e->fastest) / 1e6; /* bytes a nanosecond */
     ns late = rate > FAST ? 2 * e->late : 0; /* slower links have queues that are shorter than that */
     double window = rate * (double)(TARGET + e->slack + late) * e->brake;
-    double floor = (double)e->others * LEAST_PACKETS * FULL;
+    double floor = (double)e->others * LEAST_PACKETS * e->segment;
     /* A queue much longer than ours alone could make belongs to others: keep a share of it. */
     if (rate > 0 && (double)e->queue_delay > 4 * window / rate && floor < FAIR_BYTES) floor = FAIR_BYTES;
     if (window < floor) window = floor;
@@ -139,7 +139,7 @@ void give_limit(engine *e, half *h, flow *f)
 void share_room(engine *e, half *h, flow *after, ns now)
 {
     double room = e->window;
-    uint32_t wanted = portion(e, h, after), needy = 0;
+    uint32_t wanted = portion(e, h, after), needy = 0, outstanding = 0;
     h->came_since += 1;
     if (left_of(after) > wanted - 3 * wanted / 8 && h->came_since < SOME_RUNS) return;
     h->came_since = 0;
@@ -147,7 +147,10 @@ void share_room(engine *e, half *h, flow *after, ns now)
         flow *f = &h->in[i];
         ns since = f->heard_at > f->given_at ? f->heard_at : f->given_at;
         if (f->done || f->ended) continue;
-        if (now - since < UNUSED + 4 * e->late) room -= (double)left_of(f) * f->segment;
+        if (now - since < UNUSED + 4 * e->late) {
+            room -= (double)left_of(f) * f->segment;
+            outstanding += left_of(f);
+        }
         needy += f->count && f->limit < f->packets;
     }
     for (uint32_t n = 0; n < h->ins && needy; n++) {
@@ -155,9 +158,11 @@ void share_room(engine *e, half *h, flow *after, ns now)
         uint32_t left = left_of(f), more = portion(e, h, f);
         if (f->done || f->ended || !f->count || f->limit >= f->packets || left > more - 3 * more / 8) continue;
         if ((double)(more - left) * f->segment > room) more = left + (uint32_t)(room > 0 ? room / f->segment : 0);
+        if (!outstanding && more < left + LEAST_PACKETS) more = left + LEAST_PACKETS; /* nobody may wait for nobody */
         if (more < left + LEAST_PACKETS || (more < left + portion(e, h, f) / 8 && f->highest + more < f->packets))
             break; /* crumbs cost as much as portions: the next ones wait for their turn */
         room -= (double)(more - left) * f->segment;
+        outstanding += more - left;
         raise_limit(f, more, now);
         acknowledge(e, h, f, GOING_ON, 0);
         sooner(e, now + GIVE_AGAIN);

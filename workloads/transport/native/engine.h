@@ -168,6 +168,7 @@ typedef struct engine {
     uint64_t key[2];
     double pace;          /* bytes a nanosecond; 0: none */
     uint32_t adaptive;
+    uint32_t segment;     /* the largest packets so far */
     uint64_t room_bytes;  /* what may be under way to this rank, all senders together */
     ns timeout, reorder_least, reorder_most;
     counted counts;

@@ -42,6 +42,7 @@ int open_half(engine *e, half *h)
     if (!h->of) { break_group(e, SOCKET_ERROR, e->rank, e->rank, 12); return 0; }
     for (uint32_t i = 0; i < h->ins; i++) {
         flow *f = h->of[h->in[i].peer] = &h->in[i];
+        if (f->segment > e->segment) e->segment = f->segment;
         f->limit = f->packets < 2 ? f->packets : 2; /* it may have been told more, but perhaps did not hear of it */
     }
     for (uint32_t i = 0; i < h->outs; i++) h->of[e->world + h->out[i].peer] = &h->out[i];
