@@ -14,7 +14,7 @@
  *   3. what was used is given again, told by acknowledgements      share_room, window_for */
 #include "engine.h"
 
-#define TARGET (2 * MS)
+#define TARGET (MS)
 #define MOST_SLACK (6 * MS)
 #define MORE_SLACK (MS / 4)
 #define FRESH (20 * MS)       /* a sender's waiting time counts for so long */
