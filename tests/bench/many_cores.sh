@@ -1,6 +1,6 @@
 #!/bin/bash
 # The collectives benchmark and the GPU tests on a machine with many cores and no network: packages come from .wheels,
-# torch from the machine. Usage: bash tests/bench/many_cores.sh setup | collectives | bars | tail_of | gpu | training speed|cifar|llm, with
+# torch from the machine. Usage: bash tests/bench/many_cores.sh setup | collectives | bars | large | tail_of | gpu | training speed|cifar|llm, with
 # PROFILES, HOSTS, MB, MTU, REPEATS set
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -38,6 +38,15 @@ bars() {  # of the transport, in about eight minutes; the backlog of 1000 packet
   MB=16 REPEATS=40 PROFILES=clean collectives $(only "$two") --set workload.options.dtype=bfloat16
   for op in broadcast all_gather; do MB=4 REPEATS=40 PROFILES="clean loss_1" collectives $(only "$moves") --set workload.options.op=$op; done
   HOSTS=16 MB=16 REPEATS=10 PROFILES=clean collectives $(only '["lossy"]') --set topology.rate_mbit=1000
+}
+large() {  # one call of GB gigabytes between two ranks: memory, what arrived, whether it is right
+  local profile
+  for profile in $PROFILES; do
+    printf 'name = "large"\n[topology]\nhosts = 2\n[[impair]]\nprofile = "%s"\n[workload]\nname = "allreduce.loop"\ntime_limit_s = 300\noptions = { mb = %s, calls = 1 }\n' \
+      "$profile" "$((${GB:-8} * 1000))" > /tmp/large.toml
+    lossbench run /tmp/large.toml --out "${OUT:-/tmp}/runs" --json > /tmp/large.json || true
+    python3 -c 'import json; one = json.load(open("/tmp/large.json"))["summary"][0]; print(one["columns"], one["workload"], one["reasons"]["fault"][-1:])'
+  done
 }
 tail_of() {  # PROFILES: p99/p50 of the lossy all-reduce alone
   collectives --set 'workload.options.contenders=["lossy"]' --set workload.options.budget_s=100

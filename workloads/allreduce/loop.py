@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from datetime import timedelta
 
@@ -23,6 +24,13 @@ QUIET_S = 0.5
 def resident_mb() -> float:
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE") / 1e6
+
+
+def right_share(tensor: torch.Tensor, world: int, *, whole: bool) -> float:
+    """Of the last call: N times a mean of some of 1..N; of all of them, where nothing was lost."""
+    least, most = (world * (world + 1) / 2,) * 2 if whole else (float(world), float(world * world))
+    parts = tensor.split(1 << 24)
+    return sum(int(((part >= least - 1e-3) & (part <= most + 1e-3)).sum()) for part in parts) / len(tensor)
 
 
 def main() -> None:
@@ -58,12 +66,14 @@ def main() -> None:
         early_mb=early,
         late_mb=late,
         memory_mb=late - empty,
+        right=right_share(tensor, door.world_size, whole=counters["data_arrived"] == counters["data_expected"]),
         arrived=counters["data_arrived"] / max(counters["data_expected"], 1),
         cut=counters["cut"],
         late=counters["late"],
         overflow=counters["overflow"],
     )
-    group.shutdown()
+    sys.stdout.flush()
+    os._exit(0)  # taking leave would be packets that nobody has counted
 
 
 if __name__ == "__main__":
