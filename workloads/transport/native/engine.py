@@ -6,7 +6,9 @@ import ctypes
 import os
 import socket
 import struct
+from collections import Counter
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -34,7 +36,7 @@ HOLD_S = 0.01
 
 
 class NativeEngine:
-    _open = 0  # in this process: ranks of one process must not keep the interpreter from each other
+    _here: ClassVar[Counter[bytes]] = Counter()  # by group: ranks of one process must not keep it from each other
 
     def __init__(self, library: ctypes.CDLL, member: Membership, *, link: Link) -> None:
         policy, world = member.policy, member.world
@@ -65,7 +67,8 @@ class NativeEngine:
         error = library.lb_start(self._engine)
         if error:
             raise OSError(error, f"no thread for the transport: {os.strerror(error)}")
-        NativeEngine._open += 1
+        self._key = member.key
+        NativeEngine._here[self._key] += 1
 
     def submit(self, halves: list[Half], *, wake: bool) -> None:
         pointers = (ctypes.POINTER(HalfRecord) * len(halves))(*(half.pointer for half in halves))
@@ -73,7 +76,7 @@ class NativeEngine:
 
     def submit_pair(self, pair: tuple[Half, Half], data: int, mine_at: int, arrived: Bits, step: int) -> None:
         """The two halves of an all-reduce in place, in one call."""
-        library = self._holding if NativeEngine._open == 1 else self._library
+        library = self._holding if NativeEngine._here[self._key] == 1 else self._library
         library.lb_submit_pair(
             self._engine, pair[0].pointer, pair[1].pointer, data, mine_at, arrived.ctypes.data, step & 0xFFFFFFFF
         )
@@ -82,7 +85,7 @@ class NativeEngine:
         """False if the time was over first. `short`: it will be over very soon."""
         if half.record.over:
             return True
-        hold = short and NativeEngine._open == 1
+        hold = short and NativeEngine._here[self._key] == 1
         if hold and self._holding.lb_wait(self._engine, half.pointer, min(HOLD_S, timeout_s)):
             return True
         return bool(self._library.lb_wait(self._engine, half.pointer, timeout_s))
@@ -111,7 +114,7 @@ class NativeEngine:
         self._library.lb_break(self._engine)
 
     def close(self, patience_s: float) -> None:
-        NativeEngine._open -= 1
+        NativeEngine._here[self._key] -= 1
         self._library.lb_close(self._engine, patience_s)
         self.read()
         self._closed = True
