@@ -405,3 +405,17 @@ def test_strangers_on_the_data_link_change_no_result() -> None:
     from tests.bench.stranger import besieged
 
     assert besieged(60_000, seed=1)
+
+
+def test_on_a_long_way_answers_are_timed_and_questions_few(build: Build, meet: Meet) -> None:
+    """As it was: where an answer took longer than the pause between two questions none was ever timed; there were as
+    many control packets as data, and room for a few packets a round trip."""
+    profile = {"why": "test", "delay": {"mean_ms": 25}}
+    network = build(backend="relay", topology={"hosts": 2, "rate_mbit": 50}, impair=[{"profile": profile}])
+    ranks = meet(network)
+    for _ in range(4):
+        ranks.all(lambda group: reduced(group, 300_000))
+    for group in ranks.groups:
+        counters = group.endpoint.read()
+        assert counters["data_arrived"] == counters["data_expected"]
+        assert counters["markers"] + counters["acks"] < counters["data_expected"] / 4

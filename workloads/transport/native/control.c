@@ -37,7 +37,10 @@ static void send_marker(engine *e, const header *like, uint32_t packets, uint32_
     h.chunk = sent;
     control c = {.packets = packets, .sent = sent, .bytes = bytes, .extra = like->kind,
                  .state = (uint16_t)state, .time_ns = (uint64_t)clock_ns()};
-    send_control(e, &e->peers[h.destination], &h, &c, NULL, 0);
+    peer *p = &e->peers[h.destination];
+    send_control(e, p, &h, &c, NULL, 0);
+    p->asked[c.number % ASKED].number = c.number;
+    p->asked[c.number % ASKED].at = now_ns();
     e->counts.markers++;
 }
 
@@ -242,11 +245,13 @@ static void plan_repairs(engine *e, flow *f, const control *c, const uint8_t *bi
     f->repair_after = e->peers[f->peer].control_out + 1; /* whatever is asked from now on is asked behind them */
 }
 
-static void hear_answer_time(peer *p, const flow *f, const control *c, ns now)
+/* Of any of the latest markers: on a long way several are asked before the first is answered. */
+static void hear_answer_time(engine *e, peer *p, const control *c, ns now)
 {
-    if (c->answers != f->marker || !f->marker) return;
-    ns took = now - f->asked_at - (ns)c->held_us * 1000;
+    if (!c->answers || p->asked[c->answers % ASKED].number != c->answers) return;
+    ns took = now - p->asked[c->answers % ASKED].at - (ns)c->held_us * 1000;
     if (took < 0) took = 0;
+    loop_took(e, p, took);
     p->answer = p->answer ? p->answer + (took - p->answer) / 4 : took;
 }
 
@@ -264,7 +269,7 @@ static void hear_ack(engine *e, uint32_t rank, const header *h, const control *c
             one->progress = now;
             return;
         }
-        hear_answer_time(p, f, c, now);
+        hear_answer_time(e, p, c, now);
         if (c->sent > f->count) { f->count = c->sent; f->repeats = 0; f->pause = 0; one->progress = now; }
         if (ahead(c->limit, f->limit) > 0) {
             f->limit = c->limit;

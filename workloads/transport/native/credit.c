@@ -1,9 +1,10 @@
 /* How much may be under way to this rank. The receiver decides: it alone knows what all senders together do to its link.
  *
- *   window = rate x (TARGET + slack + 2 late) x brake
+ *   window = rate x (loop + TARGET + slack + 2 late) x brake
  *
- * rate: the most that came within 5 ms, lately. TARGET: how long packets may wait in a queue. slack: what it takes
- * besides (the way there and back, a busy machine): more as long as nothing waits, less as soon as packets do. late: how
+ * rate: the most that came within 5 ms, lately. loop: the least that a question and its answer took lately, of the
+ * farthest peer. TARGET: how long packets may wait in a queue. slack: what it takes
+ * besides (a busy machine): more as long as nothing waits, less as soon as packets do. late: how
  * long packets lie in the socket before this rank comes to read them (more ranks than cores); they wait nowhere else
  * meanwhile. brake: below 1 while they wait for much longer. They say so themselves: markers in their stream carry the
  * time when they left, the kernel knows when they came, and only differences to the least seen lately count, so clocks
@@ -39,11 +40,14 @@ static void note(recent *r, ns value, ns now, ns span)
 
 static ns least(const recent *r) { return r->least < r->before ? r->least : r->before; }
 
+/* Long ways have more jitter: it is not taken for a queue. */
+static ns target(const engine *e) { return TARGET + e->loop / 8; }
+
 static void set_window(engine *e)
 {
     double rate = e->rate = (double)-least(&e->fastest) / 1e6; /* bytes a nanosecond */
     ns late = rate > FAST ? 2 * e->late : 0; /* slower links have queues that are shorter than that */
-    double window = rate * (double)(TARGET + e->slack + late) * e->brake;
+    double window = rate * (double)(e->loop + target(e) + e->slack + late) * e->brake;
     double floor = (double)e->others * LEAST_PACKETS * e->segment;
     /* A queue much longer than ours alone could make belongs to others: keep a share of it. */
     if (rate > 0 && (double)e->queue_delay > 4 * window / rate && floor < FAIR_BYTES) floor = FAIR_BYTES;
@@ -52,18 +56,35 @@ static void set_window(engine *e)
     e->window = window < (double)e->room_bytes ? window : (double)e->room_bytes;
 }
 
+void loop_took(engine *e, peer *p, ns took)
+{
+    ns before = e->loop;
+    note(&p->loop, took, now_ns(), LATELY);
+    e->loop = 0;
+    for (uint32_t rank = 0; rank < e->world; rank++) {
+        const recent *loop = &e->peers[rank].loop;
+        if (loop->since && least(loop) > e->loop) e->loop = least(loop);
+    }
+    if (e->adaptive && e->rate > 0 && e->loop > before + MS) set_window(e);
+}
+
 void arrived_bytes(engine *e, uint64_t bytes, ns now)
 {
     e->taken_bytes += bytes;
     if (!e->adaptive) return;
+    if (e->last_arrival - e->arrival_before > SPAN) { /* a pause is not a slow link */
+        e->rate_bytes = 0;
+        e->rate_from = e->last_arrival;
+    }
+    e->arrival_before = e->last_arrival;
     ns span = e->last_arrival - e->rate_from;
     e->rate_bytes += bytes;
     if (span < SPAN) return;
     if (span < 4 * SPAN) {
         ns rate = (ns)(e->rate_bytes * 1000000 / (uint64_t)span); /* millionths of bytes a nanosecond: integers compare */
         note(&e->fastest, -rate, now, 5 * SECOND);
-        if (e->queue_delay > TARGET) e->slack -= e->slack / 16;
-        else if (e->queue_delay < TARGET / 2) e->slack += MORE_SLACK;
+        if (e->queue_delay > target(e)) e->slack -= e->slack / 16;
+        else if (e->queue_delay < target(e) / 2) e->slack += MORE_SLACK;
         if (e->slack > MOST_SLACK) e->slack = MOST_SLACK;
         set_window(e);
     }
@@ -93,7 +114,7 @@ void marker_delay(engine *e, peer *p, uint64_t sent_ns, ns arrived)
     e->queue_delay = shortest; /* in front of this rank: all senders meet it */
     if (now - e->braked_at < shortest + MS) return;
     e->braked_at = now;
-    if (shortest > 2 * (TARGET + e->slack)) e->brake = e->brake > 0.3 ? e->brake * 0.8 : 0.24;
+    if (shortest > 2 * (target(e) + e->slack)) e->brake = e->brake > 0.3 ? e->brake * 0.8 : 0.24;
     else e->brake = e->brake < 0.97 ? e->brake * 1.03 : 1.0;
 }
 
@@ -147,7 +168,7 @@ void share_room(engine *e, half *h, flow *after, ns now)
         flow *f = &h->in[i];
         ns since = f->heard_at > f->given_at ? f->heard_at : f->given_at;
         if (f->done || f->ended) continue;
-        if (now - since < UNUSED + 4 * e->late) {
+        if (now - since < UNUSED + 4 * e->late + 2 * e->loop) {
             room -= (double)left_of(f) * f->segment;
             outstanding += left_of(f);
         }

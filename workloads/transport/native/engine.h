@@ -16,7 +16,7 @@ enum { MAGIC = 0x424C, VERSION = 2, HEADER = 40, PREFIX = 36 };
 enum { DATA = 1, MARKER = 2, ACK = 3, RELIABLE = 4 };
 enum { ASKS = 0, TIMES = 1 };   /* what a MARKER wants: an answer, or to be timed */
 enum { GOING_ON = 0, FINISHED = 1, NOT_YET = 2, REFUSED = 3, GAVE_UP = 4, GOODBYE = 5 }; /* what an ACK says */
-enum { RING = 256, TAILS = 16, PAST = 8, ROOM = 1 << 16, BATCH = 64, BITMAP = 1024 };
+enum { RING = 256, TAILS = 16, PAST = 8, ROOM = 1 << 16, BATCH = 64, BITMAP = 1024, ASKED = 64 };
 enum { ADD_F32 = 1, ADD_BF16 = 2, ADD_F16 = 3, PUT = 4 };            /* what is done with a payload */
 enum { BY_COUNT = 0, BY_WORLD = 1 };                                  /* how sums become means */
 enum { F32 = 1, BF16 = 2, F16 = 3 };
@@ -134,6 +134,8 @@ typedef struct {
     ns heard, needed_since, answer; /* when anything came from it; since when it is needed; how long it takes to answer */
     float loss;            /* of what we sent lately, as it says */
     uint32_t window, told; /* bytes it lets us have under way when a half begins; what we let it have */
+    struct { uint32_t number; ns at; } asked[ASKED]; /* when the latest markers left */
+    recent loop;           /* from a marker of ours to its answer */
     recent way;            /* of its markers here, by two clocks: least lately */
     ns waited, waited_at;  /* the latest: how much longer than that */
     ns timed_at;           /* when a marker was sent into the stream of our packets */
@@ -169,6 +171,7 @@ typedef struct engine {
     double pace;          /* bytes a nanosecond; 0: none */
     uint32_t adaptive;
     uint32_t segment;     /* the largest packets so far */
+    ns loop, arrival_before; /* credit.c */
     uint64_t room_bytes;  /* what may be under way to this rank, all senders together */
     ns timeout, reorder_least, reorder_most;
     counted counts;
@@ -243,6 +246,7 @@ void disagree(engine *e, half *h, flow *f, uint32_t rank, const header *theirs, 
 void arrived_bytes(engine *e, uint64_t bytes, ns now);
 void read_late(engine *e, ns arrived);
 void marker_delay(engine *e, peer *p, uint64_t sent_ns, ns arrived);
+void loop_took(engine *e, peer *p, ns took);
 void share_room(engine *e, half *h, flow *after, ns now);
 ns give_again(engine *e, half *h, flow *f, ns now);
 uint32_t window_for(engine *e);

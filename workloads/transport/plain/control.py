@@ -15,7 +15,7 @@ from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.packet.wire import Control as Body
 from lossbench.workloads.transport.plain.flows import Flow, Open, now_s
 from lossbench.workloads.transport.plain.receiving import Receiving
-from lossbench.workloads.transport.plain.state import BUSY_PAUSE_S, GAVE_UP_PAUSE_S
+from lossbench.workloads.transport.plain.state import ASKED, BUSY_PAUSE_S, GAVE_UP_PAUSE_S
 
 BITMAP_BYTES = 1024
 
@@ -36,6 +36,8 @@ class Control(Receiving):
         self._send(
             like.destination, header, packets=packets, sent=sent, size=size, extra=like.kind, time_ns=time.time_ns()
         )
+        peer = self.peers[like.destination]
+        peer.asked[peer.control_out % ASKED] = (peer.control_out, now_s())
         self.counts["markers"] += 1
 
     def _reply(self, rank: int, like: Header, bits: bytes = b"", **fields: Any) -> None:
@@ -216,8 +218,9 @@ class Control(Receiving):
             flow.pause = max(BUSY_PAUSE_S, min(flow.pause * 1.25, 10 * BUSY_PAUSE_S))
             flow.due, one.progress = now + flow.pause, now
             return
-        if c.answers == flow.marker and flow.marker:
-            took = max(now - flow.asked_at - c.held_us / 1e6, 0.0)
+        number, at = p.asked.get(c.answers % ASKED, (0, 0.0))
+        if c.answers and number == c.answers:  # on a long way several are asked before the first is answered
+            took = max(now - at - c.held_us / 1e6, 0.0)
             p.answer = p.answer + (took - p.answer) / 4 if p.answer else took
         if c.sent > flow.count:
             flow.count, flow.repeats, flow.pause, one.progress = c.sent, 0, 0.0, now

@@ -51,6 +51,7 @@ class Peer:
     said_goodbye: bool = False
     gave_up_told: float = 0.0
     tails: dict[int, Tail] = field(default_factory=dict)
+    asked: dict[int, tuple[int, float]] = field(default_factory=dict)  # when the latest markers left
 
     def heard_before(self, number: int) -> bool:
         if number in self.seen or number <= self.control_in - 64:
@@ -67,7 +68,7 @@ class Peer:
 
 FIRST_PAUSE_S, PATIENCE_S, BUSY_PAUSE_S, ASK_PAUSE_S = 0.0005, 0.003, 0.02, 0.05
 LONG_PAUSE_S, LONGEST_PAUSE_S, GAVE_UP_PAUSE_S, NACK_PAUSE_S = 0.05, 0.5, 0.02, 0.0005
-QUICK_REPEATS, MANY_REPEATS = 10, 60
+QUICK_REPEATS, MANY_REPEATS, ASKED = 10, 60, 64
 
 
 def longer(pause: float, repeats: int) -> float:
