@@ -3,7 +3,7 @@
  *   window = rate x (loop + TARGET + slack + 2 late) x brake
  *
  * rate: the most that came within 5 ms, lately. loop: the least that a question and its answer took lately, of the
- * farthest peer. TARGET: how long packets may wait in a queue. slack: what it takes
+ * farthest peer, beyond 10 ms (below that it says more about queues and busy machines than about the way). TARGET: how long packets may wait in a queue. slack: what it takes
  * besides (a busy machine): more as long as nothing waits, less as soon as packets do. late: how
  * long packets lie in the socket before this rank comes to read them (more ranks than cores); they wait nowhere else
  * meanwhile. brake: below 1 while they wait for much longer. They say so themselves: markers in their stream carry the
@@ -21,6 +21,7 @@
 #define FRESH (20 * MS)       /* a sender's waiting time counts for so long */
 #define LATELY (10 * SECOND)
 #define SPAN (5 * MS)
+#define NEAR (10 * MS)        /* of a loop: queues and busy machines make that much, ways do not */
 #define UNUSED (20 * MS)
 #define MOST_LATE (15 * MS)
 #define FAST 0.25             /* bytes a nanosecond: 2 Gbit/s */
@@ -63,7 +64,7 @@ void loop_took(engine *e, peer *p, ns took)
     e->loop = 0;
     for (uint32_t rank = 0; rank < e->world; rank++) {
         const recent *loop = &e->peers[rank].loop;
-        if (loop->since && least(loop) > e->loop) e->loop = least(loop);
+        if (loop->since && least(loop) - NEAR > e->loop) e->loop = least(loop) - NEAR;
     }
     if (e->adaptive && e->rate > 0 && e->loop > before + MS) set_window(e);
 }
