@@ -1,6 +1,6 @@
 """Training over the lossy backend that goes on without ranks that are gone; a line per step, the end in numbers.
 
-Environment as torchrun's; STRATEGY, LOOP_STEPS steps, LOOP_PAUSE_S between them.
+Environment as torchrun's; STRATEGY, BUCKETS, LOOP_STEPS steps, LOOP_PAUSE_S between them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ def main() -> None:
     policy = lossbench.torch.Policy.from_environment()
     dist.init_process_group("lossy", pg_options=policy)
     rank = dist.get_rank()
-    strategy = sync.make(os.environ.get("STRATEGY", "bounded_drift"), optimizer)
+    strategy = sync.make(
+        os.environ.get("STRATEGY", "bounded_drift"), optimizer, buckets=int(os.environ.get("BUCKETS", "1"))
+    )
     print(f"begins at {strategy.steps}", flush=True)
     while strategy.steps < int(os.environ["LOOP_STEPS"]):
         dice = torch.Generator().manual_seed(1000 * strategy.steps + rank)

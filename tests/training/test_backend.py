@@ -17,6 +17,7 @@ from lossbench.runs import run
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.userfile import check
 from lossbench.workloads.collective.where import own_address
+from lossbench.workloads.collective.work import AllWork, Results, Work
 
 HERE = Path(__file__).parent
 PATHS = f"{HERE.parent.parent}/.package:{HERE.parent.parent}"
@@ -111,3 +112,28 @@ def test_unchanged_training_lives_with_ten_percent_loss(
     gap = np.mean([s["lossy"] / s["gloo"] - 1 for s in result.watched.summaries])
     print(f"{wrapper} {policy}: final loss {gap:+.1%} against reliable")
     assert gap < 0.5
+
+
+def test_a_work_of_several_calls_is_over_when_all_are() -> None:
+    """As it was: coalesced gathers were over with the last, which may end before the first."""
+
+    class Ended(Work):
+        def __init__(self, log: list[str], name: str, error: Exception | None = None) -> None:
+            super().__init__([], Results())
+            self._log, self._name, self._error = log, name, error
+
+        def wait(self, timeout: object = None) -> bool:
+            self._log.append(self._name)
+            if self._error:
+                raise self._error
+            return True
+
+        def is_completed(self) -> bool:
+            return self._name != "first"
+
+    log: list[str] = []
+    both = AllWork([Ended(log, "first", OSError("lost")), Ended(log, "second")], [], Results())
+    assert not both.is_completed()
+    with pytest.raises(OSError, match="lost"):
+        both.wait()
+    assert log == ["first", "second"]

@@ -170,6 +170,7 @@ def going_on(loop: Callable[..., Loop], strategy: str, steps: int, *, engine: st
         engine=engine,
         script="absent.py",
         STRATEGY=dict.fromkeys(every, strategy),
+        BUCKETS=dict.fromkeys(every, "3" if engine == "python" else "1"),
         LOOP_STEPS=dict.fromkeys(every, str(steps)),
         LOSSBENCH_POLICY=dict.fromkeys(every, "timeout_s=5,absent=continue"),
     )

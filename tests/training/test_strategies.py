@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from lossbench.workloads import sync
+from lossbench.workloads.errors import AbsentError
 from lossbench.workloads.sync.channels.simulated import Rule
 from lossbench.workloads.sync.vectors.flat import Flat
 from lossbench.workloads.sync.vectors.shards import cut
@@ -73,6 +74,27 @@ def test_bucket_by_bucket_is_the_same_training(name: str, clip: float | None) ->
     for channels in (simulated(WORLD), over_loopback(WORLD)):
         for values in together(channels, lambda c: train(c, name, "adamw", clip_norm=clip, buckets=3)):
             torch.testing.assert_close(values, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_an_exchange_that_is_made_again_does_not_step_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank may die when owners have stepped and their values are on their way."""
+    model = small_model()
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    strategy = sync.make("bounded_drift", optimizer, simulated(1)[0](), buckets=2)
+    inputs, labels = batch(0, 0)
+    torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+    strategy.flat.collect()
+    with torch.no_grad():
+        with monkeypatch.context() as patch:
+            patch.setattr(strategy, "end_gather", lambda: (_ for _ in ()).throw(AbsentError("rank 1 is gone", (1,))))
+            with pytest.raises(AbsentError):
+                strategy._step()
+        moved = strategy.flat.values.clone()
+        strategy.begin_exchange()
+        strategy._step()
+    assert torch.equal(strategy.flat.values, moved)
+    counts = [state["step"].item() for shard in strategy.shards for state in shard.inner.state.values()]
+    assert counts == [1.0, 1.0]
 
 
 def test_rps_bucket_by_bucket_averages_every_element() -> None:

@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 
 from lossbench.contract import Door, derive_seed
-from lossbench.workloads.allreduce.blast import Quiet
-from lossbench.workloads.allreduce.contenders import CONTENDERS, FLOOR_BYTES, ON_REQUEST, Contender, Lossy
+from lossbench.workloads.allreduce.blast import Blast, Quiet
+from lossbench.workloads.allreduce.contenders import CONTENDERS, FLOOR_BYTES, LIMITS, ON_REQUEST, Contender, Lossy
 from lossbench.workloads.allreduce.operation import Operation
 from lossbench.workloads.allreduce.stream import Stream
 from lossbench.workloads.errors import OptionError
@@ -24,6 +24,7 @@ from lossbench.workloads.transport.tuning import NotHereError
 
 CONTROL_LIMIT = timedelta(seconds=300)
 TRIED, HOPELESS = 5, 5.0  # after so many calls whoever takes so many times as long as the fastest is stopped
+TURNS = 3  # of bursts
 BURSTS = ((64_000, 50), (1_000_000, 10))  # bytes up to which so many calls are made in a row
 
 
@@ -65,6 +66,8 @@ class Bench:
             dist.PrefixStore("control", self.store), door.rank, door.world_size, options_ctl
         )
         beside = str(options.get("beside", ""))
+        if beside and self.operation.name == "broadcast":
+            raise OptionError("beside: rank 0, whose link is shared, receives nothing in a broadcast")
         self.stream = Stream(door, beside) if beside else None
         generator = np.random.default_rng(derive_seed(door.seed, "tensor", door.rank))
         self.values = torch.from_numpy(generator.standard_normal(self.operation.elements).astype(np.float32))
@@ -81,6 +84,9 @@ class Bench:
     def run(self) -> None:
         for one in self.fields:
             self._make(one)
+        if self.stream is not None and self.door.rank == 0:
+            self.stream.wait_for_bytes()
+        self.barrier()
         self.door.ready()
         for round_number in range(-self.warm_up, self.repeats):
             for turn in range(len(self.fields)):
@@ -119,7 +125,9 @@ class Bench:
     def _measure(self, one: Measured, *, counted: bool) -> None:
         """A turn: calls in a row, each with its own time."""
         assert one.contender is not None
-        tensors = [self.operation.tensors(self.values) for _ in range(self.burst)]
+        # Calls of a blast have no numbers: in a row one would take another's packets for its own.
+        burst = 1 if isinstance(one.contender, Blast) else self.burst
+        tensors = [self.operation.tensors(self.values) for _ in range(burst)]
         self.barrier()
         link, cpu, beside = link_bytes(self.door.interface), cpu_seconds(), self._beside()
         seconds: list[float] = []
@@ -156,14 +164,17 @@ class Bench:
 
     def _stop_the_hopeless(self) -> None:
         """Nobody waits for what takes many times as long; all ranks see the same."""
-        racing = [one for one in self.fields if one.in_the_race and len(one.seconds) >= TRIED]
+        enough = max(TRIED, TURNS * self.burst if self.burst > 1 else 0)
+        racing = [
+            one for one in self.fields if one.in_the_race and one.name not in LIMITS and len(one.seconds) >= enough
+        ]
         if not racing:
             return
         medians = torch.tensor([float(np.median(one.seconds)) for one in racing], dtype=torch.float64)
         self.control.allreduce([medians], options_of(dist.ReduceOp.MAX)).wait()
         best = min(float(median) for median in medians)
         for one, median in zip(racing, medians.tolist(), strict=True):
-            if median > HOPELESS * best and len(one.seconds) < 2 * max(TRIED, self.burst):
+            if median > HOPELESS * best and len(one.seconds) < 2 * enough:
                 one.why_not = f"stopped after {len(one.seconds)} calls: {median / best:.0f} x the fastest"
 
     def barrier(self) -> None:

@@ -66,8 +66,10 @@ class BusyLossy(Lossy):
 
     def call(self, whole: torch.Tensor, part: torch.Tensor) -> None:
         self._on.set()
-        super().call(whole, part)
-        self._on.clear()
+        try:
+            super().call(whole, part)
+        finally:
+            self._on.clear()
 
     def close(self) -> None:
         self._ends = True

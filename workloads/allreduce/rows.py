@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from lossbench.workloads.allreduce.bench import Bench, Measured, options_of
 from lossbench.workloads.allreduce.blast import Blast
-from lossbench.workloads.allreduce.contenders import LIMITS, TCP, Lossy
+from lossbench.workloads.allreduce.contenders import FLOOR_BYTES, TCP, Lossy
 
 MEDIAN_CALLS = 20
 SAMPLES = {"p99_ms": 1000, "p95_ms": 200}  # calls that it takes, by our own rule: ten beyond it
@@ -24,7 +24,8 @@ class Rows:
 
     def report(self) -> None:
         rows = [self._row(one) for one in self._bench.fields]
-        for word, names in (("vs_gloo", [n for n in TCP if "gloo" in n]), ("vs_tcp", TCP), ("vs_limit", LIMITS)):
+        limit = "floor" if self._operation.bytes <= FLOOR_BYTES else "udp-blast"
+        for word, names in (("vs_gloo", [n for n in TCP if "gloo" in n]), ("vs_tcp", TCP), ("vs_limit", (limit,))):
             best = min((r["p50_ms"] for r in rows if r["contender"] in names and self._enough(r)), default=None)
             for row in rows:
                 row[word] = round(best / row["p50_ms"], 2) if best and self._enough(row) else None
@@ -82,14 +83,16 @@ class Rows:
         return row
 
     def _add_arrived(self, row: dict[str, Any], one: Measured) -> None:
+        """All ranks ask each other as often: by what they have in common."""
         warm_up = self._bench.warm_up
-        if isinstance(one.contender, Blast) and one.contender.shares:
-            self._add_mean(row, "arrived_1", one.contender.shares[warm_up * self._bench.burst :])
+        if isinstance(one.contender, Blast) and row["n"]:
+            self._add_mean(row, "arrived_1", one.contender.shares[warm_up:])
             row["overflow"] = int(self._common(one.contender.overflow, sum))
         if not isinstance(one.contender, Lossy):
             return
-        fractions = one.contender.fractions[warm_up:]
-        for half in range(min((len(found) for found in fractions), default=0)):
+        fractions = [found for found in one.contender.fractions[warm_up:] if found]
+        halves = self._common(min((len(found) for found in fractions), default=0), min)
+        for half in range(halves):
             self._add_mean(row, f"arrived_{half + 1}", [found[half] for found in fractions])
         counters = one.contender.group.counters
         for name in ("overflow", "late", "cut", "data_expected"):
@@ -103,7 +106,7 @@ class Rows:
 
     def _add_share(self, row: dict[str, Any], one: Measured) -> None:
         """Of rank 0's downlink, beside the stream: what came for it, without headers."""
-        if self._bench.stream is None or not one.seconds:
+        if self._bench.stream is None or not row["n"]:
             return
         came = self._operation.bytes * self._operation.crossing * len(one.seconds)
         mine = came / (came + one.stream_bytes) if self._door.rank == 0 else 0.0

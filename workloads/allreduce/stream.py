@@ -50,6 +50,14 @@ class Stream:
         """Bytes so far, at rank 0."""
         return int(struct.unpack("<q", self._count[:8])[0])
 
+    def wait_for_bytes(self, seconds: float = 30.0) -> None:
+        """OptionError if none comes: a run beside nothing would say that it had everything."""
+        until = time.monotonic() + seconds
+        while not self.received:
+            if time.monotonic() > until:
+                raise OptionError("the TCP stream beside did not begin: is its congestion control on this kernel?")
+            time.sleep(0.05)
+
     def close(self) -> None:
         if self._process is not None:
             self._process.kill()
@@ -57,12 +65,16 @@ class Stream:
         self._file.close()
 
 
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
 def receive(address: str, port: int, path: str) -> None:
     room = bytearray(CHUNK)
     with (
         open(path, "r+b") as file,
         mmap.mmap(file.fileno(), 8) as count,
-        socket.create_server((address, port)) as server,
+        socket.create_server((address, port), family=_family(address)) as server,
     ):
         one, _ = server.accept()
         total = 0
@@ -75,7 +87,7 @@ def send(address: str, port: int, control: str) -> None:
     data = bytes(CHUNK)
     until = time.monotonic() + 30
     while True:
-        one = socket.socket()
+        one = socket.socket(_family(address))
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
         try:
             one.connect((address, port))

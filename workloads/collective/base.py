@@ -48,9 +48,10 @@ class Base(dist.ProcessGroup):
         self._closed = made.closed
         self.roll = Roll(made.store, rank=rank, world=size, timeout_s=policy.timeout_s)
         if self.returned:
-            self.roll.knock(timeout.total_seconds())
-        self._meet(policy)
-        self._pinned = Pinned()
+            self._come_back(policy)
+        else:
+            self._meet(policy)
+        self._pinned, self._room = Pinned(), 0
         self._results = Results()
         # torch wants an inner backend to exist; point-to-point goes by it, over TCP.
         self._inner = inner_gloo(dist.PrefixStore(f"inner/{made.times}", store), rank, size, timeout)
@@ -78,6 +79,18 @@ class Base(dist.ProcessGroup):
         self._calls = 0
         # Peers may still need an acknowledgement of ours when this process has nothing more to do.
         _open.add(self._endpoint)
+
+    def _come_back(self, policy: Policy) -> None:
+        """Somebody may die while this rank is let in."""
+        for attempt in range(EPOCHS_TRIED):
+            self.roll.knock(self._timeout.total_seconds())
+            try:
+                self._meet(policy)
+            except AbsentError:
+                if attempt == EPOCHS_TRIED - 1:
+                    raise
+            else:
+                return
 
     def regroup(self, error: AbsentError | None) -> None:
         """With those who are left after `error`, or with those who were let in. Calls under way have failed."""
@@ -163,6 +176,7 @@ class Base(dist.ProcessGroup):
 
         def run() -> Asked | None:
             self._endpoint.step = step
+            self._room = (self._room + 1) % (self.policy.pipeline + 1)  # jobs begin one by one, and overlap
             with torch.no_grad():
                 return self._in_streams(events, job) if events else job()
 

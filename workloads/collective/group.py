@@ -15,7 +15,8 @@ from lossbench.workloads.collective.context import PLANS
 from lossbench.workloads.collective.moves import Moves, Tensors
 from lossbench.workloads.collective.reduce import ask_all_reduce, is_lossy, reduce_scatter
 from lossbench.workloads.collective.short import Shape
-from lossbench.workloads.collective.staging import Staged, codec_of
+from lossbench.workloads.collective.staging import codec_of
+from lossbench.workloads.collective.work import AllWork
 from lossbench.workloads.transport.half import Result
 from lossbench.workloads.transport.jobs import Asked
 from lossbench.workloads.transport.packet.codec import CODECS
@@ -55,7 +56,6 @@ class LossyGroup(Moves):
         super().__init__(*given, **keys)
         self._plans: dict[object, Plan] = {}
         self._shapes: dict[object, Shape] = {}
-        self._staged = 0
 
     def _forget(self) -> None:
         self._plans.clear()
@@ -108,8 +108,7 @@ class LossyGroup(Moves):
 
     def _ask_staged(self, tensor: torch.Tensor, plan: Plan, *, op: str, lossy: bool) -> Asked:
         """From a GPU block by block: what has been copied is sent while the rest comes."""
-        self._staged += 1  # one room for each that may be under way
-        staged = Staged(tensor, self._pinned, fetch=False, name=f"all_reduce{self._staged % self.policy.pipeline}")
+        staged = self._taken(tensor, "all_reduce")
         wait_for = staged.fetch_blocks(plan.layout.counts, first=self.rank())
         held = wait_for is not None
         asked = ask_all_reduce(
@@ -194,7 +193,7 @@ class LossyGroup(Moves):
 
     def reduce_scatter_tensor_coalesced(self, outputs: Tensors, sources: Tensors, opts: Any = None) -> Any:
         works = [self._reduce_scatter_base(o, s, opts) for o, s in zip(outputs, sources, strict=True)]
-        return works[-1]  # in order: the last one ends last
+        return AllWork(works, outputs, self._results)
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 

@@ -12,6 +12,7 @@ from lossbench.workloads.collective.base import Base
 from lossbench.workloads.collective.reduce import all_gather, all_reduce, is_lossy
 from lossbench.workloads.collective.staging import Staged
 from lossbench.workloads.collective.stale import StaleCopies
+from lossbench.workloads.collective.work import AllWork
 from lossbench.workloads.transport.half import Result
 from lossbench.workloads.transport.jobs import Asked
 from lossbench.workloads.transport.packet.codec import CODECS
@@ -25,13 +26,14 @@ class Moves(Base):
         super().__init__(*given, **keys)
         self._stale = StaleCopies()
 
-    def _given(self, tensor: torch.Tensor, name: str = "in") -> Staged:
-        staged = Staged(tensor, self._pinned, name=name)
+    def _given(self, tensor: torch.Tensor, name: str = "in", *, numbered: bool = True) -> Staged:
+        """`numbered`: in a room of this job's own; several jobs may be under way."""
+        staged = Staged(tensor, self._pinned, name=f"{name}.{self._room}" if numbered else name)
         staged.wait()
         return staged
 
-    def _taken(self, tensor: torch.Tensor, name: str = "out") -> Staged:
-        return Staged(tensor, self._pinned, name=name, fetch=False)
+    def _taken(self, tensor: torch.Tensor, name: str = "out", *, numbered: bool = True) -> Staged:
+        return Staged(tensor, self._pinned, name=f"{name}.{self._room}" if numbered else name, fetch=False)
 
     def _finish(self, asked: Asked) -> None:
         """Within a job of several steps."""
@@ -104,7 +106,7 @@ class Moves(Base):
 
     def allgather_into_tensor_coalesced(self, outputs: Tensors, sources: Tensors, opts: Any = None) -> Any:
         works = [self._allgather_base(o, s, opts) for o, s in zip(outputs, sources, strict=True)]
-        return works[-1]
+        return AllWork(works, outputs, self._results)  # one may end before those that were begun before it
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 

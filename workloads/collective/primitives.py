@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 from lossbench.workloads.collective import exchange
 from lossbench.workloads.collective.group import LossyGroup
-from lossbench.workloads.collective.reduce import ask_all_gather, ask_reduce_scatter
+from lossbench.workloads.collective.reduce import ask_all_gather, ask_reduce_scatter, is_lossy
 from lossbench.workloads.collective.staging import Staged
 from lossbench.workloads.transport.half import Account, Result
 from lossbench.workloads.transport.jobs import Asked
@@ -27,6 +28,14 @@ class Pending:
     def wait(self) -> tuple[torch.Tensor, Account]:
         self.work.wait()
         return self.out, self.accounts[0]
+
+
+def _staged(group: LossyGroup, tensor: torch.Tensor, name: str) -> Staged:
+    """In a room of this slot's own: strategies wait for all slots before they begin again."""
+    staged = group._given(tensor, name, numbered=False)
+    if not is_lossy(staged.codec, "avg"):
+        raise ValueError(f"{staged.codec.name} does not go lossy: train in float32, bfloat16 or float16")
+    return staged
 
 
 def _noting(asked: Asked, accounts: list[Account], taken: Staged) -> Asked:
@@ -51,9 +60,10 @@ def begin_scatter(
     """The mean of what arrived of the block `owners[rank]`; `values` stays as it is. `slot`: of several under way."""
     out = torch.empty(counts[owners[group.rank()]], dtype=values.dtype, device=values.device)
     accounts: list[Account] = []
+    staged = partial(_staged, group)
 
     def job() -> Asked:
-        given, taken = group._given(values, f"scatter{slot}"), group._taken(out, f"scattered{slot}")
+        given, taken = staged(values, f"scatter{slot}"), group._taken(out, f"scattered{slot}", numbered=False)
         asked = ask_reduce_scatter(
             group._group,
             given.array,
@@ -81,10 +91,11 @@ def begin_gather(
 ) -> Pending:
     """Everybody's block into `out`; what is missing keeps what `out` holds, or becomes zero."""
     accounts: list[Account] = []
+    staged = partial(_staged, group)
 
     def job() -> Asked:
         # On a GPU `out` comes over, is written into, and goes back: what did not arrive must survive the journey.
-        taken, given = group._given(out, f"gathered{slot}"), group._given(mine, f"gather{slot}")
+        taken, given = staged(out, f"gathered{slot}"), staged(mine, f"gather{slot}")
         asked = ask_all_gather(
             group._group,
             given.array,

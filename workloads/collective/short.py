@@ -36,7 +36,7 @@ class Shape:
         arrived = np.empty(self.packets, np.bool_)
         if group.measures and self.lossy:
             pair[0].weigh(group.weights())
-        group.endpoint.engine.submit_pair(pair, tensor.data_ptr(), self.plan.mine_at, arrived, step)
+        group.endpoint.engine.submit_pair(pair, tensor.data_ptr(), self.plan.mine_at, arrived, step, short=self.short)
         return ShortWork(self, pair, tensor, arrived, results)
 
     def _pair(self) -> tuple[ScatterHalf, GatherHalf]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -106,3 +106,26 @@ class CallWork(Work):
 
     def is_completed(self) -> bool:
         return self._call.done()
+
+
+class AllWork(Work):
+    """Of several calls: over when all of them are."""
+
+    def __init__(self, works: Sequence[Work], tensors: Any, results: Results) -> None:
+        super().__init__(tensors, results)
+        self._works = works
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        """Every one is waited for; the first error is raised."""
+        errors = []
+        for work in self._works:
+            try:
+                work.wait(timeout)
+            except Exception as error:  # noqa: BLE001 - raised below
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return True
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)

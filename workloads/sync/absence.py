@@ -92,6 +92,7 @@ class GoesOn:
         if new:
             self._teach(members, min(rank for rank in said if rank not in new))
         self.resettle()
+        self.flat.give_values()
         members.new = False
         self._note(gone=[rank for rank in before if rank not in self.channel.present], new=new)
 

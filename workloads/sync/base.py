@@ -134,7 +134,9 @@ class Strategy(GoesOn):
         self.steps += 1
 
     def begin_exchange(self) -> None:
-        """The step that stands in the packets; DDP has sent its own by now."""
+        """The step that stands in the packets; DDP has sent its own by now. What an exchange that failed has left under
+        way is nobody's any more."""
+        self._gathers = []
         self.channel.set_step(self.steps)
 
     def resettle(self) -> None:
@@ -221,15 +223,15 @@ class Strategy(GoesOn):
         self.optimize(self.optimizer.step)
         self.flat.take_values()
 
-    def optimize(self, step: Callable[[], Any], *, once: bool = True) -> None:
-        """Once in a step, however often its exchange is made; not `once`: a part of it, the strategy says when all have
-        stepped."""
-        if self.optimized == self.steps:
-            return
+    def optimize(self, step: Callable[[], Any]) -> None:
+        """Once in a step, however often its exchange is made."""
+        if self.optimized != self.steps:
+            self.timed(step)
+
+    def timed(self, step: Callable[[], Any]) -> None:
         begun = time.perf_counter()
         step()
-        if once:
-            self.optimized = self.steps
+        self.optimized = self.steps
         self.optimizer_s += time.perf_counter() - begun
 
     def clip(self, gradient: torch.Tensor, *, share: float) -> None:

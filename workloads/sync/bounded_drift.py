@@ -28,6 +28,7 @@ class BoundedDrift(Strategy):
 
     def __init__(self, *given: Any, **keys: Any) -> None:
         self.shards: list[ShardOptimizer] = []  # one for each bucket
+        self._steps_now = True
         super().__init__(*given, **keys)
 
     def resettle(self) -> None:
@@ -63,6 +64,7 @@ class BoundedDrift(Strategy):
 
     def _step(self) -> None:
         values, owners = self.flat.values, self.fixed_owners()
+        self._steps_now = self.optimized != self.steps  # an exchange that is made again does not step again
         means = self.begin_scatter(self.flat.grads, owners, normaliser=self.options.normaliser)
         if self.clip_norm is None:
             blocks = []
@@ -73,7 +75,6 @@ class BoundedDrift(Strategy):
         else:
             self._clipped(list(means), values, owners)
         self.end_gather()
-        self.optimized = self.steps
         self.optimizer._opt_called = True  # learning-rate schedules look whether it stepped
 
     def _clipped(self, means: list[tuple[Bucket, torch.Tensor]], values: torch.Tensor, owners: tuple[int, ...]) -> None:
@@ -88,7 +89,8 @@ class BoundedDrift(Strategy):
     def _move(self, bucket: Bucket, gradient: torch.Tensor, values: torch.Tensor, owners: tuple[int, ...]) -> None:
         """The owner steps its part of a bucket, and says its values."""
         shard = self.shards[self.buckets.index(bucket)]
-        self.optimize(lambda: shard.step(gradient), once=False)
+        if self._steps_now:
+            self.timed(lambda: shard.step(gradient))
         self.begin_gather(bucket, values[bucket.of(self.channel.rank)], values, owners)
 
     def state_dict(self) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from lossbench.workloads.sync.base import Buckets, Strategy
 class GradientAveraging(Strategy):
     name = "gradient_averaging"
     exchanges = "gradients, gradients"
-    goes_on = True
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Buckets):

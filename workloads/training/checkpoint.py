@@ -86,6 +86,7 @@ def load(folder: Path, seat: Seat) -> int:
         state = torch.load(path, weights_only=True)
         _check(state, seat, path)
         seat.strategy.flat.values.copy_(state["values"])
+        seat.strategy.flat.give_values()
         seat.strategy.load_state_dict(state["state"])
         for name, buffer in seat.model.named_buffers():
             buffer.copy_(state["buffers"][name])

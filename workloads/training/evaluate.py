@@ -22,10 +22,12 @@ def holding(seat: Seat, vector: torch.Tensor) -> Iterator[None]:
     """The seat's model with other values, for a while."""
     kept = seat.strategy.flat.values.clone()
     seat.strategy.flat.values.copy_(vector)
+    seat.strategy.flat.give_values()
     try:
         yield
     finally:
         seat.strategy.flat.values.copy_(kept)
+        seat.strategy.flat.give_values()
 
 
 def norms_of(model: torch.nn.Module) -> list[Any]:

@@ -16,7 +16,7 @@ SILENT, DISAGREE, PEER_GAVE_UP, PEER_LEFT, SOCKET_ERROR, ABORTED = 1, 2, 3, 4, 5
 
 _numbers = ("cursor", "limit", "count", "highest", "duplicates", "done", "ended", "known", "marker", "repair_after")
 _more = ("repairs", "repaired", "repeats", "given_again", "top")
-_times = ("due", "pause", "asked_at", "highest_at", "heard_at", "nacked_at", "given_at")
+_times = ("due", "pause", "asked_at", "highest_at", "heard_at", "nacked_at", "given_at", "marker_at", "again_at")
 FLOW = np.dtype(
     [
         ("data", "u8"),

@@ -36,7 +36,10 @@ def tuned(*, control: str, rto_ms: float) -> Iterator[None]:
 
 def tell(number: int, control: str) -> None:
     """A connection, by the number of its file."""
-    one = socket.socket(fileno=number)
+    try:
+        one = socket.socket(fileno=number)
+    except OSError:
+        return  # closed meanwhile
     try:
         one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
         found = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, NAME_BYTES).rstrip(b"\0").decode()

@@ -132,6 +132,8 @@ def _cut_of(learned: list[Learned], start: int, part: torch.nn.Parameter) -> dic
             return {
                 k: v.reshape(-1)[at : at + length].view(part.shape).to(part.device, copy=True)
                 if isinstance(v, torch.Tensor) and v.dim() and v.numel() == high - low
+                else v.clone()
+                if isinstance(v, torch.Tensor)
                 else v
                 for k, v in state.items()
             }

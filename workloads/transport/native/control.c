@@ -38,9 +38,10 @@ static void send_marker(engine *e, const header *like, uint32_t packets, uint32_
     control c = {.packets = packets, .sent = sent, .bytes = bytes, .extra = like->kind,
                  .state = (uint16_t)state, .time_ns = (uint64_t)clock_ns()};
     peer *p = &e->peers[h.destination];
+    ns at = now_ns();
     send_control(e, p, &h, &c, NULL, 0);
-    p->asked[c.number % ASKED].number = c.number;
-    p->asked[c.number % ASKED].at = now_ns();
+    p->asked[c.number % ASKED].at = at; /* the sending thread's markers too: a number is shown when its time is */
+    __atomic_store_n(&p->asked[c.number % ASKED].number, c.number, __ATOMIC_RELEASE);
     e->counts.markers++;
 }
 
@@ -82,8 +83,7 @@ static void reply(engine *e, uint32_t rank, const header *about, control *c, con
     e->counts.acks++;
 }
 
-/* `marker_arrived`: by the wall clock; 0 if nobody asked. */
-void acknowledge(engine *e, half *h, flow *f, uint32_t state, ns marker_arrived)
+void acknowledge(engine *e, half *h, flow *f, uint32_t state)
 {
     uint8_t bits[BITMAP];
     header about;
@@ -92,10 +92,8 @@ void acknowledge(engine *e, half *h, flow *f, uint32_t state, ns marker_arrived)
     give_limit(e, h, f);
     c.limit = f->limit;
     c.extra = e->peers[f->peer].told = window_for(e);
-    if (marker_arrived) {
-        ns held = clock_ns() - marker_arrived;
-        c.held_us = held > 0 ? (uint32_t)(held / 1000) : 0;
-    }
+    ns held = f->marker_at ? clock_ns() - f->marker_at : 0; /* whoever is told `answers` takes it for an answer to that marker */
+    c.held_us = held > 0 ? (uint32_t)(held / 1000) : 0;
     uint32_t base = 0, bytes = h->reliable && state == GOING_ON ? bitmap_of(f, bits, &base) : 0;
     c.base = base;
     reply(e, f->peer, &about, &c, bits, bytes);
@@ -223,13 +221,14 @@ void hear_marker(engine *e, uint32_t rank, const header *h, const control *c, ns
         flow *f = in_of(e, one, rank);
         if (disagrees(e, one, f, h, c)) { disagree(e, one, f, rank, h, c->bytes); return; }
         f->marker = c->number;
+        f->marker_at = arrived;
         f->heard_at = one->progress = now;
         if (!again) marker_delay(e, &e->peers[rank], c->time_ns, arrived);
         if (c->sent <= f->packets && c->sent > f->highest) f->highest = c->sent;
         if (c->sent >= f->packets && !one->reliable) flow_ended(e, one, f, now);
         if (c->state == TIMES) return; /* it only wanted to be timed */
         int over = one->reliable ? f->count == f->packets : c->sent >= f->packets;
-        acknowledge(e, one, f, over ? FINISHED : GOING_ON, again ? 0 : arrived);
+        acknowledge(e, one, f, over ? FINISHED : GOING_ON);
     }
 }
 
@@ -248,7 +247,7 @@ static void plan_repairs(engine *e, flow *f, const control *c, const uint8_t *bi
 /* Of any of the latest markers: on a long way several are asked before the first is answered. */
 static void hear_answer_time(engine *e, peer *p, const control *c, ns now)
 {
-    if (!c->answers || p->asked[c->answers % ASKED].number != c->answers) return;
+    if (!c->answers || __atomic_load_n(&p->asked[c->answers % ASKED].number, __ATOMIC_ACQUIRE) != c->answers) return;
     ns took = now - p->asked[c->answers % ASKED].at - (ns)c->held_us * 1000;
     if (took < 0) took = 0;
     loop_took(e, p, took);

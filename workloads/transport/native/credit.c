@@ -74,6 +74,11 @@ void arrived_bytes(engine *e, uint64_t bytes, ns now)
     e->taken_bytes += bytes;
     if (!e->adaptive) return;
     if (e->last_arrival - e->arrival_before > SPAN) { /* a pause is not a slow link */
+        ns came = e->arrival_before - e->rate_from;
+        if (e->loop && e->rate_bytes && came < 4 * SPAN) { /* on a long way a window comes in one go, perhaps a short one */
+            note(&e->fastest, -(ns)(e->rate_bytes * 1000000 / (uint64_t)(came > SPAN ? came : SPAN)), now, 5 * SECOND);
+            set_window(e);
+        }
         e->rate_bytes = 0;
         e->rate_from = e->last_arrival;
     }
@@ -186,7 +191,7 @@ void share_room(engine *e, half *h, flow *after, ns now)
         room -= (double)(more - left) * f->segment;
         outstanding += more - left;
         raise_limit(f, more, now);
-        acknowledge(e, h, f, GOING_ON, 0);
+        acknowledge(e, h, f, GOING_ON);
         sooner(e, now + GIVE_AGAIN);
     }
 }
@@ -197,13 +202,14 @@ ns give_again(engine *e, half *h, flow *f, ns now)
 {
     const peer *p = &e->peers[f->peer];
     ns since = f->heard_at > f->given_at ? f->heard_at : f->given_at;
+    if (f->heard_at > f->again_at) f->given_again = 0;
+    if (f->again_at > since) since = f->again_at;
     ns pause = p->loss > LOSSY_FROM ? GIVE_AGAIN + 2 * p->answer : UNUSED + 4 * p->answer;
     if (f->done || f->ended || !f->count || f->limit <= f->highest) return 0;
-    if (f->heard_at > f->given_at) f->given_again = 0;
     if (now - since < pause) return since + pause;
     if (f->given_again > MOST_AGAIN) return 0; /* then the sender asks */
     f->given_again++;
-    f->given_at = now;
-    acknowledge(e, h, f, GOING_ON, 0);
+    f->again_at = now; /* not `given_at`: a sender that has stopped must not keep its room from others */
+    acknowledge(e, h, f, GOING_ON);
     return now + pause;
 }

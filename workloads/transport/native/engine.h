@@ -70,6 +70,7 @@ typedef struct {          /* the packets of one half from or to one peer */
     uint32_t repeats, given_again;
     uint32_t top;         /* in: one past the highest number that came; highest_at: when, by the kernel's clock */
     ns due, pause, asked_at, highest_at, heard_at, nacked_at, given_at;
+    ns marker_at, again_at; /* in: when the marker came, by the wall clock; when room was given again */
     uint32_t *repair;     /* out: their numbers */
     uint8_t prefix[HEADER];
 } flow;
@@ -233,7 +234,7 @@ void remember(engine *e, const half *h);
 void hear_control(engine *e, uint32_t rank, const uint8_t *packet, uint32_t bytes, ns arrived);
 void hear_marker(engine *e, uint32_t rank, const header *h, const control *c, ns arrived, int again);
 void tell_gave_up(engine *e, uint32_t rank);
-void acknowledge(engine *e, half *h, flow *f, uint32_t state, ns marker_arrived);
+void acknowledge(engine *e, half *h, flow *f, uint32_t state);
 void note_passed(engine *e, uint32_t rank, uint32_t passed);
 void tick_markers(engine *e, ns now);
 void time_flow(engine *e, flow *f);

@@ -74,9 +74,11 @@ class NativeEngine:
         pointers = (ctypes.POINTER(HalfRecord) * len(halves))(*(half.pointer for half in halves))
         self._library.lb_submit(self._engine, pointers, len(halves), wake)
 
-    def submit_pair(self, pair: tuple[Half, Half], data: int, mine_at: int, arrived: Bits, step: int) -> None:
+    def submit_pair(
+        self, pair: tuple[Half, Half], data: int, mine_at: int, arrived: Bits, step: int, *, short: bool = False
+    ) -> None:
         """The two halves of an all-reduce in place, in one call."""
-        library = self._holding if NativeEngine._here[self._key] == 1 else self._library
+        library = self._holding if short and NativeEngine._here[self._key] == 1 else self._library
         library.lb_submit_pair(
             self._engine, pair[0].pointer, pair[1].pointer, data, mine_at, arrived.ctypes.data, step & 0xFFFFFFFF
         )
@@ -111,6 +113,8 @@ class NativeEngine:
 
     def give_up(self) -> None:
         """A job failed between its halves: nothing more will come from here."""
+        if self._closed:
+            return
         self._library.lb_break(self._engine)
 
     def close(self, patience_s: float) -> None:

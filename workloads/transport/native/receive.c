@@ -105,14 +105,14 @@ static void after_run(engine *e, half *h, flow *f, uint32_t bytes, ns now)
     if (f->count == f->packets) {
         flow_complete(h, f);
         sooner(e, 0);
-        if (h->reliable) acknowledge(e, h, f, FINISHED, now);
+        if (h->reliable) acknowledge(e, h, f, FINISHED);
         return;
     }
     if (!h->reliable && f->highest == f->packets) flow_ended(e, h, f, now); /* its last packet is its end marker */
     int holes = h->reliable && f->count < f->highest && now - f->nacked_at > NACK_PAUSE;
     if (holes) {
         f->nacked_at = now;
-        acknowledge(e, h, f, GOING_ON, 0);
+        acknowledge(e, h, f, GOING_ON);
     }
     share_room(e, h, f, now);
 }

@@ -55,6 +55,7 @@ class Control(Receiving):
             replace(header, sequence=one.sequence % wire.SEQUENCES),
             bits,
             answers=flow.marker,
+            held_us=int((now_s() - flow.marker_at) * 1e6) if flow.marker_at else 0,
             packets=flow.packets,
             sent=flow.count,
             state=state,
@@ -194,7 +195,7 @@ class Control(Receiving):
             self.disagree(one, flow, header, c.size)
             return
         flow.marker = c.number
-        flow.heard_at = one.progress = now_s()
+        flow.heard_at = flow.marker_at = one.progress = now_s()
         if c.sent <= flow.packets:
             flow.highest = max(flow.highest, c.sent)
         if c.sent >= flow.packets and not one.reliable:

@@ -47,7 +47,10 @@ class PlainEngine(Ticking):
             self.tick_at = 0.0
         self._poke()
 
-    def submit_pair(self, pair: tuple[Half, Half], data: int, mine_at: int, arrived: Bits, step: int) -> None:
+    def submit_pair(
+        self, pair: tuple[Half, Half], data: int, mine_at: int, arrived: Bits, step: int, *, short: bool = False
+    ) -> None:
+        del short
         first, second = (half.record for half in pair)
         mine, cut = data + mine_at, pair[0].plan[1].packets
         first.sums = first.room or mine

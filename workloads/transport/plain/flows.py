@@ -54,6 +54,7 @@ class Flow:
     due: float = 0.0
     pause: float = 0.0
     asked_at: float = 0.0
+    marker_at: float = 0.0
     highest_at: float = 0.0
     heard_at: float = 0.0
     nacked_at: float = 0.0
