@@ -20,14 +20,16 @@ from lossbench.workloads.transport import tuning
 pytestmark = [pytest.mark.training]
 
 
-def raced(folder: Path, *, rate: int | None = None, **options: Any) -> dict[str, dict[str, Any]]:
+def raced(
+    folder: Path, *, rate: int | None = None, profile: str = "clean", **options: Any
+) -> dict[str, dict[str, Any]]:
     """Rows, by contender."""
     experiment = check(
         Experiment,
         {
             "name": "race",
             "topology": {"hosts": 3} | ({"rate_mbit": rate} if rate else {}),
-            "impair": [{"profile": "clean"}],
+            "impair": [{"profile": profile}],
             "probe": {"packets": 3000},
             "workload": {"name": "allreduce", "options": {"repeats": 3, "warm_up": 1, **options}},
         },
@@ -45,6 +47,7 @@ def test_everybody_races_with_small_calls_in_bursts(tmp_path: Path) -> None:
     assert "lossy-busy" not in rows
     for name in ("lossy", "floor"):
         assert rows[name]["n"] == 3 * 50 and rows[name]["vs_limit"] is not None, name
+        assert rows[name]["path"] == "ok", "its bytes crossed the link"
     assert rows["gloo-cubic-5ms"]["n"] >= 50, "cubic needs no sysctl of the machine"
     assert rows["lossy"]["arrived_1"] == rows["lossy"]["arrived_2"] == 1.0
 
@@ -57,6 +60,16 @@ def test_other_operations_and_types(tmp_path: Path, op: str, dtype: str) -> None
     assert rows["lossy"]["n"] == rows["gloo-bbr"]["n"] == 3 and rows["lossy"]["path"] == "ok"
     assert rows["lossy"]["op"] == op and rows["lossy"]["dtype"] == dtype and rows["lossy"]["arrived_1"] is None
     assert op in rows["tcp-bbr-5ms"]["note"] or "float32" in rows["tcp-bbr-5ms"]["note"]
+
+
+@pytest.mark.netns
+def test_bandwidth_counts_what_arrived(tmp_path: Path) -> None:
+    """As it was: what a rule had dropped counted as carried."""
+    rows = raced(tmp_path / "run", profile="loss_10", mb=1, burst=1, contenders=["lossy", "udp-blast"])
+    for row in rows.values():
+        nominal = row["mb"] * 8 * 2 * 2 / 3 / row["p50_ms"]  # an all-reduce of three ranks
+        assert row["gbit_s"] == pytest.approx(0.9 * nominal, rel=0.03)
+        assert row["path"] == "ok"
 
 
 @pytest.mark.netns

@@ -120,7 +120,7 @@ class Bench:
         out = torch.tensor([bool(one.why_not)], dtype=torch.int32)
         self.control.allreduce([out]).wait()
         if int(out[0]) and not one.why_not:
-            one.why_not = "another rank could not"
+            one.why_not = "another rank had to stop: it could not, or was capped"
 
     def _measure(self, one: Measured, *, counted: bool) -> None:
         """A turn: calls in a row, each with its own time."""

@@ -90,6 +90,7 @@ class Floor:
         self._socket.settimeout(min(limit_s, 1.0))
         self._peers = [(address, FLOOR_PORT) for n, address in enumerate(door.addresses) if n != door.rank]
         self._filling = b"x" * min(SHORT, operation.bytes // door.world_size)
+        self.least_bytes = 2 * len(self._peers) * (len(self._filling) + 4)  # of a call, on this rank's link
         self._early: dict[int, int] = {}
         self._number = 0
 

@@ -53,7 +53,7 @@ class Rows:
         ms = times.numpy() * 1000
         median = float(np.median(ms)) if calls else 0.0
         payload = operation.bytes * operation.crossing
-        lawful = operation.sent_by(self._door.rank)
+        lawful = getattr(one.contender, "least_bytes", operation.sent_by(self._door.rank))
         carried = one.link_bytes / max(len(one.seconds), 1) / lawful if lawful else np.inf
         sent = self._common(float(min(carried, 1e9)), min)
         cpu = self._common(one.cpu_s, sum)
@@ -73,12 +73,14 @@ class Rows:
             "arrived_1": None,
             "arrived_2": None,
             "link_bytes": round(sent, 3),
-            "path": ("ok" if sent >= 0.99 or one.name == "floor" else "unknown") if calls else "-",
+            "path": ("ok" if sent >= 0.99 else "unknown") if calls else "-",
             "note": one.why_not,
         }
         if self._door.rank == 0 and calls:
             self._door.samples(f"{one.name}_ms", ms.tolist())
         self._add_arrived(row, one)
+        if row["gbit_s"] is not None:
+            row["gbit_s"] = round(row["gbit_s"] * _arrived(row), 3)  # what was lost has crossed nothing
         self._add_share(row, one)
         return row
 
@@ -108,7 +110,7 @@ class Rows:
         """Of rank 0's downlink, beside the stream: what came for it, without headers."""
         if self._bench.stream is None or not row["n"]:
             return
-        came = self._operation.bytes * self._operation.crossing * len(one.seconds)
+        came = self._operation.bytes * self._operation.crossing * len(one.seconds) * _arrived(row)
         mine = came / (came + one.stream_bytes) if self._door.rank == 0 else 0.0
         row["share"] = round(self._common(mine, sum), 3)
 
@@ -120,6 +122,12 @@ class Rows:
 
     def _reduce(self, tensor: torch.Tensor, op: Any) -> None:
         self._bench.control.allreduce([tensor], options_of(op)).wait()
+
+
+def _arrived(row: dict[str, Any]) -> float:
+    """Of both halves, where some may be lost."""
+    shares = [row[name] for name in ("arrived_1", "arrived_2") if row[name] is not None]
+    return float(np.mean(shares or [1.0]))
 
 
 def _at(ms: Any, q: float) -> float | None:

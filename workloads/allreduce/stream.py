@@ -1,6 +1,6 @@
 """One TCP connection that takes what it can get, beside the contenders: from rank 1 to rank 0, in processes of its own.
 
-stream.py receive ADDRESS PORT FILE | stream.py send ADDRESS PORT CONTROL      (FILE: bytes so far, as a number)"""
+stream.py receive ADDRESS PORT HANDLE | stream.py send ADDRESS PORT CONTROL      (HANDLE: of memory for bytes so far)"""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import time
 
 from lossbench.contract import Door
@@ -30,20 +29,19 @@ class Stream:
     def __init__(self, door: Door, control: str) -> None:
         if control not in CONTROLS:
             raise OptionError(f"no congestion control '{control}' for a stream beside: {', '.join(CONTROLS)}")
-        self._file = tempfile.NamedTemporaryFile()  # noqa: SIM115 - as long as this object
-        self._file.write(bytes(8))
-        self._file.flush()
-        self._count = mmap.mmap(self._file.fileno(), 8)
+        self._handle = os.memfd_create("stream")  # shared with the receiver; nothing is left behind
+        os.ftruncate(self._handle, 8)
+        self._count = mmap.mmap(self._handle, 8)
         self._process: subprocess.Popen[bytes] | None = None
         address = door.addresses[0]
         if door.rank == 0:
-            self._start("receive", address, self._file.name)
+            self._start("receive", address, str(self._handle))
         elif door.rank == 1:
             self._start("send", address, control)
 
     def _start(self, what: str, address: str, last: str) -> None:
         command = [sys.executable, os.path.abspath(__file__), what, address, str(PORT), last]
-        self._process = subprocess.Popen(command)
+        self._process = subprocess.Popen(command, pass_fds=[self._handle])
 
     @property
     def received(self) -> int:
@@ -62,20 +60,16 @@ class Stream:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-        self._file.close()
+        os.close(self._handle)
 
 
 def _family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def receive(address: str, port: int, path: str) -> None:
+def receive(address: str, port: int, handle: int) -> None:
     room = bytearray(CHUNK)
-    with (
-        open(path, "r+b") as file,
-        mmap.mmap(file.fileno(), 8) as count,
-        socket.create_server((address, port), family=_family(address)) as server,
-    ):
+    with mmap.mmap(handle, 8) as count, socket.create_server((address, port), family=_family(address)) as server:
         one, _ = server.accept()
         total = 0
         while got := one.recv_into(room):
@@ -104,6 +98,6 @@ def send(address: str, port: int, control: str) -> None:
 if __name__ == "__main__":
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if sys.argv[1] == "receive":
-        receive(sys.argv[2], int(sys.argv[3]), sys.argv[4])
+        receive(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
     else:
         send(sys.argv[2], int(sys.argv[3]), sys.argv[4])

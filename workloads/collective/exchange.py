@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from lossbench.contract import HALVES
 from lossbench.workloads.collective.context import Group
+from lossbench.workloads.errors import TransportError
 from lossbench.workloads.transport import plan
 from lossbench.workloads.transport.half import Half, Result
 from lossbench.workloads.transport.jobs import Asked
@@ -64,6 +66,8 @@ class Moving:
 
         def make() -> Half:
             endpoint = group.endpoint
+            if gone := [peer for peer in {**send, **receive} if peer not in endpoint.peers]:
+                raise TransportError(f"rank {endpoint.rank}: rank {gone[0]} is not here, and this call needs it")
             sends, receives = plan.exchange(
                 send, receive, rank=endpoint.rank, world=endpoint.world, datagram_bytes=endpoint.datagram_bytes
             )
@@ -121,21 +125,18 @@ def barrier(group: Group) -> None:
 def ask_broadcast(group: Group, data: Bytes, *, root: int, dtype: str, size: int) -> Asked:
     """In place. What is long goes in parts, one to each rank, who passes it on to the others: the root's link carries
     it once instead of N-1 times."""
-    endpoint, how = group.endpoint, {"call": "broadcast", "dtype": dtype, "size": size}
+    endpoint = group.endpoint
+    moving = partial(Moving, group, call="broadcast", dtype=dtype, size=size)
     others = [rank for rank in endpoint.present if rank != root]
     mine = endpoint.rank == root
     if len(data) < IN_PARTS_BYTES or len(others) < 2:
-        send = dict.fromkeys(endpoint.peers, data) if mine else {}
-        return ask(group, send=send, receive={} if mine else {root: data}, **how)  # type: ignore[arg-type]
+        return _begun(group, moving(dict.fromkeys(others, data), {}) if mine else moving({}, {root: data}))
     cuts = np.cumsum(even(len(data) // 8, len(others)))[:-1] * 8
     part = dict(zip(others, np.split(data, cuts), strict=True))
     if mine:
-        first, second = Moving(group, part, {}, **how), Moving(group, {}, {}, after=True, **how)  # type: ignore[arg-type]
-    else:
-        own, rest = part[endpoint.rank], {rank: part[rank] for rank in others if rank != endpoint.rank}
-        first = Moving(group, {}, {root: own}, **how)  # type: ignore[arg-type]
-        second = Moving(group, dict.fromkeys(rest, own), rest, after=True, **how)  # type: ignore[arg-type]
-    return _begun(group, first, second)
+        return _begun(group, moving(part, {}), moving({}, {}, after=True))
+    own, rest = part[endpoint.rank], {rank: part[rank] for rank in others if rank != endpoint.rank}
+    return _begun(group, moving({}, {root: own}), moving(dict.fromkeys(rest, own), rest, after=True))
 
 
 def broadcast(group: Group, data: Bytes, *, root: int, dtype: str = "bytes") -> None:

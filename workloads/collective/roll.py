@@ -30,14 +30,15 @@ class Listed:
 
     members: tuple[int, ...]
     step: int  # from which on
-    answered: int  # knocks, so far
+    answered: dict[int, int]  # knocks of each rank, so far
 
 
 class Roll:
     def __init__(self, store: Any, *, rank: int, world: int, timeout_s: float) -> None:
         self._store, self.rank, self._timeout_s = store, rank, timeout_s
         self.epoch = 0
-        self.listed = Listed(members=tuple(range(world)), step=0, answered=0)
+        self.listed = Listed(members=tuple(range(world)), step=0, answered={})
+        self._world = world
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -67,8 +68,7 @@ class Roll:
     def knock(self, patience_s: float) -> None:
         """Until those who are here let this rank in."""
         with _store_needed():
-            number = int(self._store.add("knocks", 1))
-            self._store.set(f"knock{number}", str(self.rank))
+            number = int(self._store.add(f"knocks{self.rank}", 1))
             until = time.monotonic() + patience_s
             epoch = self.epoch + 1
             while True:
@@ -77,22 +77,25 @@ class Roll:
                         raise TransportError(f"rank {self.rank}: nobody let it in again for {patience_s:g} s")
                     time.sleep(POLL_S)
                 listed = self._read(epoch)
-                if self.rank in listed.members and listed.answered >= number:
+                if self.rank in listed.members and listed.answered.get(self.rank, 0) >= number:
                     self._enter(epoch)
                     return
                 epoch += 1
 
     def let_in(self, step: int) -> bool:
-        """Before step `step` is exchanged, on every rank: whether the next epoch begins with it."""
+        """Before step `step` is exchanged, on every rank: whether the next epoch begins with it. The store is asked for
+        nothing while everybody is here."""
+        absent = [rank for rank in range(self._world) if rank not in self.members]
+        if not absent:
+            return False
         with _store_needed():
             epoch = self.epoch + 1
             if self.rank == self.members[0] and not self._is_listed(epoch):
-                knocks = int(self._store.add("knocks", 0))
-                numbers = range(self.listed.answered + 1, knocks + 1)
-                come = {int(self._store.get(f"knock{number}")) for number in numbers}
+                knocks = {rank: int(self._store.add(f"knocks{rank}", 0)) for rank in absent}
+                come = [rank for rank in absent if knocks[rank] > self.listed.answered.get(rank, 0)]
                 if come:
-                    members = tuple(sorted({*self.members, *come}))
-                    self._propose(epoch, Listed(members=members, step=step + 1, answered=knocks))
+                    members, answered = tuple(sorted([*self.members, *come])), {**self.listed.answered, **knocks}
+                    self._propose(epoch, Listed(members=members, step=step + 1, answered=answered))
             if not self._is_listed(epoch) or self._read(epoch).step > step:
                 return False
             self._enter(epoch)
@@ -109,7 +112,8 @@ class Roll:
 
     def _read(self, epoch: int) -> Listed:
         read = json.loads(self._store.get(f"{epoch}/members"))
-        return Listed(members=tuple(read["members"]), step=int(read["step"]), answered=int(read["answered"]))
+        answered = {int(rank): int(count) for rank, count in read["answered"].items()}
+        return Listed(members=tuple(read["members"]), step=int(read["step"]), answered=answered)
 
     def _enter(self, epoch: int) -> None:
         self.epoch, self.listed = epoch, self._read(epoch)

@@ -24,9 +24,8 @@ from lossbench.workloads.training.data.sets import DataSet, load
 from lossbench.workloads.training.measure import DriftMeter
 from lossbench.workloads.training.models import build as build_model
 from lossbench.workloads.training.seat import Seat
-from lossbench.workloads.training.settings import Settings
+from lossbench.workloads.training.settings import Settings, policy_here
 from lossbench.workloads.training.tasks import TASKS, Task
-from lossbench.workloads.transport.policy import Policy
 
 
 class Noise:
@@ -172,7 +171,7 @@ def _links(settings: Settings, crew: Crew) -> tuple[list[Channel], list[Control]
         assert local is not None
         crew.barriers.append(medium.barrier)
         return [Simulated(medium, d.rank) for d in crew.doors], [LocalControl(local, d.rank) for d in crew.doors]
-    policy = Policy.from_environment()
+    policy = policy_here()
 
     def connect(number: int) -> tuple[Channel, Control]:
         door = crew.doors[number]

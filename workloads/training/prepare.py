@@ -14,12 +14,11 @@ import torch
 from lossbench.workloads.errors import OptionError, WorkloadError
 from lossbench.workloads.training.data.sets import DataSet, load
 from lossbench.workloads.training.models import build
-from lossbench.workloads.training.settings import Settings, read
-from lossbench.workloads.transport.policy import Policy
+from lossbench.workloads.training.settings import Settings, policy_here, read
 
 
 def check(every: list[dict[str, Any]]) -> None:
-    Policy.from_environment()
+    policy_here()
     loaded: dict[tuple[str, str], DataSet] = {}
     for options in every:
         settings = read(options)

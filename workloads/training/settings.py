@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from lossbench.contract import by_path
 from lossbench.workloads import sync
 from lossbench.workloads.errors import OptionError
+from lossbench.workloads.transport.policy import Policy
 
 OPTIMIZERS = {
     "sgd": torch.optim.SGD,
@@ -119,3 +120,11 @@ def read(options: Any) -> Settings:
         where = ".".join(str(part) for part in first["loc"])
         known = f"; known are {', '.join(Settings.model_fields)}" if first["type"] == "extra_forbidden" else ""
         raise OptionError(f"workload.options.{where}: {first['msg']}{known}") from None
+
+
+def policy_here() -> Policy:
+    """The transport's, from the environment. All ranks are judged together, so none may be missing."""
+    policy = Policy.from_environment()
+    if policy.absent == "continue":
+        raise OptionError("LOSSBENCH_POLICY absent=continue is for loops of your own: this workload measures all ranks")
+    return policy

@@ -1,0 +1,82 @@
+"""Who is left, agreed on through a store: one list an epoch, whoever is late or comes back included."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from lossbench.workloads.collective.roll import Roll
+from lossbench.workloads.errors import OptionError, TransportError
+from lossbench.workloads.training.settings import policy_here
+
+pytestmark = pytest.mark.training
+
+
+def rolls(store: Any, world: int = 4, timeout_s: float = 0.3) -> list[Roll]:
+    return [Roll(store, rank=rank, world=world, timeout_s=timeout_s) for rank in range(world)]
+
+
+def at_once(*calls: Any) -> None:
+    threads = [threading.Thread(target=call) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_survivors_agree_though_they_suspect_different_ranks() -> None:
+    all_of_them = rolls(dist.HashStore())
+    at_once(
+        *(lambda roll=roll, who=who: roll.call({who}) for roll, who in zip(all_of_them[:3], (3, 3, 0), strict=True))
+    )
+    assert [roll.members for roll in all_of_them[:3]] == [(0, 1, 2)] * 3, "rank 0 is here, whatever rank 2 thinks"
+
+
+def test_one_that_announces_itself_too_late_finds_the_list_without_it() -> None:
+    all_of_them = rolls(dist.HashStore())
+    at_once(*(lambda roll=roll: roll.call({3}) for roll in all_of_them[:2]))
+    all_of_them[2].call({3})
+    assert all_of_them[2].members == (0, 1)
+
+
+def test_a_knock_is_answered_for_the_step_after_the_next_and_once() -> None:
+    store = dist.HashStore()
+    all_of_them = rolls(store)
+    at_once(*(lambda roll=roll: roll.call({3}) for roll in all_of_them[:3]))
+    returned = Roll(store, rank=3, world=4, timeout_s=0.3)
+
+    def survivors() -> None:
+        let_in = []
+        for step in range(200, 2000):
+            let_in = [roll.let_in(step) for roll in all_of_them[:3]]  # the lowest rank is first to look
+            if any(let_in):
+                break
+        assert let_in == [True, True, True]
+        assert not any(roll.let_in(step + 1) for roll in all_of_them[:3])
+
+    at_once(lambda: returned.knock(20), survivors)
+    assert {roll.members for roll in (*all_of_them[:3], returned)} == {(0, 1, 2, 3)}
+    assert returned.listed.step > 200 and returned.epoch == 2
+
+
+def test_nothing_is_asked_of_the_store_while_everybody_is_here() -> None:
+    class Nobody:
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(name)
+
+    assert not Roll(Nobody(), rank=0, world=2, timeout_s=1).let_in(5)
+
+
+def test_nobody_lets_it_in() -> None:
+    with pytest.raises(TransportError, match=r"nobody let it in again for 0\.1 s"):
+        Roll(dist.HashStore(), rank=1, world=2, timeout_s=1).knock(0.1)
+
+
+def test_the_training_workload_measures_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOSSBENCH_POLICY", "absent=continue")
+    with pytest.raises(OptionError, match="loops of your own"):
+        policy_here()
