@@ -40,9 +40,10 @@ class Rows:
         tail = next((name for name, calls in SAMPLES.items() if most >= calls), "max_ms")
         return [tail if name == "p99_ms" else name for name in COLUMNS] + (["share"] if self._bench.stream else [])
 
-    def _enough(self, row: dict[str, Any]) -> bool:
-        """A median of one call that ended is no match for the median of twenty."""
-        return bool(row["n"] >= min(MEDIAN_CALLS, self._bench.repeats))
+    @staticmethod
+    def _enough(row: dict[str, Any]) -> bool:
+        """Of fewer calls there is no median to speak of, and no ratio of it."""
+        return bool(row["n"] >= MEDIAN_CALLS)
 
     def _row(self, one: Measured) -> dict[str, Any]:
         operation = self._operation
