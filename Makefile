@@ -4,26 +4,36 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 OUT    ?= results/runs
 
-.PHONY: demo test test-guest test-guest-full setup check clean bars fuzz soak
+.PHONY: demo test test-all test-guest test-guest-clock test-guest-full setup check clean bars fuzz soak
 
 demo: $(VENV)/.ready
 	$(BIN)/lossbench run quickstart --out $(OUT) --html results/demo/report.html --plots results/demo
 
+# What decides: every claim once, side by side, each worker with a /run of its own (tests/worker). WORKERS=1: one by one.
+WORKERS ?= $(shell echo $$((2 * $$(nproc))))
 test: $(VENV)/.dev check
-	$(BIN)/python -m pytest
+	WORKER_PYTHON=$(BIN)/python $(BIN)/python -m pytest -m "not full and not quiet" --tx "$(WORKERS)*popen//python=tests/worker" --dist worksteal
 
-# netem and prio on a stock kernel under QEMU: one boot for loss and priorities, one with a clock that counts
-# instructions for delays. The full form takes more than an hour without KVM; what is about wall-clock seconds (Ctrl-C after
-# 0.8 s, a window of 0.2 s) is left to `make test`.
+# Everything, hours: every form of every claim, those that need a quiet machine, the guests, fuzz and soak. In slices, resumed
+# where it stopped: make test-all SLICES="net guest-clock"; see tests/bench/all.py --help.
+SLICES ?=
+test-all: $(VENV)/.dev
+	$(BIN)/python tests/bench/all.py $(SLICES)
+
+# netem and prio on a stock kernel under QEMU, in one boot; -clock: a boot with a clock that counts instructions, for delays;
+# -full: whatever can run there, more than an hour without KVM. What is about wall-clock seconds (Ctrl-C after 0.8 s, a
+# window of 0.2 s) is left to `make test`.
 GUEST = $(BIN)/lossbench vm run --writable results --timeout-s
 PYTEST_GUEST = -- $(BIN)/python -m pytest -p no:cacheprovider -q --timeout 1200
+TIER = $(addprefix tests/,net/test_conformance.py net/test_netem.py net/test_offloads.py net/test_shaping.py cli/test_command.py)
 test-guest: $(VENV)/.dev
-	$(GUEST) 2700 $(PYTEST_GUEST) -m tier tests
-	$(GUEST) 1800 --instruction-clock $(PYTEST_GUEST) -m clock tests
+	$(GUEST) 2700 $(PYTEST_GUEST) -m "tier and not full" $(TIER)
+
+test-guest-clock: $(VENV)/.dev
+	$(GUEST) 3600 --instruction-clock $(PYTEST_GUEST) -m clock --timeout 3000 tests
 
 test-guest-full: $(VENV)/.dev
 	$(GUEST) 14400 $(PYTEST_GUEST) -m "netns and not clock and not wallclock and not training" --timeout 3000 tests
-	$(GUEST) 3600 --instruction-clock $(PYTEST_GUEST) -m clock --timeout 3000 tests
 
 setup: $(VENV)/.dev
 

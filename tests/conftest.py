@@ -14,6 +14,8 @@ from lossbench.net.host import rootless
 from lossbench.net.impair import registry
 from lossbench.net.kernel import Kernel
 from lossbench.results import machine
+from tests.explain import pytest_runtest_logreport, pytest_runtest_makereport, pytest_runtest_protocol  # noqa: F401 - hooks
+from tests.explain import pytest_terminal_summary as explain
 from tests.networks import build, profile_file  # noqa: F401 - fixtures for all
 
 
@@ -40,15 +42,11 @@ def _why_not(marker: str) -> str | None:
 # Of the tests that run everywhere, those that every CI run repeats on the stock kernel.
 ALSO_ON_STOCK = (
     "test_conformance.py::test_a_profile_is_in_force_as_asked[loss_5-ebpf]",
-    "test_conformance.py::test_a_profile_is_in_force_as_asked[bursty_5-ebpf]",
-    "test_conformance.py::test_a_profile_is_in_force_as_asked[loss_5-cbpf]",
     "test_conformance.py::test_a_profile_is_in_force_as_asked[loss_5-netem]",
-    "test_conformance.py::test_every_direction_is_counted_apart[both-netem]",
     "test_conformance.py::test_pairs_lose_only_between_the_two[netem]",
     "test_conformance.py::test_a_change_in_place_tears_no_flow[netem]",
     "test_conformance.py::test_a_match_takes_its_packets_and_no_others[all of it-ipv6-netem]",
     "test_offloads.py::test_a_udp_segment_sender_loses_single_mtu_packets[netem]",
-    "test_offloads.py::test_offloads_switched_back_on_make_the_fault_unknown_never_silently_bursty[netem]",
     "test_shaping.py::test_web_is_served_first_and_training_loses[prio]",
     "test_command.py::test_a_run_is_valid_and_stored_from_manifest_to_verdict",
 )
@@ -75,6 +73,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(f"skipped on this machine: {len(skipped)}")
     for reason, count in reasons.items():
         terminalreporter.write_line(f"  {count} x {reason}")
+    explain(terminalreporter)
 
 
 def namespaces_of(pid: int) -> list[str]:

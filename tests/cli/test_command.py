@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.forked import lossbench
+
 pytestmark = pytest.mark.netns
-LOSSBENCH = [sys.executable, "-m", "lossbench.cli.main"]
-
-
-def lossbench(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*LOSSBENCH, *arguments], capture_output=True, text=True, cwd=cwd)
 
 
 def run_json(out: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -223,12 +218,12 @@ def test_two_at_the_same_time_both_work(tmp_path: Path) -> None:
     def one(number: int) -> None:
         results.append(run_json(tmp_path / str(number), "proof")[0])
 
-    threads = [threading.Thread(target=one, args=(n,)) for n in range(3)]
+    threads = [threading.Thread(target=one, args=(n,)) for n in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert results == [0, 0, 0]
+    assert results == [0, 0]
 
 
 BAD = {

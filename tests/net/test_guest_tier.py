@@ -1,4 +1,4 @@
-"""The guest tier's list of tests must name tests that exist: a renamed one would silently leave the tier."""
+"""The tests that every CI run repeats on a stock kernel are named by hand: none of the names may lead nowhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_every_test_named_for_the_stock_kernel_exists() -> None:
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", "tests"]
-    collected = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.splitlines()
-    for name in ALSO_ON_STOCK:
-        assert any(line.endswith(name) for line in collected), name
+    files = {next((ROOT / "tests").rglob(name.split("::")[0])) for name in ALSO_ON_STOCK}
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *map(str, files)]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert [name for name in ALSO_ON_STOCK if not any(line.endswith(name) for line in found)] == []

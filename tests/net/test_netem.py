@@ -19,6 +19,7 @@ from lossbench.proof.probe.flows import plan
 from lossbench.proof.probe.heard import Heard
 from lossbench.proof.verdict import Status
 from lossbench.spec import lossmodel, profile
+from tests.forms import forms
 from tests.networks import Build, open_socket, prove
 from tests.shared import z_score
 
@@ -28,8 +29,8 @@ SO_TIMESTAMPNS = 35
 TWO = {"hosts": 2}
 
 
+@forms("name", ["bursty_5", "loss_1", "loss_5", "loss_10", "wifi_like"])
 @pytest.mark.tier
-@pytest.mark.parametrize("name", ["loss_1", "loss_5", "loss_10", "bursty_5", "wifi_like"])
 def test_loss_models_are_met_in_rate_and_bursts(build: Build, name: str) -> None:
     network = build(backend="netem", topology=TWO, impair=[{"profile": name, "hosts": ["h0"]}])
     (heard, _) = blast(network, PACKETS)
@@ -123,7 +124,6 @@ def test_ecn_marks_are_read_back_and_correlated_loss_is_warned_about(
     assert 0 < sum(row.kernel_dropped for row in proof.rows) < 2 * 800
 
 
-@pytest.mark.tier
 def test_duplicates_come_twice_and_damaged_packets_not_at_all(build: Build, profile_file: Callable[[str], str]) -> None:
     network = build(
         backend="netem",

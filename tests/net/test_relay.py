@@ -15,7 +15,7 @@ from lossbench.proof.probe.heard import Heard
 from lossbench.proof.verdict import Status
 from lossbench.spec import profile
 from lossbench.spec.placement import rules_in_force
-from tests.cli.test_command import lossbench
+from tests.forked import lossbench
 from tests.networks import Build, prove
 
 pytestmark = pytest.mark.netns

@@ -9,6 +9,7 @@ import pytest
 from lossbench.net.impair import registry
 from lossbench.net.kernel import Kernel
 from tests.bench import adversary
+from tests.forms import forms, full
 
 pytestmark = pytest.mark.netns
 CASES = [
@@ -18,16 +19,16 @@ CASES = [
     ("ebpf", "remove_rate"),
     ("ebpf", "flood_a_port"),
     ("ebpf", "another_mtu"),
-    ("cbpf", "filter_ahead"),
-    ("cbpf", "remove_clsact"),
+    pytest.param("cbpf", "filter_ahead", marks=full),
+    pytest.param("cbpf", "remove_clsact", marks=full),
     ("cbpf", "fault_away_for_a_moment"),
     ("relay", "kill_the_wire"),
     ("relay", "late_wire"),
     pytest.param("ebpf", "steal_cpu", marks=pytest.mark.wallclock),
-    pytest.param("netem", "filter_ahead", marks=[pytest.mark.guest, pytest.mark.tier]),
-    pytest.param("netem", "fault_away_for_a_moment", marks=[pytest.mark.guest, pytest.mark.tier]),
-    pytest.param("netem", "flood_a_port", marks=[pytest.mark.guest, pytest.mark.tier]),
-    pytest.param("edt", "filter_ahead", marks=[pytest.mark.guest, pytest.mark.tier]),
+    pytest.param("netem", "filter_ahead", marks=pytest.mark.guest),
+    pytest.param("netem", "fault_away_for_a_moment", marks=pytest.mark.guest),
+    pytest.param("netem", "flood_a_port", marks=pytest.mark.guest),
+    pytest.param("edt", "filter_ahead", marks=pytest.mark.guest),
 ]
 
 
@@ -41,7 +42,7 @@ def test_a_run_that_was_touched_is_never_valid_in_the_column_concerned(tmp_path:
     assert not said
 
 
-@pytest.mark.parametrize("backend", ["ebpf", "cbpf"])
+@forms("backend", ["ebpf", "cbpf"])
 def test_a_run_that_was_left_alone_is_valid(tmp_path: Path, backend: str) -> None:
     done = adversary.UNTOUCHED
     said = adversary.wrong(done, adversary.run_with(done, backend, seed=6, folder=tmp_path))

@@ -24,7 +24,9 @@ from lossbench.proof.verdict import Status
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import rules_ever, rules_in_force
 from lossbench.spec.userfile import check
-from tests.cli.test_command import CHATTER, lossbench, run_json, write
+from tests.cli.test_command import CHATTER, run_json, write
+from tests.forked import lossbench
+from tests.forms import forms
 from tests.networks import Build, open_socket, prove, receive_all
 
 pytestmark = pytest.mark.netns
@@ -71,8 +73,18 @@ def test_loss_asked_of_packets_that_nobody_sends_is_unknown(tmp_path: Path) -> N
 
 
 def test_a_window_that_opens_after_the_last_packet_is_unknown(tmp_path: Path) -> None:
-    """Chatter has sent everything after half a second, and listens for another half."""
-    status, said, _ = fault_of(tmp_path, CHATTER + '[[impair]]\nprofile = "loss_10"\nfrom_s = 0.75')
+    """The program sends everything at once, and ends when the window has opened."""
+    program = tmp_path / "early.py"
+    program.write_text(
+        "import os, pathlib, socket, time\n"
+        "me, peers = int(os.environ['RANK']), os.environ['LOSSBENCH_ADDRESSES'].split(',')\n"
+        "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind((peers[me], 5000))\n"
+        "for _ in range(50): s.sendto(b'x', (peers[1 - me], 5000))\n"
+        f"out = pathlib.Path({str(tmp_path / 'out')!r})\n"
+        "while not any(len(one.read_text().splitlines()) > 1 for one in out.rglob('timeline.jsonl')): time.sleep(0.1)\n"
+        "time.sleep(0.2)\n"
+    )
+    status, said, _ = fault_of(tmp_path, own_program(program, impair="from_s = 3"))
     assert status == "unknown" and "nothing there" in said
 
 
@@ -132,7 +144,7 @@ def test_packets_past_the_rules_are_found_by_counting_alone(build: Build, direct
 
 
 @pytest.mark.parametrize("backend", ["ebpf", "cbpf", "relay"])
-@pytest.mark.parametrize("direction", ["uplink", "downlink", "both"])
+@forms("direction", ["both", "uplink", "downlink"])
 def test_every_packet_of_an_honest_network_is_accounted_for(build: Build, backend: str, direction: str) -> None:
     """TCP and UDP, both IP versions, loss on the way, a queue too short for what is sent."""
     reason = registry.able(Kernel.tried())[backend]
@@ -202,6 +214,23 @@ profile = "loss_1"
     assert met["lost_in_queues"] > 0.05 * met["packets"] and met["lost_elsewhere"] == 0
     assert 0 < met["rule_loss"] < 0.03 < met["loss"]
     assert "% queue" in lossbench("report", str(tmp_path / "out" / Path(row["dir"]).parent.name)).stdout
+
+
+def test_a_probe_that_was_held_up_does_not_overrun_a_slow_link(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine it made up for lost time in one go, overran the queue, and failed an honest network."""
+    from lossbench.proof.probe.exchange import Exchange
+
+    held, drain = [0.4], Exchange._drain
+
+    def late(self: Exchange, heard: Any) -> int:
+        time.sleep(held.pop() if held else 0)
+        return drain(self, heard)
+
+    monkeypatch.setattr(Exchange, "_drain", late)
+    queue = {"name": "rest", "queue_kb": 10, "host_queue_kb": 10, "share_percent": 100}
+    network = build(topology={"hosts": 2, "rate_mbit": 4}, shaping={"classes": [queue]}, impair=[{"profile": "loss_1"}])
+    found = prove(network, packets=2000).judgement
+    assert found.status == Status.VALID, found.findings
 
 
 def test_datagrams_that_overflow_a_socket_of_ours_void_the_fault(tmp_path: Path) -> None:

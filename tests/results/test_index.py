@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 
 from lossbench.errors import UsageError
 from lossbench.results import index, samples
+from tests.forked import lossbench
 from tests.report import made
 
 POINTS = [{"loss": 0}, {"loss": 10}]
@@ -20,11 +19,6 @@ POINTS = [{"loss": 0}, {"loss": 10}]
 
 def row(point: dict[str, Any], seed: int) -> dict[str, Any]:
     return {"train_loss": 1.0 + seed}
-
-
-def lossbench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "lossbench.cli.main", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture

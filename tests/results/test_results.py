@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_command import LOSSBENCH, lossbench, write
+from tests.cli.test_command import write
+from tests.forked import LOSSBENCH, lossbench
+from tests.forms import forms
 
 pytestmark = pytest.mark.netns
 
@@ -33,6 +36,25 @@ packets = 2000
 """
 
 
+TWO = TWELVE.replace("[6, 8, 10, 12]", "[6, 8]")
+
+
+@pytest.fixture(scope="module")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The folder of a finished run of four points, and what it said."""
+    folder = tmp_path_factory.mktemp("made")
+    done = lossbench("run", write(folder, TWELVE), "--out", str(folder / "out"))
+    assert done.returncode == 0, done.stderr
+    (suite,) = (folder / "out").iterdir()
+    return suite, done.stderr
+
+
+@pytest.fixture
+def made(made_once: tuple[Path, str], tmp_path: Path) -> Path:
+    """A copy of it, to be damaged."""
+    return Path(shutil.copytree(made_once[0], tmp_path / "out" / made_once[0].name))
+
+
 def finished(folder: Path) -> list[int]:
     return sorted(int(path.parent.name) for path in folder.glob("[0-9]*/summary.json"))
 
@@ -40,7 +62,7 @@ def finished(folder: Path) -> list[int]:
 def started(tmp_path: Path, file: str) -> tuple[subprocess.Popen[str], Path]:
     command = [*LOSSBENCH, "run", file, "--seeds", "3", "--out", str(tmp_path / "out")]
     child = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         folders = list((tmp_path / "out").glob("*"))
         if folders and len(finished(folders[0])) >= 3:
@@ -49,12 +71,12 @@ def started(tmp_path: Path, file: str) -> tuple[subprocess.Popen[str], Path]:
     raise AssertionError("the suite did not get going")
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@forms("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_suite_of_twelve_killed_in_the_middle_ends_with_exactly_twelve(how: int, tmp_path: Path) -> None:
     file = write(tmp_path, TWELVE)
     child, folder = started(tmp_path, file)
     child.send_signal(how)
-    child.wait(timeout=30)
+    child.wait(timeout=120)
     lossbench("clean")
     before = finished(folder)
     assert 3 <= len(before) < 12
@@ -72,50 +94,48 @@ def test_a_suite_of_twelve_killed_in_the_middle_ends_with_exactly_twelve(how: in
     assert len(json.loads((folder / "suite.json").read_text())["sessions"]) == 2
 
 
-def test_only_what_was_planned_alike_is_resumed(tmp_path: Path) -> None:
+def test_only_what_was_planned_alike_is_resumed(tmp_path: Path, made: Path) -> None:
     file = write(tmp_path, TWELVE)
-    out = ("--out", str(tmp_path / "out"))
-    done = lossbench("run", file, *out, "--resume")
+    done = lossbench("run", file, "--out", str(tmp_path / "empty"), "--resume")
     assert done.returncode == 2 and "nothing to resume" in done.stderr
-    assert lossbench("run", file, *out).returncode == 0
+    out = ("--out", str(made.parent))
     assert "nothing to resume" in lossbench("run", file, *out, "--resume").stderr  # it is finished
-    (folder,) = (tmp_path / "out").iterdir()
-    before = (folder / "suite.json").read_text()
-    assert lossbench("run", str(folder), "--resume").returncode == 0  # nothing to do
-    assert (folder / "suite.json").read_text() == before, "nobody worked on it"
-    (folder / "002" / "summary.json").unlink()
+    before = (made / "suite.json").read_text()
+    assert lossbench("run", str(made), "--resume").returncode == 0  # nothing to do
+    assert (made / "suite.json").read_text() == before, "nobody worked on it"
+    (made / "002" / "summary.json").unlink()
     other = lossbench("run", file, *out, "--resume", "--set", "topology.hosts=3")
     assert other.returncode == 2 and "nothing to resume" in other.stderr
-    assert "is a folder" in lossbench("run", str(folder)).stderr
-    assert lossbench("run", str(folder), "--resume").returncode == 0
-    assert finished(folder) == [0, 1, 2, 3]
+    assert "is a folder" in lossbench("run", str(made)).stderr
+    assert lossbench("run", str(made), "--resume").returncode == 0
+    assert finished(made) == [0, 1, 2, 3]
 
 
 def test_a_suite_that_still_runs_is_not_resumed(tmp_path: Path) -> None:
     child, folder = started(tmp_path, write(tmp_path, TWELVE))
     done = lossbench("run", str(folder), "--resume")
     assert done.returncode == 2 and "is still being run" in done.stderr
-    assert child.wait(timeout=60) == 0
+    assert child.poll() is None, "the one that runs was not disturbed"
+    child.send_signal(signal.SIGINT)
+    child.communicate(timeout=120)
 
 
 def test_a_row_comes_again_with_the_same_seeds(tmp_path: Path) -> None:
-    file = write(tmp_path, TWELVE)
-    assert lossbench("run", file, "--seeds", "3", "--out", str(tmp_path / "out")).returncode == 0
-    done = lossbench("replay", "latest", "10", "--in", str(tmp_path / "out"))
+    file = write(tmp_path, TWO)
+    assert lossbench("run", file, "--seeds", "2", "--out", str(tmp_path / "out")).returncode == 0
+    done = lossbench("replay", "latest", "8", "--in", str(tmp_path / "out"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the means agree" in done.stdout
     (new,) = (tmp_path / "out").glob("*-replay_*")
     plan = json.loads((new / "suite.json").read_text())["plan"]
-    assert [(one["point"]["workload.options.steps"], one["seed"]) for one in plan] == [(10, 0), (10, 1), (10, 2)]
-    assert "8" in lossbench("report", "latest", "--in", str(tmp_path / "out")).stdout  # the whole suite, not the replay
+    assert [(one["point"]["workload.options.steps"], one["seed"]) for one in plan] == [(8, 0), (8, 1)]
+    assert "6" in lossbench("report", "latest", "--in", str(tmp_path / "out")).stdout  # the whole suite, not the replay
     wrong = lossbench("replay", "latest", "typo", "--in", str(tmp_path / "out"))
     assert wrong.returncode == 2 and "known:" in wrong.stderr
 
 
-def test_a_single_run_can_be_repeated_but_not_tested(tmp_path: Path) -> None:
-    assert lossbench("run", write(tmp_path, TWELVE), "--out", str(tmp_path / "out")).returncode == 0
-    (folder,) = (tmp_path / "out").iterdir()
-    repeat = json.loads((folder / "001" / "manifest.json").read_text())["repeat"].split()
+def test_a_single_run_can_be_repeated_but_not_tested(made: Path) -> None:
+    repeat = json.loads((made / "001" / "manifest.json").read_text())["repeat"].split()
     assert repeat[:2] == ["lossbench", "replay"]
     done = lossbench(*repeat[1:])
     assert done.returncode == 3 and "needs two valid seeds" in done.stdout, done.stderr
@@ -148,23 +168,22 @@ def on_a_terminal(*arguments: str) -> str:
             break
         out += part
     os.close(master)
-    assert child.wait(timeout=60) == 0, out[-2000:]
+    assert child.wait(timeout=120) == 0, out[-2000:]
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.decode())
 
 
 @pytest.mark.wallclock
 def test_a_terminal_shows_point_steps_and_what_the_network_loses(tmp_path: Path) -> None:
-    file = write(tmp_path, TWELVE.replace("spacing_ms = 10", "spacing_ms = 400"))
+    file = write(tmp_path, TWO.replace("spacing_ms = 10", "spacing_ms = 400"))
     shown = on_a_terminal("run", file, "--out", str(tmp_path / "out"))
-    assert "run 1 of 4" in shown and "6, seed 0" in shown and "stage 8 workload runs" in shown
+    assert "run 1 of 2" in shown and "6, seed 0" in shown and "stage 8 workload runs" in shown
     assert re.search(r"step [1-9]\d*.*steps/s", shown)
     assert re.search(r"network: \d+ of [1-9]\d* packets lost", shown)
     assert re.search(r"\d+ s left", shown)
 
 
-def test_elsewhere_a_run_is_one_line(tmp_path: Path) -> None:
-    done = lossbench("run", write(tmp_path, TWELVE), "--out", str(tmp_path / "out"))
-    lines = [line for line in done.stderr.splitlines() if line.startswith("run ")]
+def test_elsewhere_a_run_is_one_line(made_once: tuple[Path, str]) -> None:
+    lines = [line for line in made_once[1].splitlines() if line.startswith("run ")]
     assert lines == [f"run {n + 1} of 4: {steps}, seed 0" for n, steps in enumerate((6, 8, 10, 12))]
 
 
@@ -198,31 +217,24 @@ def test_the_run_path_loads_no_report_library(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ['{"verdict": "valid"}', "null", "OTHER POINT"])
-def test_a_summary_that_is_not_the_planned_runs_own_is_run_again(damage: str, tmp_path: Path) -> None:
-    out = ("--out", str(tmp_path / "out"))
-    assert lossbench("run", write(tmp_path, TWELVE), *out).returncode == 0
-    (folder,) = (tmp_path / "out").iterdir()
-    text = (folder / "000" / "summary.json").read_text() if damage == "OTHER POINT" else damage
-    (folder / "002" / "summary.json").write_text(text)
-    done = lossbench("run", str(folder), "--resume", "--json")
+def test_a_summary_that_is_not_the_planned_runs_own_is_run_again(damage: str, made: Path) -> None:
+    text = (made / "000" / "summary.json").read_text() if damage == "OTHER POINT" else damage
+    (made / "002" / "summary.json").write_text(text)
+    done = lossbench("run", str(made), "--resume", "--json")
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["summary"]
     assert [row["point"]["workload.options.steps"] for row in rows] == [6, 8, 10, 12]
 
 
 @pytest.mark.parametrize("damage", [{"plan": []}, {"plan": None}, {"sessions": 5}, {"format": 9}, {"typo": 1}])
-def test_a_damaged_plan_is_one_line(damage: dict[str, object], tmp_path: Path) -> None:
-    out = ("--out", str(tmp_path / "out"))
-    file = write(tmp_path, TWELVE.replace("[6, 8, 10, 12]", "[6]"))
-    assert lossbench("run", file, *out).returncode == 0
-    (folder,) = (tmp_path / "out").iterdir()
-    plan = json.loads((folder / "suite.json").read_text())
+def test_a_damaged_plan_is_one_line(damage: dict[str, object], made: Path) -> None:
+    plan = json.loads((made / "suite.json").read_text())
     if "typo" in damage:
         plan["plan"][0]["experiment"]["typo"] = 1
     else:
         plan |= damage
-    (folder / "suite.json").write_text(json.dumps(plan))
-    done = lossbench("run", str(folder), "--resume")
+    (made / "suite.json").write_text(json.dumps(plan))
+    done = lossbench("run", str(made), "--resume")
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
 
 
@@ -242,5 +254,5 @@ def test_targets_are_checked_before_anything_runs(tmp_path: Path) -> None:
     for options, words in ((["--html", str(tmp_path)], "is a folder"), (["--github-summary"], "is not set")):
         environment = {k: v for k, v in os.environ.items() if k != "GITHUB_STEP_SUMMARY"}
         command = [*LOSSBENCH, "run", "proof", "--out", str(tmp_path / "out"), *options]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
         assert done.returncode == 2 and words in done.stderr and not (tmp_path / "out").exists()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_command import LOSSBENCH, lossbench
+from tests.forked import LOSSBENCH, lossbench
 
 pytestmark = pytest.mark.netns
 
@@ -53,7 +53,7 @@ def test_a_program_still_running_is_ended_with_the_lab(lab: str) -> None:
     assert process.stdout is not None and process.stdout.readline() == b"up\n"
     down = lossbench("net", "down", "--net", lab)
     assert "processes ended" in down.stdout
-    assert process.wait(timeout=10) != 0
+    assert process.wait(timeout=120) != 0
 
 
 def test_a_lab_does_not_need_its_profile_file_any_more(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_command import LOSSBENCH, lossbench
 from tests.conftest import left_behind
+from tests.forked import LOSSBENCH, lossbench
 from tests.networks import Build, prove
 from tests.shared import wait_until_begun
 
@@ -278,7 +278,7 @@ def test_interrupted_it_says_how_to_go_on_and_that_works(tmp_path: Path) -> None
     )
     wait_until_begun(process, tmp_path)
     process.send_signal(2)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
     words = " ".join(errors.split())
     (folder,) = tmp_path.iterdir()

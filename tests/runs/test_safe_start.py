@@ -92,7 +92,7 @@ def test_nor_by_an_empty_or_relative_entry_of_the_path(hostile: Path, python_pat
 @pytest.mark.training
 def test_the_process_that_forks_ranks_starts_from_the_package_too(hostile: Path) -> None:
     done = subprocess.run(
-        [*SAFE, "run", "quickstart", "--set", "workload.options.steps=2", "--set", "topology.hosts=2", "--json"],
+        [*SAFE, "run", "quickstart", *SHORT, "--set", "workload.options.steps=2", "--json"],
         cwd=hostile,
         env=HERE,
         capture_output=True,

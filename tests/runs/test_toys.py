@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_command import LOSSBENCH
 from tests.conftest import left_behind
+from tests.forked import LOSSBENCH
 
 pytestmark = pytest.mark.netns
 

@@ -1,18 +1,27 @@
 """Training over the lossy backend that goes on without ranks that are gone; a line per step, the end in numbers.
 
-Environment as torchrun's; STRATEGY, BUCKETS, LOOP_STEPS steps, LOOP_PAUSE_S between them.
+Environment as torchrun's; STRATEGY, BUCKETS, LOOP_STEPS steps, LOOP_PAUSE_S between them; a file LOOP_UNTIL, when
+there is one, says which step is the last.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 import lossbench.torch
 from lossbench import sync
+
+
+def last_step() -> int:
+    try:
+        return int(Path(os.environ["LOOP_UNTIL"]).read_text()) + 1
+    except (KeyError, FileNotFoundError):
+        return int(os.environ["LOOP_STEPS"])
 
 
 def main() -> None:
@@ -28,7 +37,7 @@ def main() -> None:
         os.environ.get("STRATEGY", "bounded_drift"), optimizer, buckets=int(os.environ.get("BUCKETS", "1"))
     )
     print(f"begins at {strategy.steps}", flush=True)
-    while strategy.steps < int(os.environ["LOOP_STEPS"]):
+    while strategy.steps < last_step():
         dice = torch.Generator().manual_seed(1000 * strategy.steps + rank)
         samples = torch.randn(64, 40, generator=dice)
         loss = torch.nn.functional.mse_loss(model(samples), samples @ truth)

@@ -18,6 +18,7 @@ from lossbench.spec.experiment import Experiment
 from lossbench.spec.userfile import check
 from lossbench.workloads.collective.where import own_address
 from lossbench.workloads.collective.work import AllWork, Results, Work
+from tests.forms import forms
 
 HERE = Path(__file__).parent
 PATHS = f"{HERE.parent.parent}/.package:{HERE.parent.parent}"
@@ -30,14 +31,14 @@ def torchrun(*arguments: str, world: int = 3, **environment: str) -> subprocess.
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=200, check=False)
 
 
-@pytest.mark.parametrize("native", ["", "0"], ids=["compiled", "python"])
+@forms("native", ["", "0"], ids=["compiled", "python"])
 def test_every_collective_under_torchrun(native: str) -> None:
     done = torchrun(str(HERE / "every_collective.py"), LOSSBENCH_NATIVE=native)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("all is well") == 3
 
 
-@pytest.mark.parametrize("native", ["", "0"], ids=["compiled", "python"])
+@forms("native", ["", "0"], ids=["compiled", "python"])
 def test_habits_of_torch_programs(native: str) -> None:
     """A group made again on one store, a wait with a time, refused calls, forks, groups that end, dropped results,
     coalescing, meshes, a group's own timeout."""
@@ -85,13 +86,10 @@ def experiment(script: str, profile: str, **options: object) -> Experiment:
 
 
 @pytest.mark.netns
-@pytest.mark.parametrize("policy", ["", "fsdp_gather=stale"])
-@pytest.mark.parametrize("wrapper", ["ddp", "zero", "fsdp"])
+@forms(("wrapper", "policy"), [("ddp", ""), ("fsdp", ""), ("zero", ""), ("fsdp", "fsdp_gather=stale")], keep=2)
 def test_unchanged_training_lives_with_ten_percent_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrapper: str, policy: str
 ) -> None:
-    if policy and wrapper != "fsdp":
-        pytest.skip("stale gathers concern FSDP alone: by design")
     monkeypatch.setenv("LOSSBENCH_POLICY", policy)
     monkeypatch.setenv("PYTHONPATH", PATHS)
     result = run.execute(

@@ -16,6 +16,7 @@ from lossbench.spec.userfile import check
 from lossbench.workloads.allreduce.operation import Operation
 from lossbench.workloads.errors import OptionError
 from lossbench.workloads.transport import tuning
+from tests.forms import forms
 
 pytestmark = [pytest.mark.training]
 
@@ -53,7 +54,7 @@ def test_everybody_races_with_small_calls_in_bursts(tmp_path: Path) -> None:
 
 
 @pytest.mark.netns
-@pytest.mark.parametrize(("op", "dtype"), [("broadcast", "float32"), ("all_gather", "bfloat16")])
+@forms(("op", "dtype"), [("all_gather", "bfloat16"), ("broadcast", "float32")])
 def test_other_operations_and_types(tmp_path: Path, op: str, dtype: str) -> None:
     contenders = ["lossy", "gloo-bbr", "tcp-bbr-5ms", "udp-blast"]
     rows = raced(tmp_path / "run", mb=0.3, op=op, dtype=dtype, burst=1, contenders=contenders)

@@ -17,6 +17,7 @@ from lossbench.workloads.training.measure import (
     predicted,
     stated_limit,
 )
+from tests.forms import forms
 from tests.training.workers import simulated, together
 
 pytestmark = pytest.mark.training
@@ -44,7 +45,7 @@ def walk(p: float, steps: int, *, name: str = "bounded_drift", **options: object
     return together(simulated(WORLD, Rule.iid(p)), work)[0]
 
 
-@pytest.mark.parametrize("p", [0.1, 0.4])
+@forms("p", [0.4, 0.1])
 def test_a_random_walk_drifts_as_the_exact_formula_says(p: float) -> None:
     found = walk(p, 240)
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ import torch
 
 from lossbench.contract import Door
 from lossbench.workloads.training.__main__ import Trainer
+from tests.forked import lossbench_module
+from tests.forms import forms, full
 
 pytestmark = pytest.mark.training
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,7 +59,7 @@ def test_stacked_workers_train_as_workers_one_by_one(data: str, model: str, tmp_
     ("data", "model", "measure"),
     [
         ("digits", "mlp", "accuracy"),
-        ("digits32", "resnet8", "accuracy"),
+        pytest.param("digits32", "resnet8", "accuracy", marks=full),  # the test of BatchNorm trains and judges it, too
         ("pydoc", "llama_200k", "perplexity"),
         ("snips_small", "tagger_small", "slot_f1"),
         ("random_walk", "mlp", ""),
@@ -101,7 +102,7 @@ def test_statistics_of_batchnorm_are_those_of_the_model_that_is_judged(tmp_path:
     assert judge(seat.model, job.task, job.batches, 64) == pytest.approx(before)
 
 
-@pytest.mark.parametrize("strategy", ["bounded_drift", "rps", "gradient_averaging", "reliable"])
+@forms("strategy", ["bounded_drift", "rps", "gradient_averaging", "reliable"], keep=2)
 def test_a_run_resumed_from_a_checkpoint_ends_as_one_that_was_not_interrupted(strategy: str, tmp_path: Path) -> None:
     keys = {"strategy": strategy, "optimizer": "adamw", "simulated": [[]], "checkpoint_every": 4}
     whole = trained(tmp_path / "whole", **keys)
@@ -145,9 +146,8 @@ def outside(tmp_path: Path, world: int = 2, records_path: str = "", **options: A
     ]
     (tmp_path / "seats.json").write_text(json.dumps(seats))
     variables = {"LOSSBENCH_SPEC": str(tmp_path / "options.json"), "LOSSBENCH_SEATS": str(tmp_path / "seats.json")}
-    env = {**os.environ, **variables, "RANK": "0", "WORLD_SIZE": str(world), "PYTHONPATH": str(ROOT / ".package")}
-    command = [sys.executable, "-m", "lossbench.workloads.training"]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    environment = {**os.environ, **variables, "RANK": "0", "WORLD_SIZE": str(world)}
+    return lossbench_module("lossbench.workloads.training", environment)
 
 
 def last_line(done: subprocess.CompletedProcess[str]) -> str:

@@ -1,6 +1,6 @@
 """PyTorch's own distributed tests (they come with its wheel) against the lossy backend, on loopback: nothing is lost.
 
-python tests/training/torch_own.py [--world 4] [--only PART] [--backend gloo]    a line for each test
+python tests/training/torch_own.py [--world 4] [--only PART | --exactly NAME,NAME] [--backend gloo]    a line each
 
 One process has imported everything; each test runs in children of it, one a rank, with a group of their own. Needs
 the package expecttest, as those tests do.
@@ -158,11 +158,14 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--world", type=int, default=4)
     asked.add_argument("--only", default="")
+    asked.add_argument("--exactly", default="", help="names, with commas")
     asked.add_argument("--backend", default="lossy")
     given = asked.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         tests = prepared(given.backend, given.world, folder)
         names = [name for name in dir(tests) if name.startswith("test_") and given.only in name]
+        if given.exactly:
+            names = [name for name in names if name in given.exactly.split(",")]
         for name in names:
             begun = time.monotonic()
             how, why = ask(tests, name, given.world, Path(folder))

@@ -119,7 +119,7 @@ def test_a_silent_peer_ends_every_kind_of_call_and_is_named(ranks: Make, kind: s
     found = errors_of(made, {0: _until_it_ends(KINDS[kind]), 1: _until_it_ends(KINDS[kind])})
     assert all("no sign of life from rank 2" in text for text in found.values()), found
     assert any("(timeout_s): did it end?" in text for text in found.values())
-    assert time.monotonic() - start < 20
+    assert time.monotonic() - start < 60, "and not after a minute's default"
 
 
 def _until_it_ends(kind: Callable[[Group], object]) -> Callable[[Group], object]:
@@ -157,7 +157,7 @@ def test_a_peer_that_left_is_named_at_once(ranks: Make) -> None:
     start = time.monotonic()
     found = errors_of(made, {0: summed, 1: summed})
     assert all("rank 2 has left the group" in text for text in found.values()), found
-    assert time.monotonic() - start < 10, "nobody waits for the timeout"
+    assert time.monotonic() - start < 30, "nobody waits for the timeout"
 
 
 def test_a_stuck_reliable_transfer_asks_ever_more_slowly(ranks: Make) -> None:
@@ -500,10 +500,14 @@ def test_packets_from_far_ahead_are_kept_in_bounded_room(ranks: Make) -> None:
     for sequence in range(56, 256):
         head = Header(kind=wire.DATA, tag=0, source=1, destination=0, sequence=sequence, behind=255, size=9).pack()
         peer.link.send(tags.stamped(head + bytes(1000)), end.link.address)
-    time.sleep(0.3)
-    for got in made.all(summed):
-        assert np.array_equal(got, np.full(20_000, 3.0, np.float32))
-    assert end.read()["early"] > 100
+    # Its own packets must not come before the half that they belong to is open: there is no room left for it.
+    first = made.start(0, summed)
+    until = time.monotonic() + 60
+    while end.read()["sent"][1] == 0 or end.read()["early"] <= 100:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    for future in (first, made.start(1, summed)):
+        assert np.array_equal(future.result(30), np.full(20_000, 3.0, np.float32))
 
 
 # --- policy -----------------------------------------------------------------------------------------------------------

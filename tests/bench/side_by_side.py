@@ -1,0 +1,70 @@
+"""pytest as `make test` starts it: workers side by side, each with its own /run (tests/worker), one line a test."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+DECIDES = "not full and not quiet"  # what `make test` runs
+
+
+def workers() -> int:
+    return 2 * (os.cpu_count() or 1)
+
+
+def options(count: int) -> list[str]:
+    """Of pytest; for one worker none, but it gets its own /run all the same."""
+    return ["--tx", f"{count}*popen//python=tests/worker", "--dist", "worksteal"]
+
+
+def run_tests(
+    tests: Sequence[str], *, marked: str = "", count: int = 0, log: Path, limit_s: float = 0, more: Sequence[str] = ()
+) -> int:
+    """pytest's exit status; -1 when the time was over. What ended is in `log`, a line each as it ends."""
+    arguments = log.with_suffix(".args")
+    arguments.write_text("\n".join([*more, *(["-m", marked] if marked else []), *options(count or workers()), *tests]))
+    child = subprocess.Popen(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"@{arguments}"],
+        cwd=ROOT,
+        env={**os.environ, "LOSSBENCH_TESTED": str(log), "WORKER_PYTHON": sys.executable},
+        stdout=subprocess.DEVNULL if limit_s else None,
+        start_new_session=True,
+    )
+    try:
+        return child.wait(limit_s or None)
+    except subprocess.TimeoutExpired:
+        return -1
+    finally:
+        if child.poll() is None:
+            os.killpg(child.pid, signal.SIGINT)
+            try:
+                child.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+
+
+def read(log: Path) -> list[dict[str, Any]]:
+    if not log.exists():
+        return []
+    return [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+
+
+@contextmanager
+def busy(loops: int) -> Iterator[None]:
+    """That many processes that only burn time."""
+    children = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(loops)]
+    try:
+        yield
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
