@@ -149,7 +149,7 @@ class Exchange:
             for number, sender in enumerate(self._senders):
                 self._send(number, sender, frames[number], first, count)
             self._drain(heard)
-            # Whoever was held up makes one round good and no more: all of them in one go would fill a slow link's queue.
+            # Whoever was held up makes good one round, no more: all of them at once would fill a slow link's queue.
             clock = max(clock + round_s, time.monotonic() - round_s)
             if round_s and clock > time.monotonic():
                 time.sleep(clock - time.monotonic())
