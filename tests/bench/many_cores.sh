@@ -1,6 +1,6 @@
 #!/bin/bash
 # The collectives benchmark and the GPU tests on a machine with many cores and no network: packages come from .wheels,
-# torch from the machine. Usage: bash tests/bench/many_cores.sh setup | collectives | bars | large | tail_of | gpu | training speed|cifar|llm, with
+# torch from the machine. Usage: bash tests/bench/many_cores.sh setup | collectives | bars | large | tail_of | gpu | steady FOLDER | training speed|cifar|llm, with
 # PROFILES, HOSTS, MB, MTU, REPEATS set
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -52,5 +52,9 @@ tail_of() {  # PROFILES: p99/p50 of the lossy all-reduce alone
   collectives --set 'workload.options.contenders=["lossy"]' --set workload.options.budget_s=100
 }
 training() { python3 tests/bench/gpu_training.py "$@"; }
+steady() {  # FOLDER [options]: tests/bench/steady.py; on a machine that is thrown away afterwards, since it installs the packages
+  python3 -c 'import xdist, pyroute2' 2>/dev/null || python3 -m pip install -q --no-index --no-deps --break-system-packages .wheels/*.whl
+  CUDA_VISIBLE_DEVICES= PYTHONPATH=$PWD/.package:$PWD python3 tests/bench/steady.py --state "$1/steady.jsonl" "${@:2}"
+}
 gpu() { python3 -m pytest -q -s -p no:cacheprovider -m gpu tests/training; }
 "$@"
