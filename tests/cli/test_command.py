@@ -100,36 +100,38 @@ def test_loss_in_chosen_steps_of_one_half_touches_nothing_else(tmp_path: Path) -
             assert count == everything, key
 
 
-@pytest.mark.parametrize("window", ["from_step = 4\nto_step = 8", "from_s = 0.15\nto_s = 0.35"])
+@pytest.mark.parametrize("window", ["from_step = 10\nto_step = 30", "from_s = 0.5\nto_s = 1.5"])
 def test_a_schedule_opens_and_closes_and_the_timeline_says_when(tmp_path: Path, window: str) -> None:
-    code, result = run_json(tmp_path, write(tmp_path, f'{CHATTER}[[impair]]\nprofile = "brownout"\n{window}'))
-    assert code == 0, result["summary"][0]["reasons"]
+    text = CHATTER.replace("steps = 12, spacing_ms = 40", "steps = 60, spacing_ms = 50")
+    code, result = run_json(tmp_path, write(tmp_path, f'{text}[[impair]]\nprofile = "brownout"\n{window}'))
+    said = str(result["summary"][0]["reasons"])
+    assert code == 0 or (code == 3 and "late" in said), said  # a busy machine may be late, and says so
     folder = Path(result["summary"][0]["dir"])
     timeline = [json.loads(line) for line in (folder / "timeline.jsonl").read_text().splitlines()]
     assert [len(entry["in_force"]) for entry in timeline] == [0, 1, 0]
     if "step" in window:
         opened, closed = [entry["step"] for entry in timeline][1:]
-        assert opened >= 4 and closed >= 8, "never early; how late, depends on the machine"
+        assert opened >= 10 and closed >= 30, "never early; how late, depends on the machine"
     else:
         opened, closed = [entry["elapsed_s"] for entry in timeline][1:]
-        assert opened >= 0.15 and closed >= 0.35
-    lost = 1 - sum(received_by_step(folder).values()) / (12 * 2 * 3 * 2 * 4 * 8)
-    assert 0.02 < lost < 0.4
+        assert opened >= 0.5 and closed >= 1.5
+    lost = 1 - sum(received_by_step(folder).values()) / (60 * 2 * 3 * 2 * 4 * 8)
+    assert 0.02 < lost < 0.38, "40 % of some of them"
 
 
 @pytest.mark.wallclock
 def test_many_changes_under_traffic_lose_no_packet_count(tmp_path: Path) -> None:
     """Windows in quick succession: every datagram is counted by the old rule or by the new one."""
     windows = "".join(
-        f'[[impair]]\nprofile = "loss_10"\nfrom_s = {0.1 * n:.2f}\nto_s = {0.1 * n + 0.05:.2f}\n' for n in range(1, 13)
+        f'[[impair]]\nprofile = "loss_10"\nfrom_s = {0.1 * n:.2f}\nto_s = {0.1 * n + 0.05:.2f}\n' for n in range(1, 31)
     )
-    text = CHATTER.replace("steps = 12, spacing_ms = 40", "steps = 80, spacing_ms = 10") + windows
+    text = CHATTER.replace("steps = 12, spacing_ms = 40", "steps = 250, spacing_ms = 10") + windows
     # netem does not count packets that no rule takes.
     _, result = run_json(tmp_path, write(tmp_path, text), "--backend", "ebpf")
     folder = Path(result["summary"][0]["dir"])
     assert len((folder / "timeline.jsonl").read_text().splitlines()) > 4, "the schedule must have changed something"
     hooks = json.loads((folder / "counters.json").read_text())["hooks"]
-    assert sum(c["seen"] for here in hooks.values() for c in here.values()) == 80 * 2 * 3 * 2 * 4 * 8
+    assert sum(c["seen"] for here in hooks.values() for c in here.values()) == 250 * 2 * 3 * 2 * 4 * 8
     findings = json.loads((folder / "verdict.json").read_text())["columns"]["fault"]["findings"]
     # On a busy machine a window may pass between two ticks, which is unknown; nothing may be failed or miscounted.
     assert [f for f in findings if f["status"] == "failed"] == []

@@ -40,8 +40,9 @@ def test_packets_wait_as_long_as_asked_and_none_is_lost(build: Build, profile_fi
 
 def test_loss_beside_a_delay_is_still_exact(build: Build, profile_file: Callable[[str], str]) -> None:
     path = profile_file('[delay]\nmean_ms = 5\n[loss]\nmodel = "iid"\npercent = 5')
-    network = build(backend="relay", topology=SLOW, impair=[{"profile": path}])
-    proof = prove(network, packets=8000)
+    # So slow that a wire that is kept waiting by a busy machine does not overflow: that loss would be counted, too.
+    network = build(backend="relay", topology={"hosts": 2, "rate_mbit": 5}, impair=[{"profile": path}])
+    proof = prove(network, packets=4000)
     assert all(row.exact for row in proof.rows), proof.judgement.reasons()
     assert [f for f in proof.judgement.findings if f.status != Status.VALID and "delay" not in f.text] == []
 

@@ -29,7 +29,7 @@ from lossbench.processes import Running, die_with_parent, ended, module_command,
 from lossbench.runs.launch import module
 from lossbench.runs.launch.program import Exec, Start
 
-BORN_LIMIT_S = 60.0
+BORN_LIMIT_S = 300.0  # of importing torch on a machine that has other things to do
 
 
 class Child:
@@ -75,8 +75,10 @@ class Nursery:
         limit = time.monotonic() + BORN_LIMIT_S
         while not self._born:
             self._listen(wait_s=0.5)
-            if self._process.poll() is not None or time.monotonic() > limit:
+            if self._process.poll() is not None:
                 raise RunError("the process that starts ranks ended before it had started one")
+            if time.monotonic() > limit:
+                raise RunError(f"the process that starts ranks had started none after {BORN_LIMIT_S:g} s: is it busy?")
         return Child(self, self._born.pop(0))
 
     def ask(self, request: dict[str, Any]) -> bool:
