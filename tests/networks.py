@@ -65,11 +65,13 @@ def open_socket(
         return socket.socket(family, kind)
 
 
-def receive_all(receiver: socket.socket, *, quiet_s: float = 0.3) -> list[bytes]:
-    receiver.settimeout(quiet_s)
+def receive_all(receiver: socket.socket, *, quiet_s: float = 1.0) -> list[bytes]:
+    """Until nothing has come for a while; a busy machine may take its time to deliver the first."""
+    receiver.settimeout(5 * quiet_s)
     out = []
     try:
         while True:
             out.append(receiver.recv(65536))
+            receiver.settimeout(quiet_s)
     except TimeoutError:
         return out

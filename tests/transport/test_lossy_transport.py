@@ -73,7 +73,7 @@ def settle(ranks: Ranks) -> tuple[int, int]:
     before = (-1, -1)
     while (now := sent_and_received(ranks)) != before:
         before = now
-        time.sleep(0.3)
+        time.sleep(0.6)
     return now
 
 
