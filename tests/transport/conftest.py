@@ -30,7 +30,7 @@ class Store:
 
     def get(self, key: str) -> bytes:
         with self._changed:
-            assert self._changed.wait_for(lambda: key in self._values, timeout=20), key
+            assert self._changed.wait_for(lambda: key in self._values, timeout=120), key
             return self._values[key]
 
 
@@ -64,7 +64,7 @@ class Ranks:
     def all(self, job: Callable[[Group], Any], *, only: list[int] | None = None) -> list[Any]:
         """The same job on every rank at once; results by rank."""
         futures = [self.start(rank, job) for rank in (range(len(self.groups)) if only is None else only)]
-        return [future.result(30) for future in futures]
+        return [future.result(120) for future in futures]
 
     def close(self) -> None:
         for group in self.groups:
