@@ -33,6 +33,7 @@ from .conftest import Make, Ranks, make_ranks
 
 F32 = CODECS["float32"]
 QUICK = Policy(timeout_s=2)
+SO_RCVBUFFORCE = 33
 KINDS: dict[str, Callable[[Group], object]] = {
     "all_reduce": lambda group: summed(group),
     "reduce_scatter": lambda group: reduce_scatter(group, np.ones(3000, np.float32), codec=F32, op="avg"),
@@ -491,6 +492,7 @@ def test_what_comes_again_is_not_counted_again(ranks: Make) -> None:
     made = ranks(2)
     end, peer = made.groups[0].endpoint, made.groups[1].endpoint
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003)) as tap:
+        tap.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)  # others use this loopback, too
         tap.bind(("lo", 0x0003))
         made.all(summed)
         port = end.link.address[1].to_bytes(2, "big")
@@ -566,6 +568,7 @@ def test_scapy_reads_what_the_transport_sends(pump: str) -> None:
     made = make_ranks(2)
     try:
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003)) as tap:
+            tap.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 64 << 20)  # others use this loopback, too
             tap.bind(("lo", 0x0003))
             ports = {group.endpoint.link.address[1].to_bytes(2, "big") for group in made.groups}
             made.all(lambda group: summed(group, 2000))
