@@ -128,7 +128,7 @@ def test_a_worker_stopped_for_seconds_is_waited_for(loop: Callable[..., Loop], e
 @ENGINES
 def test_a_worker_that_holds_the_interpreter_is_waited_for(loop: Callable[..., Loop], engine: str) -> None:
     """As it was: after a sort of two seconds nine wrong sums in a row."""
-    ranks = loop(profile="clean", engine=engine, LOOP_SORT={1: "3000000"}, LOOP_CALLS=dict.fromkeys(range(WORLD), "12"))
+    ranks = loop(profile="clean", engine=engine, LOOP_SORT={1: "3000000"}, LOOP_CALLS=dict.fromkeys(range(WORLD), "6"))
     ranks.wait_for(lambda: all(p.poll() is not None for p in ranks.processes), seconds=120)
     assert [p.returncode for p in ranks.processes] == [0, 0, 0]
     assert all(share == 1.0 for rank in range(WORLD) for *_, share, _ in ranks.calls(rank)), "slow is not lost"

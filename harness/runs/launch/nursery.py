@@ -25,11 +25,19 @@ from typing import Any, NoReturn
 
 from lossbench.errors import RunError
 from lossbench.net.host.enter import stepper
-from lossbench.processes import Running, die_with_parent, ended, module_command, module_environment, signal_group
+from lossbench.processes import (
+    Running,
+    catches,
+    die_with_parent,
+    ended,
+    module_command,
+    module_environment,
+    signal_group,
+)
 from lossbench.runs.launch import module
 from lossbench.runs.launch.program import Exec, Start
 
-BORN_LIMIT_S = 60.0
+BORN_LIMIT_S = 180.0  # importing torch on an emulated machine takes more than a minute
 
 
 class Child:
@@ -43,6 +51,9 @@ class Child:
 
     def signal(self, number: int) -> None:
         self._nursery.ask({"signal": number, "pid": self.pid})
+
+    def catches(self, number: int) -> bool:
+        return catches(self.pid, number)
 
     def reap(self) -> None:
         self._nursery.ask({"reap": self.pid})
@@ -144,6 +155,10 @@ class Nurseries:
         if modules not in self._open:
             self._open[modules] = Nursery(modules)
         return self._open[modules]
+
+    def let_go(self) -> None: ...
+
+    def check(self) -> None: ...
 
     def close(self) -> None:
         for nursery in self._open.values():
