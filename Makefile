@@ -4,7 +4,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 OUT    ?= results/runs
 
-.PHONY: demo test test-all test-guest test-guest-clock test-guest-full setup check clean bars fuzz soak
+.PHONY: demo test test-all docs test-guest test-guest-clock test-guest-pair test-guest-full setup check clean bars fuzz soak wheelhouse
+# `make wheelhouse PYTHON=3.12` names the version that the wheels are for, everywhere else PYTHON is a program.
+INTERPRETER := $(if $(filter 3.%,$(PYTHON)),python3,$(PYTHON))
 
 demo: $(VENV)/.ready
 	$(BIN)/lossbench run quickstart --out $(OUT) --html results/demo/report.html --plots results/demo
@@ -32,8 +34,18 @@ test-guest: $(VENV)/.dev
 test-guest-clock: $(VENV)/.dev
 	$(GUEST) 3600 --instruction-clock $(PYTEST_GUEST) -m clock --timeout 3000 tests
 
+# Two guests joined by a wire: a lab of two stock kernels. PAIR=1: what takes some minutes; full: all of it.
+PAIR ?= full
+test-guest-pair: $(VENV)/.dev
+	LOSSBENCH_PAIR=$(PAIR) $(BIN)/python -m pytest -p no:cacheprovider -q --timeout 1800 -m pair tests
+
 test-guest-full: $(VENV)/.dev
 	$(GUEST) 14400 $(PYTEST_GUEST) -m "netns and not clock and not wallclock and not training" --timeout 3000 tests
+
+# The docs as a site, in build/docs; nothing is fetched but the builder itself. MkDocs with mkdocs-material reads the same file.
+docs: $(VENV)/.ready
+	$(BIN)/pip install -q -c constraints.txt zensical
+	$(BIN)/zensical build -f mkdocs.yml --clean
 
 setup: $(VENV)/.dev
 
@@ -56,12 +68,25 @@ soak: $(VENV)/.dev
 bars: $(VENV)/.dev
 	$(BIN)/python tests/bench/bars.py
 
+# For machines without a way out that have torch already: everything else as files. There:
+#   pip install --no-index --find-links wheelhouse 'lossbench[report,text]'
+WHEELHOUSE ?= wheelhouse
+PLATFORM   ?= manylinux2014_$(shell uname -m)
+ARCH        = $(patsubst manylinux2014_%,%,$(PLATFORM))
+wheelhouse: $(VENV)/.ready
+	mkdir -p $(WHEELHOUSE)
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir $(WHEELHOUSE) .
+	$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; print(*[r for r in p["dependencies"] + p["optional-dependencies"]["report"] + p["optional-dependencies"]["text"] if not r.startswith("torch")], sep="\n")' > $(WHEELHOUSE)/requirements.txt
+	$(BIN)/python -m pip download --quiet --disable-pip-version-check --dest $(WHEELHOUSE) --only-binary :all: -c constraints.txt -r $(WHEELHOUSE)/requirements.txt \
+	  $(foreach tag,manylinux2014 manylinux_2_17 manylinux_2_27 manylinux_2_28,--platform $(tag)_$(ARCH)) --implementation cp $(if $(filter 3.%,$(PYTHON)),--python-version $(PYTHON))
+	@echo "there: pip install --no-index --find-links $(WHEELHOUSE) 'lossbench[report,text]'"
+
 $(VENV)/bin/python:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "lossbench needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
-	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "no venv module: apt-get install python3-venv"; exit 1; }
+	$(INTERPRETER) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "lossbench needs Python 3.11 or newer: make PYTHON=python3.12 ..."; exit 1; }
+	$(INTERPRETER) -m venv $(VENV) || { rm -rf $(VENV); echo "no venv module: apt-get install python3-venv"; exit 1; }
 
 $(VENV)/.ready: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[report]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[report,text]'
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.ready

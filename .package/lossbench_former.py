@@ -14,13 +14,13 @@ from types import CodeType, ModuleType
 
 NOW = {"harness": "lossbench", "workloads": "lossbench.workloads"}
 MOVED = {
-    "harness.cli.comparing": "lossbench.cli.compare",
+    "harness.cli.comparing": "lossbench.cli.reading.compare",
     "harness.cli.guest_view": "lossbench.cli.vm",
     "harness.cli.lab": "lossbench.cli.net",
     "harness.cli.live": "lossbench.cli.screen.live",
     "harness.cli.machine_view": "lossbench.cli.doctor",
-    "harness.cli.reporting": "lossbench.cli.report",
-    "harness.cli.running": "lossbench.cli.run",
+    "harness.cli.reporting": "lossbench.cli.reading.report",
+    "harness.cli.running": "lossbench.cli.making.run",
     "harness.cli.tables": "lossbench.cli.screen.tables",
     "harness.conservation": "lossbench.net.conservation",
     "harness.counted": "lossbench.net.counters",

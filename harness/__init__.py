@@ -13,14 +13,28 @@ import importlib
 import sys
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _OFFERED = {
     "Door": "lossbench.contract:Door",
+    "Network": "lossbench.runs.inside:Network",
     "sync": "lossbench.workloads.sync",
+    **dict.fromkeys(("record", "summary"), "lossbench.workloads.say"),
     **dict.fromkeys(("run", "load", "compare", "doctor", "schema"), "lossbench.api"),
 }
-__all__ = ["Door", "__version__", "compare", "doctor", "load", "run", "schema", "sync"]  # noqa: F822 - by __getattr__
+__all__ = [  # noqa: F822 - by __getattr__
+    "Door",
+    "Network",
+    "__version__",
+    "compare",
+    "doctor",
+    "load",
+    "record",
+    "run",
+    "schema",
+    "summary",
+    "sync",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -28,7 +42,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'lossbench' has no attribute '{name}'")
     module, _, attribute = _OFFERED[name].partition(":")
     found = importlib.import_module(module)
-    return getattr(found, attribute or name) if attribute or module == "lossbench.api" else found
+    return found if module.endswith(f".{name}") else getattr(found, attribute or name)
 
 
 if __name__ != "lossbench":  # the folder's own name, in a checkout: what it was called before

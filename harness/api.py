@@ -1,14 +1,16 @@
 """lossbench from Python: what the command's verbs do, as functions that return values and print nothing.
 
 import lossbench
-result = lossbench.run("quickstart", settings=["topology.hosts=8"], seeds=3)
-for suite in lossbench.load("latest"):
-    for group in lossbench.report.groups.groups_of(suite): ...
+r = lossbench.run("quickstart", settings=["topology.hosts=8"], seeds=3)
+r.findings, r.table("results"), r.plot("drift")
+(old,) = lossbench.load("latest")
 """
 
 from __future__ import annotations
 
+import os
 import secrets
+import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,11 +23,15 @@ if TYPE_CHECKING:  # each function loads what it needs: results can be read wher
     from pydantic import BaseModel
 
     from lossbench.net.kernel import Kernel
-    from lossbench.report.compare import Line
+    from lossbench.report.between.compare import Line
+    from lossbench.report.export.handle import Results
     from lossbench.report.groups import Group
-    from lossbench.results.folders import SuiteFolder
     from lossbench.results.index import Suite
-    from lossbench.runs.suite import Planned, SuiteResult
+    from lossbench.runs.ground import Ground
+    from lossbench.runs.many.campaign import Part
+    from lossbench.runs.many.suite import Planned, SuiteResult
+    from lossbench.spec.asking import adhoc
+    from lossbench.spec.lab import Lab
 
 RUNS = Path("results/runs")
 BACKLOG, MANY_CORES = 20_000, 4  # measured: 8 TCP senders on 16 cores lost .2 % in a backlog of 1000, none in this
@@ -35,62 +41,110 @@ def _silent(*_: Any) -> None:
     """Progress that nobody wants to see."""
 
 
-def run(
-    suite: str,
+def run(suite: str | adhoc.Asked, *, progress: Callable[..., None] | None = None, **how: Any) -> Results:
+    """A suite by name, an experiment's file, or a folder to resume; `how` as for `made`. Its results: `r.findings`,
+    `r.table("results")`, `r.plot("drift")`. In a notebook there is a line of progress."""
+    from lossbench.net.host.loops import out_of_sight
+    from lossbench.report.export.handle import Progress, Results
+
+    shown = progress or (Progress() if "ipykernel" in sys.modules else _silent)
+    with out_of_sight():
+        return Results.at(made(suite, progress=shown, **how).folder)
+
+
+def made(
+    suite: str | adhoc.Asked,
     *,
     settings: Sequence[str] = (),
     seeds: int | None = None,
     full: bool = False,
     out: Path | str = RUNS,
     resume: bool = False,
+    until: str = "",
+    lab: Lab | Path | str | None = None,
+    these_nics: bool = False,
     progress: Callable[..., None] = _silent,
 ) -> SuiteResult:
-    """A suite by name, an experiment's file, or a folder to resume. `settings` are KEY=VALUE, as for --set."""
+    """Runs it. `settings` are KEY=VALUE, as for --set; `until`: p99=5%, for programs that can end when a number is
+    known well enough. `lab`: on its machines, not in namespaces."""
     from lossbench.net.host import rootless
 
-    if rootless.needed():  # before anything starts a thread
+    if lab is None and rootless.needed():  # before anything starts a thread
         rootless.enter()
-    from lossbench.runs import suite as suites
+    from lossbench.runs.many import planning
+    from lossbench.runs.many import suite as suites
 
-    folder, run_id, plan = _planned(suite, list(settings), seeds, full=full, out=Path(out), resume=resume)
-    return suites.run_suite(plan, out=Path(out), run_id=run_id, progress=progress, resumed=folder)
-
-
-def _planned(
-    suite: str, settings: list[str], seeds: int | None, *, full: bool, out: Path, resume: bool
-) -> tuple[SuiteFolder | None, str, list[Planned]]:
-    """(the folder to go on with, the run's id, all runs)."""
-    from lossbench.runs import suite as suites
-    from lossbench.spec import points
-
-    if suite not in points.suite_names() and Path(suite).is_dir():
-        if not resume:
-            raise UsageError(f"{suite} is a folder", next_step="to go on with a run that was ended add --resume")
-        if settings or full or seeds:
-            step = "drop --set, --seeds, --full, --backend"
-            raise UsageError("a folder is resumed as it was planned", next_step=step)
-        return suites.resume(Path(suite))
-    plan = suites.plan_of(points.points(points.find(suite), settings=settings, full=full), seeds=seeds)
-    if resume:
-        return suites.resume(suites.newest_unfinished(out, plan))
-    return None, secrets.token_hex(3), plan
+    asked: dict[str, Any] = {"full": full, "out": Path(out), "resume": resume, "until": until}
+    if lab is None:
+        ground, (folder, run_id, plan) = None, planning.planned(suite, list(settings), seeds, **asked)
+    else:
+        if not resume:  # what is wrong with the suite is said before anybody is connected
+            planning.planned(suite, list(settings), seeds, **asked)
+        ground = _lab_ground(lab, these_nics=these_nics)
+        try:
+            folder, run_id, plan = planning.planned(suite, list(settings), seeds, **asked, ground=ground)
+        except BaseException:
+            ground.close()
+            raise
+    return suites.run_suite(plan, out=Path(out), run_id=run_id, progress=progress, resumed=folder, ground=ground)
 
 
-def load(*which: str, where: Path | str = RUNS) -> list[Suite]:
+def _lab_ground(lab: Lab | Path | str, *, these_nics: bool) -> Ground:
+    from lossbench.net import journal
+    from lossbench.runs.lab.ground import LabGround
+    from lossbench.spec import lab as labs
+
+    if os.geteuid():
+        journal.in_own_folder()
+    return LabGround(lab if isinstance(lab, labs.Lab) else labs.load(Path(lab)), these_nics=these_nics)
+
+
+def planned(
+    suite: str | adhoc.Asked,
+    *,
+    settings: Sequence[str] = (),
+    seeds: int | None = None,
+    full: bool = False,
+    until: str = "",
+) -> list[Planned]:
+    """What `run` would do, run by run."""
+    from lossbench.runs.many import planning
+
+    return planning.planned(suite, list(settings), seeds, full=full, out=RUNS, resume=False, until=until)[2]
+
+
+def campaign(
+    file: Path | str, *, minutes: float, out: Path | str = RUNS, progress: Callable[..., None] = _silent
+) -> list[Part]:
+    """Suites in order of importance until time is up; the same call goes on with what is not done."""
+    from lossbench.net.host import rootless
+
+    if rootless.needed():
+        rootless.enter()
+    from lossbench.runs.many import campaign as campaigns
+    from lossbench.runs.many import planning
+
+    parts = planning.parts_of(Path(file))
+    campaigns.run_campaign(parts, seconds=60 * minutes, out=Path(out), progress=progress)
+    return parts
+
+
+def load(*which: str, where: Path | str = RUNS) -> list[Results]:
     """Results: by folder, id, suite name (its latest), commit, or `latest`; without any, all."""
+    from lossbench.report.export.handle import Results
     from lossbench.results import index
 
     found, problems = index.pick(list(which), Path(where)) if which else index.scan(Path(where))
     for text in problems:
         warnings.warn(text, stacklevel=2)
-    return found
+    return [Results.of(one) for one in found]
 
 
-def compare(a: str, b: str, *, where: Path | str = RUNS, with_simulated: bool = False) -> list[Line]:
-    """What differs between two results, number by number, with significance."""
-    from lossbench.report.compare import result_lines
+def compare(a: str | Suite, b: str | Suite, *, where: Path | str = RUNS, with_simulated: bool = False) -> list[Line]:
+    """What differs between two results (or their names), number by number, with significance."""
+    from lossbench.report.between.compare import result_lines
 
-    sides = [load(word, where=where) for word in (a, b)]
+    sides = [load(one, where=where) if isinstance(one, str) else [one] for one in (a, b)]
     for word, found in zip((a, b), sides, strict=True):
         if len(found) != 1:
             raise UsageError(f"{word} names {len(found)} results", next_step="give a folder or an id")
@@ -98,12 +152,19 @@ def compare(a: str, b: str, *, where: Path | str = RUNS, with_simulated: bool = 
 
 
 def replay(
-    old: Suite, lines: list[Group], *, out: Path | None = None, progress: Callable[..., None] = _silent
+    old: Suite,
+    lines: list[Group],
+    *,
+    out: Path | None = None,
+    lab: Lab | Path | str | None = None,
+    these_nics: bool = False,
+    progress: Callable[..., None] = _silent,
 ) -> Suite:
-    """Every seed that was planned for the point of these lines, run again under new numbers."""
+    """Every seed that was planned for the point of these lines, run again under new numbers; what ran in a lab, in that
+    lab."""
     from lossbench.results import index
     from lossbench.results.naming import key_of
-    from lossbench.runs import suite as suites
+    from lossbench.runs.many import suite as suites
 
     planned = [one for one in suites.planned(old.plan, old.folder) if key_of(one.chosen) == key_of(lines[0].point)]
     result = suites.run_suite(
@@ -112,24 +173,9 @@ def replay(
         run_id=secrets.token_hex(3),
         progress=progress,
         name=old.name.removesuffix(index.REPLAYED) + index.REPLAYED,
+        ground=None if lab is None else _lab_ground(lab, these_nics=these_nics),
     )
     return index.read_suite(result.folder)
-
-
-def lines_of_point(suite: Suite, wanted: str, *, number: int | None = None) -> list[Group]:
-    """All lines of the table that the runs of one point made: by a line's name or a part of it, or a run's number."""
-    from lossbench.report.groups import groups_of
-    from lossbench.results.naming import key_of
-
-    groups = groups_of(suite, with_simulated=True)
-    if number is not None:
-        groups = [group for group in groups if any(one.number == number for one in group.runs)]
-    found = [group for group in groups if group.name == wanted] or [group for group in groups if wanted in group.name]
-    chosen = {key_of(group.point) for group in found}
-    if len(chosen) != 1:
-        known = ", ".join(f"'{group.name}'" for group in found or groups) or "none that ended"
-        raise UsageError(f"{'no line' if not found else 'several lines'} '{wanted}'", next_step=f"known: {known}")
-    return [group for group in groups if key_of(group.point) in chosen]
 
 
 # --- this machine --------------------------------------------------------------------------------------------------
@@ -138,6 +184,7 @@ def lines_of_point(suite: Suite, wanted: str, *, number: int | None = None) -> l
 def doctor() -> dict[str, Any]:
     """What this machine can do, found by trying; which backend a run gets and why; what is missing, how to fix it."""
     from lossbench.net.host import rootless
+    from lossbench.net.host.loops import out_of_sight
     from lossbench.net.impair import registry
     from lossbench.net.kernel import Kernel, user_namespaces
     from lossbench.results import machine
@@ -149,7 +196,8 @@ def doctor() -> dict[str, Any]:
             entered = "entered a user namespace"
         except Exception as error:  # noqa: BLE001 - said in the report
             entered = str(error)
-    kernel, facts = Kernel.tried(), machine.facts()
+    with out_of_sight():
+        kernel, facts = Kernel.tried(), machine.facts()
     able = registry.able(kernel)
     usable = [name for name in registry.KINDS if able[name] is None]
     why = "; ".join(f"{n}: {able[n]}" for n in list(registry.KINDS) if able[n] is not None) or "first choice"
@@ -198,17 +246,18 @@ def _advice(kernel: Kernel, able: dict[str, str | None], allowed: str | None, fa
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-KINDS = ("profile", "experiment", "suite", "run", "result")
+KINDS = ("profile", "experiment", "campaign", "suite", "run", "result")
 
 
 def schema(kind: str) -> dict[str, Any]:
-    """Of what users write (profile, experiment) and of what runs leave (suite, run, result)."""
+    """Of what users write (profile, experiment, campaign) and of what runs leave (suite, run, result)."""
     from lossbench.results.models import RunSummary, SuitePlan, SuiteSummary
+    from lossbench.spec.asking.campaign import Campaign
+    from lossbench.spec.asking.reference import described
     from lossbench.spec.experiment import Experiment
     from lossbench.spec.profile import Profile
-    from lossbench.spec.reference import described
 
-    of_kind: tuple[type[BaseModel], ...] = (Profile, Experiment, SuitePlan, RunSummary, SuiteSummary)
+    of_kind: tuple[type[BaseModel], ...] = (Profile, Experiment, Campaign, SuitePlan, RunSummary, SuiteSummary)
     models = dict(zip(KINDS, of_kind, strict=True))
     found = described(models[kind])
     return {"$schema": DIALECT, "title": f"lossbench {kind}", **(_as_written(found) if kind == "experiment" else found)}

@@ -151,14 +151,23 @@ def by_path(path: str) -> Any:
 #   LOSSBENCH_SEED
 #   LOSSBENCH_INTERFACE         the impaired data link
 #   LOSSBENCH_CONTROL_INTERFACE the unimpaired link, for rendezvous and health
+#   LOSSBENCH_CONTROL           this host's address on it
 #   LOSSBENCH_ADDRESSES         data addresses of all ranks, comma-separated, in rank order
 #   LOSSBENCH_PORT
+#   LOSSBENCH_BESIDE            roles of the programs beside the workload, where there are any
+#   LOSSBENCH_STACK             own: sysctls of this host's network stack may be set; else it is a machine's
 #   LOSSBENCH_ROLE              of a program beside the workload; RANK, WORLD_SIZE and ADDRESSES are among its own then
+#   LOSSBENCH_DSCP              what its packets are to be marked with, where they belong to a traffic class
 #   LOSSBENCH_SPEC              JSON file: the workload's options
 #   LOSSBENCH_RECORDS           file this rank appends its JSON lines to
 #   LOSSBENCH_GO                FIFO: one byte of it for each rank, once every rank is ready
-#   LOSSBENCH_SEATS             JSON file, where this process hosts several ranks: a list of
-#                               {"rank", "records", "namespace"}
+#   LOSSBENCH_SEATS             JSON file, where this process hosts several ranks: [{"rank", "records", "namespace"}]
+
+
+def own_stack() -> bool:
+    """May this process set sysctls of the network stack it runs in?"""
+    return os.environ.get("LOSSBENCH_STACK") == "own"
+
 
 # --- JSON lines out ------------------------------------------------------------------------------------------------
 # Kinds the harness interprets; any other kind is stored as it is.
@@ -166,8 +175,10 @@ def by_path(path: str) -> Any:
 #   traffic  `sent`, `received`: datagrams per peer rank so far, joined with the kernel's counters; `complete`: true if
 #            nothing else was sent on the data link, so that every missing datagram must be a counted drop
 #   summary  final numbers of this rank          error    `message`: shown to the user
+#   doubt    `text`: why this program's own times are not to be believed (its generator fell behind, for example)
 #   row      one line of the run's result table: any names and values. `shown`: the names a terminal shows, the first of
-#            them says what the line is about; `note` is printed below the table; `path` = "unknown" voids the line
+#            them says what the line is about; `note` is printed below the table; `path` = "unknown" voids the line,
+#            `doubt` (why) its times
 # Any record may declare units: {"wall_s": "s", "served": "1/s", "ms_in_name_only": ""}. A number whose unit is a time
 # or a rate is believed only where the machine was quiet enough; one without a unit is taken for a time if its name says
 # so.
@@ -188,6 +199,7 @@ class Door:
     records_path: str = ""
     go_path: str = ""
     role: str = ""  # of a program beside the workload
+    dscp: int = 0
     namespace: str = ""  # the host this rank's sockets belong to, where it is not the process's own
     _records: TextIO | None = None
     _samples: dict[str, BinaryIO] = field(default_factory=dict)
@@ -213,6 +225,7 @@ class Door:
             records_path=env.get("LOSSBENCH_RECORDS", ""),
             go_path=env.get("LOSSBENCH_GO", ""),
             role=env.get("LOSSBENCH_ROLE", ""),
+            dscp=int(env.get("LOSSBENCH_DSCP", "0")),
         )
 
     @classmethod
@@ -248,17 +261,20 @@ class Door:
         self._records.write(json.dumps(line, separators=(",", ":")) + "\n")
         self._records.flush()
 
-    def samples(self, name: str, values: Iterable[float], *, unit: str = "ms", together: bool = True) -> None:
+    def samples(
+        self, name: str, values: Iterable[float], *, unit: str = "ms", together: bool = True, aside: bool = False
+    ) -> None:
         """Append to a long set of numbers (latencies, step times): eight bytes each, beside the records. `together`:
         the n-th of every rank is the same event (a step, a call) and counts once, as long as its slowest rank took;
-        False: every number is an event of its own (a request)."""
+        False: every number is an event of its own (a request). `aside`: it tells something about other samples (when
+        each was, how large): stored, and in no table."""
         if not self.records_path:
             return
         name = f"{self.role}.{name}" if self.role else name
         if name not in self._samples:
             folder = Path(self.records_path).parent.parent / "samples"
             folder.mkdir(exist_ok=True)
-            about = json.dumps({"unit": unit, "together": together})
+            about = json.dumps({"unit": unit, "together": together, "aside": aside})
             (folder / f"{name}.rank-{self.rank}.json").write_text(about, encoding="utf-8")
             path = folder / f"{name}.rank-{self.rank}.f64"
             self._samples[name] = open(path, "ab", buffering=0)  # noqa: SIM115 - open as long as the rank

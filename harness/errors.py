@@ -46,3 +46,9 @@ class RunError(LossbenchError):
     """The run itself went wrong: a rank died, a link went away."""
 
     exit_code = ExitCode.FAILED
+
+
+class VanishedError(RunError):
+    """A machine of a lab does not answer any more."""
+
+    exit_code = ExitCode.UNKNOWN

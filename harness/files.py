@@ -66,6 +66,16 @@ def disk_errors(place: Path, *, full: str = "free some space or give --out") -> 
         raise NotAbleError(f"{place} can't be written ({error.strerror})", next_step=why(error, full=full)) from None
 
 
+def no_room(folder: Path) -> str:
+    """What to say where a disk is full, since a program on it could not; empty where it is not."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return ""
+    full = disk.f_bavail * disk.f_frsize < 4096 or (disk.f_files and not disk.f_favail)
+    return f"no room is left on the disk of {folder}: what a program said there is not whole" if full else ""
+
+
 def as_json(value: Any, *, indent: int | None = None) -> str:
     """JSON that everybody reads: it has no word for infinity, or for what is not a number."""
     return json.dumps(finite(value), indent=indent, default=str, allow_nan=False)

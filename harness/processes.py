@@ -55,6 +55,9 @@ class Running(Protocol):
     def signal(self, number: int) -> None:
         """To its whole group."""
 
+    def catches(self, number: int) -> bool:
+        """Has it a handler of its own for a signal?"""
+
     def reap(self) -> None:
         """Only after the last signal."""
 
@@ -76,6 +79,9 @@ class Started:
     def signal(self, number: int) -> None:
         if self._process.returncode is None:  # not reaped
             signal_group(self.pid, number)
+
+    def catches(self, number: int) -> bool:
+        return catches(self.pid, number)
 
     def reap(self) -> None:
         """Only after the last signal. What the kernel keeps (a driver, a dead file server) is left to it."""

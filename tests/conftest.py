@@ -34,6 +34,8 @@ def _why_not(marker: str) -> str | None:
         return registry.able(Kernel.tried())["netem"]
     if marker == "clock" and os.environ.get("LOSSBENCH_CLOCK") != "instructions":
         return "needs a clock that counts instructions (lossbench vm run --instruction-clock)"
+    if marker == "pair" and not os.environ.get("LOSSBENCH_PAIR"):
+        return "two machines under QEMU (make test-guest-pair)"
     if marker == "gpu":
         return None if machine.gpus() else "needs a GPU"
     return None
@@ -49,6 +51,7 @@ ALSO_ON_STOCK = (
     "test_offloads.py::test_a_udp_segment_sender_loses_single_mtu_packets[netem]",
     "test_shaping.py::test_web_is_served_first_and_training_loses[prio]",
     "test_command.py::test_a_run_is_valid_and_stored_from_manifest_to_verdict",
+    "test_nic.py::test_what_the_rule_dropped_is_what_the_receiver_misses_exactly[ingress-netem]",
 )
 
 
@@ -56,7 +59,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.nodeid.endswith(ALSO_ON_STOCK):
             item.add_marker(pytest.mark.tier)
-    used = [m for m in ("netns", "training", "guest", "gpu", "clock") if any(i.get_closest_marker(m) for i in items)]
+    used = [
+        m for m in ("netns", "training", "guest", "gpu", "clock", "pair") if any(i.get_closest_marker(m) for i in items)
+    ]
     reasons = {marker: _why_not(marker) for marker in used}
     for item in items:
         for marker, reason in reasons.items():
@@ -83,8 +88,15 @@ def namespaces_of(pid: int) -> list[str]:
 
 def left_behind() -> list[str]:
     """Namespaces of ours that no living lossbench answers for. Others may run on this machine at the same time."""
+    return sorted(_nobodys() - _FOUND)
+
+
+_FOUND: set[str] = set()  # nobody's already when this test began: somebody else's run was killed
+
+
+def _nobodys() -> set[str]:
     standing = {j.id for j in journal.networks() if j.is_lab()}
-    return [n for n in _all_ours() if n.split("-")[1] not in standing and (_owner(n) in (None, os.getpid()))]
+    return {n for n in _all_ours() if n.split("-")[1] not in standing and (_owner(n) in (None, os.getpid()))}
 
 
 def _all_ours() -> list[str]:
@@ -103,7 +115,8 @@ def _owner(name: str) -> int | None:
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
     """Every test leaves the machine as it found it."""
-    before = left_behind()
+    _FOUND.clear()
+    _FOUND.update(_nobodys())
     yield
-    left = set(left_behind()) - set(before)
-    assert not left, f"namespaces left behind: {sorted(left)}"
+    left = left_behind()
+    assert not left, f"namespaces left behind: {left}"

@@ -13,6 +13,9 @@ WorkloadError
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+
 
 class WorkloadError(Exception):
     """A mistake or a limit that the user can act on."""
@@ -50,3 +53,13 @@ class AbsentError(TransportError):
     def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
         super().__init__(message)
         self.ranks = ranks
+
+
+def status_of(run: Callable[[], object]) -> int:
+    """Of a program: what the user can act on is one line on standard error."""
+    try:
+        run()
+    except WorkloadError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0

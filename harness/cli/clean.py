@@ -9,10 +9,12 @@ import typer
 from lossbench.net.host import rootless
 
 if TYPE_CHECKING:
-    from lossbench.net.journal import Removed
+    from lossbench.net.journal import Journal, Removed
 
 
-def clean(every: bool = typer.Option(False, "--all", help="Also take down standing labs (lossbench net up).")) -> None:
+def clean(
+    every: bool = typer.Option(False, "--all", help="Also take down standing networks (lossbench net up)."),
+) -> None:
     """Remove what crashed runs left behind: namespaces with their links and filters, processes, temporary files.
 
     Only what lossbench's own journal says it made; running experiments of others are left alone."""
@@ -25,20 +27,22 @@ def clean(every: bool = typer.Option(False, "--all", help="Also take down standi
         return
     from lossbench.errors import RunError
     from lossbench.net import journal
+    from lossbench.net.nic import takedown
     from lossbench.runs.interrupt import held
 
     removed = []
     for one in journal.networks():
         if not one.folder.exists():
             continue  # another clean was faster
-        with journal.abandoned(one, wait_s=journal.WAIT_S if every and one.is_lab() else 0.0) as free:
+        stands = _stands(one)
+        with journal.abandoned(one, wait_s=journal.WAIT_S if every and stands else 0.0) as free:
             if not free:
                 typer.echo(f"{one.id}: in use by a running lossbench, left alone")
-            elif one.is_lab() and not every:
-                typer.echo(f"{one.id}: a standing lab, left alone (lossbench net down --net {one.id}, or clean --all)")
+            elif stands and not every:
+                typer.echo(f"{one.id}: {stands}, or clean --all)")
             else:
                 with held():
-                    removed.append(one.undo())
+                    removed.append(takedown.take_away(one))
                 _say_removed(removed[-1])
     if not removed:
         typer.echo("nothing to clean")
@@ -47,9 +51,22 @@ def clean(every: bool = typer.Option(False, "--all", help="Also take down standi
         raise RunError("; ".join(left), next_step="what is left stays in the journal: lossbench clean tries again")
 
 
+def _stands(one: Journal) -> str:
+    """What its maker wants to stand; empty for what a crash left."""
+    from lossbench.net import made
+    from lossbench.net.nic import state, watchdog
+
+    if one.is_lab():
+        return f"a standing network, left alone (lossbench net down --net {one.id}"
+    nic = state.read(one)
+    if nic is not None and any(map(made.exists, one.made())) and not watchdog.due(one, nic):
+        return f"on {nic.interface} for a while, left alone (lossbench nic revert {nic.interface}"
+    return ""
+
+
 def _say_removed(removed: Removed) -> None:
     typer.echo(
-        f"{removed.network}: removed {len(removed.names)} namespaces ({', '.join(removed.names) or 'none'}), "
+        f"{removed.network}: removed {len(removed.names)} things ({', '.join(removed.names) or 'none'}), "
         f"ended {len(removed.pids)} processes, "
         f"{'kept its journal' if removed.failed else 'deleted its temporary files'}"
     )

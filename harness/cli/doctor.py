@@ -62,3 +62,7 @@ def _show(report: dict[str, Any]) -> None:
     console.print(table)
     for line in report["advice"]:
         console.print(f"- {line}", markup=False)
+    if chosen["name"]:
+        console.print("ready: lossbench run quickstart, or lossbench run --loss 3% -- python train.py", markup=False)
+    else:
+        console.print("not ready: nothing here can lose packets yet (see above)", markup=False)

@@ -6,10 +6,10 @@ understood."""
 from __future__ import annotations
 
 import errno
+import signal
 import sys
 
 from lossbench.errors import ExitCode, LossbenchError
-from lossbench.runs import interrupt
 
 UNDONE = "interrupted: networks that were made have been undone"
 HALF_UNDONE = "interrupted: {}; lossbench clean finishes it"
@@ -17,6 +17,9 @@ HALF_UNDONE = "interrupted: {}; lossbench clean finishes it"
 
 def main() -> None:
     """Entry point. SIGTERM and a hang-up undo everything, as Ctrl-C does."""
+    _quiet()
+    from lossbench.runs import interrupt
+
     try:
         interrupt.listen()
         code = _run()
@@ -31,6 +34,12 @@ def main() -> None:
     for text in interrupt.spoken():
         _say(text)
     sys.exit(code)
+
+
+def _quiet() -> None:
+    """Nothing is made yet: a Ctrl-C during the imports just ends the program, without a word."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _run() -> int:
@@ -55,7 +64,9 @@ def _run() -> int:
 
 def _usage(error: Exception) -> int:
     """typer's own errors know how to say themselves; anything else is our mistake and stays loud."""
-    if type(error).__name__ == "Abort":
+    from lossbench.runs import interrupt
+
+    if type(error).__name__ == "Abort" or interrupt.caused(error):
         return ExitCode.INTERRUPTED
     message = getattr(error, "format_message", None)
     if message is None:

@@ -15,62 +15,92 @@ from rich.text import Text
 from lossbench.errors import NotAbleError, RunError, UsageError
 from lossbench.net.host import rootless
 
-app = typer.Typer(
-    no_args_is_help=True, help="A standing lab: bring up a lossy network and run your own programs in it."
-)
-NET = typer.Option(None, "--net", help="Which lab, if several stand.")
+app = typer.Typer(no_args_is_help=True, help="A network that stays up: bring it up and run your own programs in it.")
+NET = typer.Option(None, "--net", help="Which network, if several stand.")
+LOSS = typer.Option("", "--loss", metavar="3%", help="Packets lost on every host's uplink.")
+BURST = typer.Option("", "--burst", metavar="8", help="With --loss: lost in a row, on average.")
+DELAY = typer.Option("", "--delay", metavar="20ms", help="Every packet waits so long.")
 
 
 @app.command("up")
 def up(
     hosts: int = typer.Option(4, "--hosts", help="How many hosts around the switch."),
-    profile: str = typer.Option("clean", "--profile", help="Network condition of every host's uplink."),
-    rate_mbit: float | None = typer.Option(None, "--rate-mbit", help="Rate of every link, both directions."),
+    profile: str = typer.Option("", "--profile", help="Network condition of every host's uplink, by name or file."),
+    loss: str = LOSS,
+    burst: str = BURST,
+    delay: str = DELAY,
+    rate: str = typer.Option("", "--rate", metavar="1gbit", help="Rate of every link, both directions."),
+    rate_mbit: float | None = typer.Option(None, "--rate-mbit", help="The same, as a number."),
     mtu: int = typer.Option(1500, "--mtu"),
     family: str = typer.Option("both", "--family", help="ipv4, ipv6 or both."),
     direction: str = typer.Option("uplink", "--direction", help="uplink, downlink or both."),
     backend: str = typer.Option("auto", "--backend", help="By name (lossbench doctor lists them); else automatic."),
     seed: int | None = typer.Option(None, "--seed", help="Pins the loss pattern."),
 ) -> None:
-    """Bring up a lab. It stands until `lossbench net down`.
+    """Bring up a network. It stands until `lossbench net down`.
 
-    Example: lossbench net up --hosts 16 --rate-mbit 1000 --profile bursty_1
+    Examples:
+
+      lossbench net up --hosts 3 --loss 1%
+
+      lossbench net up --hosts 16 --rate 1gbit --profile bursty_1
     """
     _root_only()
     from lossbench.runs import standing
+    from lossbench.spec.asking import adhoc
 
+    condition, words = _condition(profile, loss, burst, delay)
+    rate_mbit = adhoc.rate_mbit(rate) if rate else rate_mbit
     spec = {
         "name": "net",
         "backend": backend,
         "topology": {"hosts": hosts, "mtu": mtu, "family": family, "rate_mbit": rate_mbit},
-        "impair": [{"profile": _absolute(profile), "direction": direction}],
+        "impair": [{"profile": condition, "direction": direction}],
     }
     lab = standing.up(spec, seed=secrets.randbits(32) if seed is None else seed)
-    typer.echo(f"{lab.id}: {hosts} hosts up (h0 to h{hosts - 1}), backend {lab.backend}, profile {profile}")
+    typer.echo(f"{lab.id}: {hosts} hosts up (h0 to h{hosts - 1}), backend {lab.backend}, {words}")
     typer.echo("next: lossbench net exec h0 -- COMMAND, lossbench net verify, lossbench net down")
 
 
 @app.command("set")
 def change(
-    profile: str = typer.Option(..., "--profile", help="The new network condition."),
+    profile: str = typer.Option("", "--profile", help="The new network condition, by name or file."),
+    loss: str = LOSS,
+    burst: str = BURST,
+    delay: str = DELAY,
     direction: str = typer.Option("uplink", "--direction", help="uplink, downlink or both."),
     net: str | None = NET,
 ) -> None:
-    """Change the profile of a standing lab in place; no flow is torn.
+    """Change the condition of a standing network in place; no flow is torn.
 
-    Example: lossbench net set --profile loss_10
+    Examples:
+
+      lossbench net set --loss 5%
+
+      lossbench net set --profile bursty_5
     """
     _root_only()
     from lossbench.runs import standing
 
+    if not (profile or loss or burst or delay):
+        raise UsageError("set what?", next_step="--loss 5%, or --profile NAME (lossbench profile list)")
+    condition, words = _condition(profile, loss, burst, delay)
     lab = standing.find(net)
-    changed = standing.change(lab, [{"profile": _absolute(profile), "direction": direction}])
-    typer.echo(f"{lab.id}: profile {profile} in force at {changed} hooks")
+    changed = standing.change(lab, [{"profile": condition, "direction": direction}])
+    typer.echo(f"{lab.id}: {words} in force at {changed} hooks")
+
+
+def _condition(profile: str, loss: str, burst: str, delay: str) -> tuple[Any, str]:
+    """(for an experiment's `profile`, in words)."""
+    from lossbench.spec.asking import adhoc
+
+    found, words = adhoc.condition(loss=loss, burst=burst, delay=delay, profile=profile)
+    return (_absolute(found) if isinstance(found, str) else found), words
 
 
 @app.command("show")
 def show(net: str | None = NET, as_json: bool = typer.Option(False, "--json", help="One JSON object.")) -> None:
-    """Hosts, addresses, what is in force, kernel counters, queues. Of several labs without --net: which there are."""
+    """Hosts, addresses, what is in force, kernel counters, queues. Of several without --net: which there are."""
     _root_only()
     from lossbench.runs import standing
 
@@ -89,14 +119,14 @@ def _show_lab(report: dict[str, Any]) -> None:
     from rich.table import Table
 
     console = Console(highlight=False)
-    console.print(f"lab {report['id']}: backend {report['backend']}, profile {', '.join(report['profiles'])}")
+    console.print(f"network {report['id']}: backend {report['backend']}, profile {', '.join(report['profiles'])}")
     table = Table(box=box.SIMPLE, pad_edge=False)
     for name in ("host", "data address", "control", "sent", "dropped", "running"):
         table.add_column(name, justify="right" if name in ("sent", "dropped", "running") else "left")
     for host in report["hosts"]:
         row = (
             host["name"],
-            host["addresses"][0],
+            "\n".join(host["addresses"]),
             host["control"],
             *(str(host[k]) for k in ("seen", "dropped", "processes")),
         )
@@ -136,7 +166,7 @@ def verify(net: str | None = NET, packets: int = typer.Option(120_000, "--packet
     proof = standing.verify(lab, packets=packets)
     console = Console(highlight=False)
     rows = [ProofRow.model_validate(row.as_json()) for row in proof.rows]
-    terminal(console, rule_by_rule(rows, title=f"lab {lab.id}, backend {lab.backend}"))
+    terminal(console, rule_by_rule(rows, title=f"network {lab.id}, backend {lab.backend}"))
     for reason in proof.judgement.reasons():
         console.print(f"- {reason}", markup=False)
     console.print(Text.assemble("fault: ", tables.coloured(proof.judgement.status.word)))
@@ -144,13 +174,14 @@ def verify(net: str | None = NET, packets: int = typer.Option(120_000, "--packet
 
 
 @app.command("down")
-def down(net: str | None = NET, every: bool = typer.Option(False, "--all", help="All standing labs.")) -> None:
-    """Take a lab down, with every program still running in it."""
+def down(net: str | None = NET, every: bool = typer.Option(False, "--all", help="All that stand.")) -> None:
+    """Take a network down, with every program still running in it."""
     _root_only()
     from lossbench.runs import standing
 
     for removed in standing.down(net, every=every):
-        ended = f"{len(removed.names)} namespaces, {len(removed.pids)} processes ended"
+        count = len(removed.pids)
+        ended = f"{len(removed.names)} namespaces, {count} {'process' if count == 1 else 'processes'} ended"
         if removed.failed:
             raise RunError(f"{removed.network}: {'; '.join(removed.failed)}", next_step="lossbench clean --all")
         typer.echo(f"{removed.network}: down ({ended})")
@@ -158,7 +189,7 @@ def down(net: str | None = NET, every: bool = typer.Option(False, "--all", help=
 
 @app.command("list")
 def listed(as_json: bool = typer.Option(False, "--json", help="One JSON object.")) -> None:
-    """Every standing lab: who brought it up, when, what is in force."""
+    """Every standing network: who brought it up, when, what is in force."""
     _root_only()
     from lossbench.runs import standing
 
@@ -169,13 +200,13 @@ def listed(as_json: bool = typer.Option(False, "--json", help="One JSON object."
     for one in found:
         typer.echo(f"{one['id']}: {one['about']}, {one['state']}; by {one['user']} since {one['since']}")
     if not found:
-        typer.echo("no lab is up")
+        typer.echo("no network is up")
 
 
 def _root_only() -> None:
     if rootless.needed():
         raise NotAbleError(
-            "a standing lab needs root: a user namespace ends with the command that made it",
+            "a standing network needs root: a user namespace ends with the command that made it",
             next_step="use sudo, or put your program into an experiment file and `lossbench run` it",
         )
 

@@ -8,10 +8,14 @@ import typer
 
 
 def schema(
-    kind: str = typer.Argument("", help="profile, experiment, suite, run or result; empty lists them."),
+    ctx: typer.Context,
+    kind: str = typer.Argument(
+        "", help="profile, experiment, campaign, suite, run, result, or commands; empty lists them."
+    ),
     markdown: bool = typer.Option(False, "--markdown", help="As tables for people instead."),
 ) -> None:
-    """JSON schemas: of profiles and experiments that you write, of suite.json and summary.json that runs leave.
+    """JSON schemas: of profiles, experiments and campaigns that you write, and of what runs leave (suite.json,
+    summary.json).
 
     Example: lossbench schema experiment > experiment.schema.json
     """
@@ -21,10 +25,15 @@ def schema(
     if not kind:
         typer.echo("\n".join(api.KINDS))
         return
+    if kind == "commands":
+        from lossbench.cli.screen import manual
+
+        typer.echo(manual.page(ctx.find_root().command), nl=False)
+        return
     if kind not in api.KINDS:
-        raise UsageError(f"no schema '{kind}'", next_step=f"known: {', '.join(api.KINDS)}")
+        raise UsageError(f"no schema '{kind}'", next_step=f"known: {', '.join([*api.KINDS, 'commands'])}")
     if markdown:
-        from lossbench.spec.reference import tables
+        from lossbench.spec.asking.reference import tables
 
         typer.echo(tables(api.schema(kind), title=kind), nl=False)
         return

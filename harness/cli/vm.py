@@ -36,6 +36,8 @@ def run(
     ),
     cpus: int = typer.Option(2, "--cpus", min=1),
     writable: Path | None = WRITABLE,
+    wire: Path | None = typer.Option(None, "--wire", help="A name: two guests with the same one are joined by it."),
+    end: int = typer.Option(1, "--end", min=1, max=2, help="Which end of the wire: eth0 is 10.99.0.1 or 10.99.0.2."),
 ) -> None:
     """Run a command on a stock kernel: lossbench vm run -- lossbench run proof --backend netem
 
@@ -52,6 +54,8 @@ def run(
         timeout_s=timeout_s,
         instruction_clock=instruction_clock,
         cpus=cpus,
+        wire=_plain(wire.absolute()) if wire is not None else None,
+        end=end,
     )
     raise typer.Exit(code)
 
@@ -72,12 +76,16 @@ def _image() -> Image:
     return image.prepare(lambda what: typer.echo(f"lossbench: {what}", err=True))
 
 
-def _writable(folder: Path | None) -> Path:
+def _plain(path: Path) -> Path:
     from lossbench.net.guest.image import PLAIN_PATH
 
-    chosen = (folder or Path("results")).resolve()
-    if not re.fullmatch(PLAIN_PATH, str(chosen)):
-        raise UsageError(f"'{chosen}' has characters that qemu can't take", next_step="give --writable another folder")
+    if not re.fullmatch(PLAIN_PATH, str(path)):
+        raise UsageError(f"'{path}' has characters that qemu can't take", next_step="give it another name")
+    return path
+
+
+def _writable(folder: Path | None) -> Path:
+    chosen = _plain((folder or Path("results")).resolve())
     try:
         chosen.mkdir(parents=True, exist_ok=True)
     except OSError as error:

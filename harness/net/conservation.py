@@ -6,6 +6,9 @@
     passed uplinks   = arrived at downlinks
     arrived          = dropped by the downlink's rule + lost in its queue or ring + waiting + left for the host
 
+Between the machines of a lab there are interfaces and a switch that are not ours. What they say that they lost joins
+the fourth line; where nobody can ask the switch, what is missing there is *observed*, not counted.
+
 What does not add up has leaked at the place whose line it is: past a rule, into a device nobody counts, out of a
 bridge."""
 
@@ -14,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lossbench.net.counters import TOTAL, UNMATCHED, Counters, Detour, LinkCounts, Reading, difference, since
+from lossbench.net.counters import TOTAL, UNMATCHED, Counters, Detour, Fabric, LinkCounts, Reading, difference, since
 from lossbench.spec.placement import Hook
 
 
@@ -37,11 +40,13 @@ class Met:
     """What a workload's packets met, by cause."""
 
     packets: int = 0  # given to the links
+    bytes: int = 0  # of those that entered them
     matched: int = 0  # that a rule was about
     rule: int = 0
     damaged: int = 0
     queue: int = 0  # under a rate that was asked for
     elsewhere: int = 0  # no room where none was asked to be short, or not accounted for
+    observed: int = 0  # between machines, where nothing counts
 
     def share(self, lost: int) -> float | None:
         return lost / self.packets if self.packets else None
@@ -49,15 +54,17 @@ class Met:
     def as_json(self) -> dict[str, float | int | None]:
         return {
             "packets": self.packets,
+            "bytes": self.bytes,
             "matched": self.matched,
             "lost_by_rule": self.rule,
             "damaged": self.damaged,
             "lost_in_queues": self.queue,
             "lost_elsewhere": self.elsewhere,
+            **({"lost_observed": self.observed} if self.observed else {}),
             "rule_loss": self.rule / self.matched if self.matched else self.share(self.rule),
             "queue_loss": self.share(self.queue),
             "elsewhere_loss": self.share(self.elsewhere),
-            "loss": self.share(self.rule + self.damaged + self.queue + self.elsewhere),
+            "loss": self.share(self.rule + self.damaged + self.queue + self.elsewhere + self.observed),
         }
 
 
@@ -71,6 +78,20 @@ class Between:
     @property
     def links(self) -> dict[int, LinkCounts]:
         return {rank: difference(now, self.before.links[rank]) for rank, now in self.after.links.items()}
+
+    @property
+    def fabric(self) -> Fabric | None:
+        """What was lost in between by machines' interfaces and their switch."""
+        before, after = self.before.fabric, self.after.fabric
+        if after is None or before is None:
+            return None
+
+        def grown(now: dict[str, int], old: dict[str, int]) -> dict[str, int]:
+            return {name: more for name, n in now.items() if (more := n - old.get(name, 0)) > 0}
+
+        asked = after.switch is not None and before.switch is not None
+        switch = grown(after.switch or {}, before.switch or {}) if asked else None
+        return Fabric(cards=grown(after.cards, before.cards), switch=switch)
 
     @property
     def hooks(self) -> dict[Hook, Counters]:
@@ -96,7 +117,7 @@ def met_by(counters: Counters) -> int:
     return sum(count.seen for count in counters.values())
 
 
-def _passed(counters: Counters, detours: Iterable[Detour]) -> int:
+def passed_by(counters: Counters, detours: Iterable[Detour]) -> int:
     """Went on behind a hook."""
     alive = sum(count.seen - count.dropped + count.duplicated for count in counters.values())
     return alive - sum(one.into - one.returned for one in detours)
@@ -108,25 +129,45 @@ def _left(link: LinkCounts) -> int:
 
 def leaks(between: Between) -> list[Leak]:
     """Every line of the law that does not add up."""
+    lines, crossing = _lines(between)
+    return [line for line in (*lines, *([] if _is_observed(between, crossing) else [crossing])) if line.missing]
+
+
+def observed(between: Between) -> int:
+    """Packets that were lost between machines where nobody counts."""
+    _, crossing = _lines(between)
+    return crossing.missing if _is_observed(between, crossing) else 0
+
+
+def _is_observed(between: Between, crossing: Leak) -> bool:
+    return between.fabric is not None and between.fabric.switch is None and crossing.missing > 0
+
+
+def _lines(between: Between) -> tuple[list[Leak], Leak]:
+    """Of every hook and device; and the one of what lies between them."""
     links, hooks = between.links, between.hooks
     lines: list[Leak] = []
     passed_up = arrived = 0
     for hook, counters in hooks.items():
         link, detours = links[hook.rank], between.detours(hook)
-        passed, met = _passed(counters, detours), met_by(counters)
+        passed, met = passed_by(counters, detours), met_by(counters)
         if hook.direction == "uplink":
             lines.append(Leak(place=f"{hook.name}: past the rules", went_in=link.entered, missing=link.entered - met))
             passed_up += passed
         else:
-            arrived += met
+            arrived += met if between.fabric is None else link.came
+            if between.fabric is not None:
+                lines.append(Leak(place=f"{hook.name}: at the rules", went_in=link.came, missing=link.came - met))
             lines.append(Leak(place=f"{hook.name}: past the rules", went_in=passed, missing=passed - _left(link)))
         for one in detours:
             missing = one.into - one.returned - one.dropped - one.waiting
             lines.append(Leak(place=one.place, went_in=one.into, missing=missing))
     ruled = {hook.rank for hook in hooks if hook.direction == "downlink"}
     arrived += sum(_left(link) for rank, link in links.items() if rank not in ruled)
-    lines.append(Leak(place="between the switch's ports", went_in=passed_up, missing=passed_up - arrived))
-    return [line for line in lines if line.missing]
+    if between.fabric is None:
+        return lines, Leak(place="between the switch's ports", went_in=passed_up, missing=passed_up - arrived)
+    named = sum(between.fabric.cards.values()) + sum((between.fabric.switch or {}).values())
+    return lines, Leak(place="between the machines", went_in=passed_up, missing=passed_up - arrived - named)
 
 
 def lost_elsewhere(between: Between) -> dict[str, int]:
@@ -141,7 +182,16 @@ def lost_elsewhere(between: Between) -> dict[str, int]:
     for hook in between.after.detours:
         for one in between.detours(hook):
             out[f"in {one.place}"] = one.dropped
+    if between.fabric is not None:
+        out |= {f"by {name}": count for name, count in between.fabric.cards.items()}
     return {place: count for place, count in out.items() if count}
+
+
+def lost_in_queues(between: Between) -> int:
+    """Where a rate was asked for, or the lab's own switch says so."""
+    links, fabric = between.links.values(), between.fabric
+    asked = sum(link.up.dropped + (link.down.dropped if link.down.asked else 0) for link in links)
+    return asked + sum((fabric.switch or {}).values() if fabric is not None else ())
 
 
 def counted_twice(between: Between) -> int:
@@ -159,9 +209,11 @@ def met(between: Between) -> Met:
     leaked = sum(max(leak.missing, 0) for leak in leaks(between) if "past the rules" not in leak.place)
     return Met(
         packets=sum(link.entered + link.lost_entering + link.up.dropped for link in links.values()),
+        bytes=sum(link.entered_bytes for link in links.values()),
         matched=sum(count.seen for count in rules),
         rule=sum(count.dropped for here in hooks.values() for count in here.values()),
         damaged=sum(count.corrupted for count in rules),
-        queue=sum(link.up.dropped + (link.down.dropped if link.down.asked else 0) for link in links.values()),
+        queue=lost_in_queues(between),
         elsewhere=sum(lost_elsewhere(between).values()) + leaked,
+        observed=observed(between),
     )

@@ -148,6 +148,7 @@ class LinkCounts:
     lost_entering: int = 0  # no room in the switch's input queue (softnet backlog)
     entered: int = 0
     entered_bytes: int = 0
+    came: int = 0  # at a machine's own gate, before any rule of its downlink
     left: int = 0
     left_bytes: int = 0
     lost_leaving: int = 0  # no room in the ring between port and host
@@ -158,13 +159,23 @@ class LinkCounts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fabric:
+    """What lies between the machines of a lab, as far as anything counts there. `cards`: packets that machines' own
+    interfaces lost; `switch`: what the switch says it lost, None if nobody can ask it."""
+
+    cards: dict[str, int] = field(default_factory=dict)
+    switch: dict[str, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reading:
-    """Everything at one moment. `links` by rank."""
+    """Everything at one moment. `links` by rank; `fabric`: None inside a star, where every packet is ours to count."""
 
     time_s: float = 0.0
     links: dict[int, LinkCounts] = field(default_factory=dict)
     hooks: HookCounters = field(default_factory=dict)
     detours: dict[Hook, tuple[Detour, ...]] = field(default_factory=dict)
+    fabric: Fabric | None = None
 
     def moved(self) -> tuple[object, ...]:
         """Equal in two readings if no packet moved between them."""
@@ -191,7 +202,8 @@ def difference(now: LinkCounts, before: LinkCounts) -> LinkCounts:
     def queue(new: Queue, old: Queue) -> Queue:
         return Queue(dropped=new.dropped - old.dropped, waiting=new.waiting - old.waiting, asked=new.asked)
 
-    numbers = ("lost_entering", "entered", "entered_bytes", "left", "left_bytes", "lost_leaving", "lost_arriving")
+    numbers = ["lost_entering", "entered", "entered_bytes", "came", "left", "left_bytes"]
+    numbers += ["lost_leaving", "lost_arriving"]
     sockets = None
     if now.sockets is not None and before.sockets is not None:
         names = [f.name for f in fields(Sockets)]

@@ -23,12 +23,19 @@ from pathlib import Path
 from typing import Any
 
 from lossbench.errors import NotAbleError, UsageError
-from lossbench.files import TRY_AGAIN_S, Lock, locked, private_folder, why, write_durably
+from lossbench.files import TRY_AGAIN_S, Lock, disk_errors, locked, private_folder, why, write_durably
 from lossbench.net import made
 from lossbench.net.made import Entry
 
 ROOT = Path("/run/lossbench")
 WAIT_S = 10.0  # others hold these locks for moments
+
+
+def in_own_folder() -> None:
+    """For a user who makes nothing on this machine: a lab's controller."""
+    global ROOT
+    ROOT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lossbench" / "runs"
+    ROOT.parent.mkdir(parents=True, exist_ok=True)
 
 
 class Journal:
@@ -97,6 +104,11 @@ class Journal:
         *whole, _ = text.split("\n")  # behind the last line's end stands what was torn
         return [made.read(line) for line in whole]
 
+    def keep(self, name: str, value: Any) -> None:
+        """A file of this network, whole or as it was."""
+        with disk_errors(self.folder, full="free some space"):
+            write_durably(self.folder / name, json.dumps(value))
+
     def owner(self) -> dict[str, Any]:
         return _read(self.folder / "owner.json") or {}
 
@@ -111,25 +123,30 @@ class Journal:
 
     def is_lab(self) -> bool:
         """Marked as one, and since the machine started: no network outlives that."""
-        return (self.folder / "net.json").exists() and self.owner().get("boot") in (None, boot_id())
+        return (self.folder / "net.json").exists() and not self.outlived()
+
+    def outlived(self) -> bool:
+        """It was written before the machine started: whatever it names is gone."""
+        return self.owner().get("boot") not in (None, boot_id())
 
     def standing(self) -> dict[str, Any] | None:
         """The state of a standing lab; None if this is none, or if its state can't be read."""
         return _read(self.folder / "net.json") if self.is_lab() else None
 
     def save_standing(self, state: dict[str, Any]) -> None:
-        write_durably(self.folder / "net.json", json.dumps(state))
+        self.keep("net.json", state)
 
     # --- undo --------------------------------------------------------------------------------------------------
 
-    def undo(self) -> Removed:
-        """Everything that was made, last first; the journal goes when nothing of it is left."""
+    def undo(self, *, keep: bool = False) -> Removed:
+        """Everything that was made, last first; the journal goes when nothing of it is left. `keep`: not even then,
+        since somebody who still makes things needs it."""
         entries = list(reversed(self.made()))
         there = [entry for entry in entries if made.exists(entry)]
         pids, failed = made.undo(there)
         left = [entry for entry in entries if made.exists(entry)]
         failed += [f"{entry.kind} {entry.name} is still there (its journal: {self.folder})" for entry in left]
-        if not left:
+        if not left and not keep:
             self.close()
         gone = tuple(entry.name for entry in there if entry not in left)
         return Removed(network=self.id, names=gone, pids=tuple(pids), failed=tuple(failed))

@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any, Protocol
 
 from lossbench.net.host import namespaces
+from lossbench.net.tc import ours
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,9 @@ class Entry:
 
 
 class Kind(Protocol):
+    needs: dict[str, Any]
+    """Of the state before, to find the thing again: key and type, or the words that it may be."""
+
     def exists(self, entry: Entry) -> bool:
         """Is our change still there?"""
 
@@ -29,6 +33,8 @@ class Kind(Protocol):
 
 class Namespaces:
     """With every process inside; links and filters go with their namespace."""
+
+    needs: dict[str, Any] = {}  # noqa: RUF012
 
     def exists(self, entry: Entry) -> bool:
         return namespaces.exists(entry.name)
@@ -48,12 +54,20 @@ class Namespaces:
         return ended, failed
 
 
-KINDS: dict[str, Kind] = {"namespace": Namespaces()}
+KINDS: dict[str, Kind] = {
+    "namespace": Namespaces(),
+    "link": ours.Links(),
+    "clsact": ours.Clsacts(),
+    "filter": ours.Filters(),
+}
 
 
 def exists(entry: Entry) -> bool:
-    """What a later version made is taken to be there: only that version can tell."""
-    return KINDS[entry.kind].exists(entry) if entry.kind in KINDS else True
+    """What a later version made is taken to be there: only that version can tell. So is what can't be looked at now."""
+    try:
+        return KINDS[entry.kind].exists(entry) if entry.kind in KINDS else True
+    except Exception:  # noqa: BLE001 - whatever kept us from looking, the journal stays
+        return True
 
 
 def undo(entries: list[Entry]) -> tuple[list[int], list[str]]:
@@ -73,10 +87,18 @@ def undo(entries: list[Entry]) -> tuple[list[int], list[str]]:
     return pids, failed
 
 
+def _fits(value: Any, wanted: Any) -> bool:
+    return value in wanted if isinstance(wanted, tuple) else isinstance(value, wanted)
+
+
 def read(line: str) -> Entry:
     """A line that can't be read stands for something that only a person can look for."""
     try:
         found = json.loads(line)
-        return Entry(kind=str(found["kind"]), name=str(found["name"]), before=found.get("before"))
+        entry = Entry(kind=str(found["kind"]), name=str(found["name"]), before=found.get("before"))
+        needs = getattr(KINDS.get(entry.kind), "needs", {})
+        if not all(_fits(entry.before[key], wanted) for key, wanted in needs.items()):
+            raise ValueError("not as it was written")
+        return entry
     except (ValueError, KeyError, TypeError, RecursionError, AttributeError):
         return Entry(kind="a damaged line", name=repr(line[:60]))

@@ -3,15 +3,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from lossbench.net.conservation import Between, leaks
 from lossbench.net.counters import Held, HookCounters, ReadBack, Reading
 from lossbench.net.host.place import Place
-from lossbench.net.tc.look import Look
 from lossbench.net.tc.shaping import ClassState
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import Hook, Rules
+
+SETTLE_S = 3.0  # queues empty within this, or are taken as they stand
+SETTLE_STEP_S = 0.005
+QUIET_S = 0.03  # before a run nothing may have moved for this long
+LONGEST_DELAY_FACTOR = 5  # jitter is waited for this many deviations
+Look = Any  # the network at one moment: read once, given back to the one that it came from
 
 
 class Network(Protocol):
@@ -94,3 +101,37 @@ class Network(Protocol):
 
     def close(self) -> None:
         """Handles only."""
+
+
+def settled(network: Network, *, since: Reading | None = None) -> tuple[Reading, int]:
+    """See Network.settled: once nothing is under way any more and, since an earlier reading, every packet is accounted
+    for."""
+    limit = time.monotonic() + SETTLE_S + network.longest_wait_s()
+    before = network.read()
+    while True:
+        time.sleep(SETTLE_STEP_S if since is not None else QUIET_S)
+        now = network.read(sockets=True)
+        still = before.moved() == now.moved()
+        whole = since is None or not leaks(Between(since, now))
+        if (still and whole and not now.under_way()) or time.monotonic() > limit:
+            return now, 0 if still else now.passed_since(before)
+        before = now
+
+
+def longest_wait_s(rules: Rules) -> float:
+    """There and back."""
+    delays = [r.profile.delay for here in rules.values() for r in here if r.profile.delay]
+    return 2 * max((d.mean_ms + LONGEST_DELAY_FACTOR * d.jitter_ms for d in delays), default=0.0) / 1000
+
+
+def not_in_force(read_back: dict[Hook, list[ReadBack]]) -> list[str]:
+    """What the kernel no longer has as it was put there, in words."""
+    out = []
+    for hook, entries in read_back.items():
+        if entries[0].foreign:
+            out.append(f"{hook.name}: {entries[0].foreign} filters that are not ours stand at the loss point")
+        for one in entries:
+            if not (one.attached and one.equal):
+                state = "changed" if one.attached else "not attached"
+                out.append(f"{hook.name}: rule {one.rule} is {state} in the kernel")
+    return out

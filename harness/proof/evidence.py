@@ -23,6 +23,7 @@ class FlowSeen:
     duplicates: int = 0
     reordered: int = 0
     delays_ms: tuple[float, ...] = ()
+    clock_ms: float = 0.0  # that the clocks of both ends may differ by
     header: dict[str, int] = field(default_factory=dict)
     blocks: tuple[int, ...] = ()
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from lossbench.proof.evidence import Proof
-from lossbench.proof.judge_fault import judge_fault, not_judged
+from lossbench.proof.judge_fault import judge_fault, met_by_workload, not_judged
 from lossbench.proof.verdict import Finding, Judgement, Status, Verdict
 from lossbench.proof.watched import Quiet, Watched
 from lossbench.spec.experiment import RATIOS_MARK, Expect, Experiment
@@ -15,24 +16,45 @@ SATURATED, SATURATED_SHARE = 0.95, 0.2
 LATE_MS = 50.0
 LOOK_GAP_S = 1.0  # meant four times a second
 THROTTLED = 0.01
+OBSERVED_MARK = "loss observed, not counted"
 
 
 def judge(*, experiment: Experiment, backend: str, proof: Proof | None, watched: Watched) -> Verdict:
     timing, marks = judge_timing(watched.quiet, late=watched.late, interleaved=experiment.workload.interleaved)
+    met = met_by_workload(watched)
+    unsaid: tuple[str, ...] = ()
+    if met.observed:
+        marks = (*marks, OBSERVED_MARK)
+        where = f"where {met.observed} of {met.packets} packets were lost between the machines"
+        unsaid = (f"{where}: observed, not counted",)
+    outcome = judge_outcome(experiment, watched)
     return Verdict(
         columns={
             "fault": judge_fault(experiment, proof, watched, backend),
-            "timing": timing,
-            "outcome": judge_outcome(experiment, watched),
+            "timing": doubted(timing, [text for here in watched.doubts.values() for text in here]),
+            "outcome": outcome,
+        },
+        roles={
+            role: {"timing": doubted(timing, watched.doubts.get(role, [])), "outcome": outcome}
+            for role in ("", *(one.role for one in experiment.beside))
+            if experiment.beside
         },
         essential=("fault", *experiment.essential) if experiment.backend == "simulated" else experiment.essential,
         marks=marks,
-        not_judged=not_judged(experiment, backend),
+        not_judged=(*not_judged(experiment, backend), *unsaid),
     )
 
 
+def doubted(timing: Judgement, doubts: list[str]) -> Judgement:
+    """A program may know better than the machine's load that its times are not to be believed."""
+    findings = [Finding(status=Status.UNKNOWN, text=text) for text in dict.fromkeys(doubts)]
+    return Judgement(findings=(*timing.findings, *findings))
+
+
 def judge_timing(quiet: Quiet, *, late: list[str], interleaved: bool) -> tuple[Judgement, tuple[str, ...]]:
-    """The judgement, and marks for the results."""
+    """The judgement, and marks for the results. In a lab each machine is judged by itself."""
+    if quiet.machines:
+        return _judge_machines(quiet, late=late, interleaved=interleaved)
     if len(quiet.cpu_busy) < 3:
         return Judgement(findings=(Finding(status=Status.UNKNOWN, text="the run was too short to judge timing"),)), ()
     saturated = sum(busy > SATURATED for busy in quiet.cpu_busy) / len(quiet.cpu_busy)
@@ -53,13 +75,25 @@ def judge_timing(quiet: Quiet, *, late: list[str], interleaved: bool) -> tuple[J
     return Judgement(findings=(void,)), ()
 
 
+def _judge_machines(quiet: Quiet, *, late: list[str], interleaved: bool) -> tuple[Judgement, tuple[str, ...]]:
+    findings: list[Finding] = []
+    marks: dict[str, None] = {}
+    own = replace(quiet, machines={}, cpu_busy=[0.0] * 3)  # the controller's load is nobody's; what it missed is
+    for name, one in {"the controller": own, **quiet.machines}.items():
+        found, marked = judge_timing(one, late=late if one is own else [], interleaved=interleaved)
+        findings += [Finding(status=f.status, text=f"{name}: {f.text}") for f in found.findings]
+        marks |= dict.fromkeys(marked)
+    return Judgement(findings=tuple(findings)), tuple(marks)
+
+
 def judge_outcome(experiment: Experiment, watched: Watched) -> Judgement:
-    findings = [Finding(status=Status.FAILED, text=text) for text in (watched.problem, *watched.errors) if text]
+    wrong = Status.UNKNOWN if watched.vanished else Status.FAILED  # a machine that went away is nobody's failure
+    findings = [Finding(status=wrong, text=text) for text in (watched.problem, *watched.errors) if text]
     if watched.damaged_lines:
         text = f"{watched.damaged_lines} lines of the records could not be read"
         findings.append(Finding(status=Status.UNKNOWN, text=text))
     for expected in experiment.expect:
-        findings.append(_judge_expectation(expected, watched.summaries))
+        findings.append(_judge_expectation(expected, watched.summaries + watched.programs))
     if not findings:
         who = next((one.role for one in experiment.beside if one.foreground), "all ranks")
         findings.append(Finding(status=Status.VALID, text=f"{who} ended well after {watched.duration_s:.1f} s"))

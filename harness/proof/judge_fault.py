@@ -9,6 +9,7 @@ from lossbench.net.conservation import Between, Met
 from lossbench.net.counters import TOTAL
 from lossbench.proof import statistics
 from lossbench.proof.evidence import Proof
+from lossbench.proof.judge_roles import judge_roles
 from lossbench.proof.judge_rules import judge_rules
 from lossbench.proof.pace import judge_rates
 from lossbench.proof.verdict import Finding, Judgement, Status
@@ -145,13 +146,18 @@ def _judge_conservation(watched: Watched, between: Between) -> list[Finding]:
     met = conservation.met(between)
     text = f"all {met.packets} packets are accounted for: {met.rule} lost by rules, {met.damaged} damaged"
     text += f", {met.queue} lost in queues under the rate that was asked"
+    if met.observed:
+        text = f"{met.observed} of {met.packets} packets were lost between the machines: observed, not counted"
+        text += f" (a switch that can be asked: [switch] counters); {met.rule} lost by rules, {met.damaged} damaged"
     return [Finding(status=Status.VALID, text=text)] if met.packets else []
 
 
 def _judge_traffic(experiment: Experiment, watched: Watched, between: Between) -> list[Finding]:
     """The workload's own sequence numbers against the kernel's counters."""
-    traffic = watched.traffic
-    if not traffic:
+    if experiment.beside:
+        return judge_roles(experiment, watched, between)
+    traffic = watched.traffic.get("", {})
+    if not traffic or experiment.workload.torchrun > 1:  # several ranks speak for one host
         return []
     if len(traffic) < experiment.topology.hosts:
         text = f"only {len(traffic)} of {experiment.topology.hosts} ranks reported their traffic"
@@ -171,7 +177,7 @@ def _judge_missing(traffic: dict[int, dict[str, Any]], between: Between) -> Find
     received = sum(sum(record["received"]) for record in traffic.values())
     met, missing = conservation.met(between), sent - received
     sockets = [link.sockets for link in between.links.values() if link.sockets is not None]
-    counted = met.rule + met.queue + met.elsewhere + max(met.damaged, sum(s.damaged for s in sockets))
+    counted = met.rule + met.queue + met.elsewhere + met.observed + max(met.damaged, sum(s.damaged for s in sockets))
     counted += sum(s.unwanted for s in sockets) + sum(c.up.waiting + c.down.waiting for c in between.links.values())
     text = f"the workload misses {missing} of {sent} datagrams, kernel counters say {counted}"
     if all(record.get("complete") for record in traffic.values()):

@@ -155,26 +155,31 @@ def judge_delays(flows: list[FlowSeen]) -> list[Finding]:
             continue
         seen = np.array(flow.delays_ms)
         if profiles[0].reorder is not None and len(profiles) == 1 and asked >= OVERTAKING_FROM_MS:
-            out += _judge_overtaking(flow, profiles[0])
+            out += _judge_overtaking(flow, profiles[0]) if flow.clock_ms <= asked / 4 else []
             seen = seen[seen >= asked / 2]
         median = float(np.median(seen)) if len(seen) else 0.0
-        if abs(median - asked) > TOLERANCE * asked + TOLERANCE_MS:
+        room = TOLERANCE * asked + TOLERANCE_MS
+        if flow.clock_ms > room:
+            text = f"{flow.name}: delay {median:.1f} ms one way, asked {asked:.1f} ms"
+            text += f"; but the clocks of its ends are only known to {flow.clock_ms:.1f} ms"
+            out.append(Finding(status=Status.UNKNOWN, text=text))
+        elif abs(median - asked) > room + flow.clock_ms:
             out.append(Finding(status=Status.FAILED, text=f"{flow.name}: delay {median:.1f} ms, asked {asked:.1f} ms"))
         elif len(delays) == 1 and delays[0].jitter_ms:
-            out += _judge_jitter(flow.name, delays[0], seen)
+            out += _judge_jitter(flow, delays[0], seen)
     return out
 
 
-def _judge_jitter(name: str, delay: Delay, seen: np.ndarray) -> list[Finding]:
+def _judge_jitter(flow: FlowSeen, delay: Delay, seen: np.ndarray) -> list[Finding]:
     """Too little spread is a fault of the delay; too much on the late side may be the machine's."""
     out = []
     for share, status in ((0.25, Status.FAILED), (0.75, Status.UNKNOWN)):
         asked, real = delay.quantile_ms(share), float(np.quantile(seen, share))
         slope = (delay.quantile_ms(share + 0.02) - delay.quantile_ms(share - 0.02)) / 0.04
         room = TOLERANCE * delay.mean_ms + TOLERANCE_MS + SAMPLING * slope * math.sqrt(share * (1 - share) / len(seen))
-        if abs(real - asked) > room:
+        if abs(real - asked) > room + flow.clock_ms:
             side = "below" if share < 0.5 else "above"
-            text = f"{name}: a quarter of the delays is {side} {real:.1f} ms, asked {asked:.1f}"
+            text = f"{flow.name}: a quarter of the delays is {side} {real:.1f} ms, asked {asked:.1f}"
             out.append(Finding(status=status if real > asked else Status.FAILED, text=text))
     return out
 

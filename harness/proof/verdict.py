@@ -55,10 +55,14 @@ class Verdict:
     essential: tuple[str, ...]
     marks: tuple[str, ...] = field(default=())
     not_judged: tuple[str, ...] = field(default=())  # asked, and no column speaks of it
+    roles: dict[str, dict[str, Judgement]] = field(default_factory=dict)  # of several programs: the columns of each
 
     @property
     def status(self) -> Status:
         return max((self.columns[name].status for name in self.essential), default=Status.VALID)
+
+    def words_by_role(self) -> dict[str, dict[str, Literal["valid", "unknown", "failed"]]]:
+        return {role: {name: one.status.word for name, one in here.items()} for role, here in self.roles.items()}
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -66,6 +70,7 @@ class Verdict:
             "essential": list(self.essential),
             "marks": list(self.marks),
             "not_judged": list(self.not_judged),
+            "roles": self.words_by_role(),
             "columns": {
                 name: {
                     "status": judgement.status.word,

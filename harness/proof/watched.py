@@ -30,6 +30,7 @@ class Quiet:
     longest_gap_s: float = 0.0
     throttled: float = 0.0
     cores: int = 1
+    machines: dict[str, Quiet] = field(default_factory=dict)  # of a lab; the rest is then the controller's
 
 
 @dataclass(kw_only=True)
@@ -43,7 +44,10 @@ class Watched:
     noticed: dict[str, float] = field(default_factory=dict)  # where packets leaked, and when that was first seen
     quiet: Quiet = field(default_factory=Quiet)
     summaries: list[dict[str, Any]] = field(default_factory=list)
-    traffic: dict[int, dict[str, Any]] = field(default_factory=dict)
+    programs: list[dict[str, Any]] = field(default_factory=list)  # what is known of a user's command, by rank
+    traffic: dict[str, dict[int, dict[str, Any]]] = field(default_factory=dict)  # by role ("": the workload) and rank
+    classes: dict[str, int] = field(default_factory=dict)  # packets that each class's queues lost, by name
+    doubts: dict[str, list[str]] = field(default_factory=dict)  # by role: why its own times are not to be believed
     rows: list[dict[str, Any]] = field(default_factory=list)
     units: dict[str, str] = field(default_factory=dict)  # that the workload declares for its numbers
     not_numbers: dict[str, bool] = field(default_factory=dict)  # names of values that were infinite or no numbers
@@ -52,7 +56,9 @@ class Watched:
     never: list[str] = field(default_factory=list)  # entries of the schedule that were never in force
     late: list[str] = field(default_factory=list)  # entries that came later than asked, by the watch's own fault
     gone: list[str] = field(default_factory=list)  # programs beside the foreground that ended before the run did
+    never_came: list[str] = field(default_factory=list)  # programs whose time to begin lay behind the run's end
     last_step: int = -1
     duration_s: float = 0.0
     damaged_lines: int = 0
     problem: str = ""
+    vanished: bool = False  # the problem is that a machine of the lab went away

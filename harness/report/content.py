@@ -8,31 +8,50 @@ from typing import Any
 
 from lossbench.contract import by_path
 from lossbench.errors import UsageError
+from lossbench.report import papers
+from lossbench.report.finding import findings
 from lossbench.report.gathered import Gathered
 from lossbench.report.groups import Group, groups_of
 from lossbench.report.samples import SampleSet, sample_sets
+from lossbench.report.tables.colocation import colocation
 from lossbench.report.tables.differences import differences
 from lossbench.report.tables.outcomes import results
 from lossbench.report.tables.probes import probes
 from lossbench.report.tables.proven import proven, reasons
+from lossbench.report.tables.slowdowns import slowdowns
 from lossbench.report.tables.table import Table
 from lossbench.report.tables.tails import tails
+from lossbench.report.tables.winners import winners
 from lossbench.results.index import Suite
 
 # In the order of a report; None where there is nothing to say. A user's own is named by its import path.
-TABLES: tuple[Callable[[Gathered], Table | None], ...] = (probes, proven, results, differences, tails)
+TABLES: tuple[Callable[[Gathered], Table | None], ...] = (
+    probes,
+    proven,
+    colocation,
+    slowdowns,
+    results,
+    differences,
+    winners,
+    tails,
+)
 
 
 @dataclass
 class Content:
     suite: Suite
     groups: list[Group]
-    tables: list[Table]
+    named: dict[str, Table]  # by the name of the function that made it
     sets: list[SampleSet]
     reasons: list[str]
     problems: list[str]
+    findings: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     pictures: list[Any] | None = None  # once they are drawn
+
+    @property
+    def tables(self) -> list[Table]:
+        return list(self.named.values())
 
 
 def gather(
@@ -54,8 +73,9 @@ def gather(
         groups=groups,
         sets=sets,
         reasons=reasons(suite),
+        findings=[*findings(found), *papers.sentences(found)],
         problems=[*suite.problems, *problems],
-        tables=[table for make in makers if (table := make(found)) is not None],
+        named={make.__name__: table for make in makers if (table := make(found)) is not None},
         warnings=list(dict.fromkeys([*suite.shared_patterns(), *(t for r in suite.runs for t in r.summary.warnings)])),
     )
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lossbench.errors import UsageError
 from lossbench.results import measures
 from lossbench.results.index import Run, Suite
 from lossbench.results.naming import key_of
 from lossbench.spec.about import Measure
 
-NOT_SHOWN = ("shown", "note", "path", measures.BESIDE)  # words about a row
+RESENT = "tcp_resent_percent"
+TIMES = ("wall_s", "ms_step", "p50_ms")
+OUTCOMES = ("accuracy", "perplexity", "eval_loss", "train_loss")
+NOT_SHOWN = ("shown", "note", "path", "doubt", measures.BESIDE)  # words about a row
 
 
 @dataclass(frozen=True)
@@ -130,3 +134,26 @@ def shown_of(groups: Iterable[Group], *, words: bool = False) -> list[str]:
     some = list(groups)
     names = dict.fromkeys(name for group in some for name in group.shown)
     return [name for name in names if any(name in g.values or (words and name in g.words) for g in some)]
+
+
+def lines_of_point(suite: Suite, wanted: str, *, number: int | None = None) -> list[Group]:
+    """All lines of the table that the runs of one point made: by a line's name or a part of it, or a run's number."""
+    groups = groups_of(suite, with_simulated=True)
+    if number is not None:
+        groups = [group for group in groups if any(one.number == number for one in group.runs)]
+    found = [group for group in groups if group.name == wanted] or [group for group in groups if wanted in group.name]
+    chosen = {key_of(group.point) for group in found}
+    if len(chosen) != 1:
+        known = ", ".join(f"'{group.name}'" for group in found or groups) or "none that ended"
+        raise UsageError(f"{'no line' if not found else 'several lines'} '{wanted}'", next_step=f"known: {known}")
+    return [group for group in groups if key_of(group.point) in chosen]
+
+
+def main_measure(groups: Sequence[Group], column: str, wanted: tuple[str, ...]) -> str:
+    """The number that people look at first: one of the well-known, else the first that can be better or worse."""
+    shown = shown_of(groups)
+    fitting = [name for name in shown if groups[0].measure(name).column == column and groups[0].measure(name).better]
+    fitting = [name for name in fitting if name != RESENT]  # has words of its own
+    if column == "timing":
+        fitting = [name for name in fitting if groups[0].measure(name).better == "low"]
+    return next((name for name in wanted if name in fitting), fitting[0] if fitting else "")

@@ -36,8 +36,9 @@ class Estimate:
         return None if self.low is None or self.high is None else (self.high - self.low) / 2
 
 
-def estimate(values: Sequence[float], *, bootstrap: bool = False) -> Estimate | None:
-    """None for no values. A bootstrap (BCa) is made only where n allows it, else the t-interval."""
+def estimate(values: Sequence[float], *, bootstrap: bool = False, yes_or_no: bool = True) -> Estimate | None:
+    """None for no values. A bootstrap (BCa) is made only where n allows it, else the t-interval. `yes_or_no`: of
+    zeros and ones alone it is the share of ones (Wilson), which no t-interval knows to end at 0 and 1."""
     if not values:
         return None
     array = np.asarray(values, dtype=float)
@@ -50,12 +51,36 @@ def estimate(values: Sequence[float], *, bootstrap: bool = False) -> Estimate | 
         return Estimate(n=n, mean=mean, sd=0.0, low=mean, high=mean, method="t")
     from scipy import stats  # only where there is something to infer: one seed needs none
 
+    if yes_or_no and set(array.tolist()) == {0.0, 1.0}:
+        ends = stats.binomtest(int(array.sum()), n).proportion_ci(LEVEL, method="wilson")
+        return Estimate(n=n, mean=mean, sd=sd, low=float(ends.low), high=float(ends.high), method="Wilson")
     if bootstrap and n >= BOOTSTRAP_FROM:
         found = stats.bootstrap((array,), np.mean, confidence_level=LEVEL, n_resamples=RESAMPLES, rng=0)
         low, high = (float(end) for end in found.confidence_interval)
         return Estimate(n=n, mean=mean, sd=sd, low=low, high=high, method="bootstrap")
     half = float(stats.t.ppf((1 + LEVEL) / 2, n - 1)) * sd / math.sqrt(n)
     return Estimate(n=n, mean=mean, sd=sd, low=mean - half, high=mean + half, method="t")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slope:
+    """Of a line through points, with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def slope(points: Sequence[tuple[float, float]]) -> Slope | None:
+    """By least squares; None where all lie above each other."""
+    from scipy import stats
+
+    if len(points) < 3 or len({x for x, _ in points}) < 2:
+        return None
+    line = stats.linregress(*zip(*points, strict=True))
+    around = float(stats.t.ppf(1 - ALPHA / 2, len(points) - 2)) * float(line.stderr)
+    middle = float(line.slope)
+    return Slope(mean=middle, low=middle - around, high=middle + around)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +119,7 @@ def paired(a: Mapping[Any, float], b: Mapping[Any, float]) -> Difference | None:
     changes = np.array([b[seed] - a[seed] for seed in seeds])
     changes[np.abs(changes) <= ROUNDING * max(abs(a[seed]) for seed in seeds)] = 0.0
     base = float(np.mean([a[seed] for seed in seeds]))
-    found = estimate(changes.tolist())
+    found = estimate(changes.tolist(), yes_or_no=False)
     assert found is not None
     out = Difference(n=found.n, mean=found.mean, low=found.low, high=found.high, base=base, method="paired t")
     if found.n < 2:

@@ -46,6 +46,8 @@ def sample_sets(groups: list[Group], *, with_simulated: bool = False) -> tuple[l
         problems += faults
         name = run.name + (" (simulated)" if run.simulated else "")
         for what, kind in found.items():
+            if kind.aside:
+                continue
             standing = replace(run.standing, units={**run.standing.units, what: kind.unit})
             sound = not standing.void(what, with_simulated=with_simulated)
             both = out.setdefault((key_of(run.summary.point), what), {})

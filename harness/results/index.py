@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from lossbench.contract import SEEDS_VERSION
 from lossbench.errors import UsageError
-from lossbench.results import models
+from lossbench.results import models, notes
 from lossbench.results.measures import Standing
 from lossbench.results.models import ProofRow, RunSummary, SuitePlan, Word
 from lossbench.results.naming import point_name
@@ -98,6 +98,11 @@ class Suite:
         names = [str(git.get("commit", ""))[:10] + ("+" if git.get("dirty") else "") for git in gits]
         return " ".join(dict.fromkeys(names))
 
+    @cached_property
+    def notes(self) -> notes.Notes:
+        """What people wrote on it."""
+        return notes.read(self.folder)
+
     def shared_patterns(self) -> list[str]:
         """Results whose seeds are not independent say so, for ever."""
         if all(run.summary.seeds_version >= SEEDS_VERSION for run in self.runs):
@@ -172,6 +177,7 @@ class Filter:
     verdict: str = ""
     since: str = ""
     commit: str = ""
+    tag: str = ""
 
     def __post_init__(self) -> None:
         if self.since:
@@ -187,6 +193,7 @@ class Filter:
         return (
             (not self.suite or suite.name == self.suite)
             and (not self.verdict or suite.verdict == self.verdict)
+            and (not self.tag or self.tag in suite.notes.tags)
             and (not self.since or suite.started[:10] >= self.since)
             and (not self.commit or any(part.startswith(self.commit[:10]) for part in suite.commit.split()))
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,21 @@ PERCENTILE_RULE = 10  # samples that must lie beyond a percentile
 
 
 BESIDE = "beside"  # in a row: the role of the program beside the workload that made it
-NOT_MEASURED = (BESIDE, "n", "ranks", "workers", "steps", "mb", "shown", "note", "path", "simulated", "rank", "seed")
+NOT_MEASURED = (
+    BESIDE,
+    "n",
+    "ranks",
+    "workers",
+    "steps",
+    "mb",
+    "shown",
+    "note",
+    "path",
+    "doubt",
+    "simulated",
+    "rank",
+    "seed",
+)
 
 
 IN_MS = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "ms": 1.0, "s": 1e3, "min": 6e4, "h": 3.6e6}
@@ -87,9 +101,15 @@ def too_few(row: Mapping[str, Any], name: str) -> int:
     q = percentile_in(name)
     if q is None:
         return 0
-    role, dot, _ = name.rpartition(".")
+    role = role_of(name, [key.removesuffix(".n") for key in row if key.endswith(".n")])
+    dot = "." if role else ""
     has = number(row.get(f"{role}{dot}n", row.get(f"{role}{dot}steps")))
     return 0 if has is not None and has >= needed(q) else needed(q)
+
+
+def role_of(name: str, known: Iterable[str]) -> str:
+    """web.p99.9_ms is a number of the role web, p99.9_ms of none."""
+    return next((role for role in known if role and name.startswith(f"{role}.")), "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +117,7 @@ class Standing:
     """What a run's verdict says about its numbers."""
 
     columns: Mapping[str, str]
+    roles: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # of several programs: the columns of each
     marks: Sequence[str] = ()
     simulated: bool = False
     units: Mapping[str, str] = field(default_factory=dict)
@@ -115,12 +136,15 @@ class Standing:
             return "the workload failed" if self.columns.get("outcome") == "failed" else "the outcome is unknown"
         if self.columns.get("fault") != "valid" and not self.simulated:
             return "the fault was not as asked" if self.columns.get("fault") == "failed" else "the fault was not proven"
-        unit = self.units.get(measure)
-        return self._void_time(measure) if of(measure, unit, self.declared).column == "timing" else ""
+        if of(measure, self.units.get(measure), self.declared).column != "timing":
+            return ""
+        return str(row["doubt"]) if row is not None and row.get("doubt") else self._void_time(measure)
 
     def _void_time(self, measure: str) -> str:
-        if self.columns.get("timing") != "valid":
-            return "the machine was too busy for times"
+        role = role_of(measure, self.roles)
+        mine = self.roles.get(role, self.columns)
+        if mine.get("timing") != "valid":
+            return f"the machine{f', or {role} itself,' if role else ''} was too busy for times"
         return RATIOS if RATIOS_MARK in self.marks and not measure.startswith("vs_") else ""
 
 
@@ -140,7 +164,7 @@ def percent(value: float | None) -> str:
 
 def short(value: float) -> str:
     """Within eight characters."""
-    if value == 0 or 1e-4 <= abs(value) < 1e6:
+    if value == 0 or 1e-4 <= abs(value) < 9.9e6:
         digits = 4 if abs(value) >= 0.1 else 3 if abs(value) >= 0.01 else 2
         text = f"{value:.{digits}g}"
         return text if "e" not in text else f"{value:.0f}"

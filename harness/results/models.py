@@ -57,6 +57,8 @@ class MetCounts(Stored):
 
     packets: int = 0
     """Given to the links."""
+    bytes: int = 0
+    """Of those that entered them, headers included; 0 where nobody counts them."""
     matched: int = 0
     """That a rule was about."""
     lost_by_rule: int = 0
@@ -139,6 +141,8 @@ class RunSummary(Stored):
     """The worst of the columns that the experiment calls essential."""
     columns: dict[str, Word]
     """fault, timing, outcome."""
+    roles: dict[str, dict[str, Word]] = {}
+    """Of several programs: timing and outcome of each, the workload's under "". Their numbers stand on these."""
     reasons: dict[str, list[str]] = {}
     """By column, in words."""
     marks: list[str] = []
@@ -153,6 +157,8 @@ class RunSummary(Stored):
     """As the workload declares its numbers."""
     units: dict[str, str] = {}
     """Units that the workload declares for its numbers."""
+    own_program: bool = False
+    """The workload was a command of the user's."""
     workload: dict[str, float | None] = {}
     """Summary records, mean over ranks."""
     rows: list[dict[str, Any]] = []
@@ -163,6 +169,7 @@ class RunSummary(Stored):
     def standing(self) -> Standing:
         return Standing(
             columns=self.columns,
+            roles=self.roles,
             marks=self.marks,
             simulated=self.backend == "simulated",
             units=self.units,

@@ -24,6 +24,7 @@ class SampleKind:
 
     unit: str = "ms"
     together: bool = True  # the n-th of every rank is the same event
+    aside: bool = False  # about other samples: in no table
     ranks: dict[int, Numbers] = field(default_factory=dict)
 
     def events(self) -> Numbers:
@@ -122,7 +123,8 @@ def _about(folder: Path, name: str) -> SampleKind:
     for path in sorted((folder / "samples").glob(f"{glob.escape(name)}.rank-*.json")):
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
-            return SampleKind(unit=str(found["unit"]), together=bool(found["together"]))
+            aside = bool(found.get("aside"))
+            return SampleKind(unit=str(found["unit"]), together=bool(found["together"]), aside=aside)
         except (OSError, ValueError, KeyError, TypeError):
             continue
     return SampleKind()

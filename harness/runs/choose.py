@@ -37,11 +37,14 @@ def choose_backend(experiment: Experiment, kernel: Kernel) -> tuple[str, str]:
         rules=rules_ever(experiment, seed=0),
         can=registry.able(kernel, also=experiment.backend),
     )
-    topology, scheduler = experiment.topology, experiment.shaping.scheduler
-    for needed in ("htb", scheduler) if topology.uplink_mbit() or topology.downlink_mbit() else ():
+    topology, shaping = experiment.topology, experiment.shaping
+    asked = ("htb", shaping.scheduler, *([shaping.queue] if shaping.queue != "fifo" else []))
+    for needed in asked if topology.uplink_mbit() or topology.downlink_mbit() else ():
         missing = kernel.no_qdisc(needed)
         if missing is not None:
-            step = 'scheduler = "htb" works on most kernels; on a stock one: lossbench vm run -- lossbench run ...'
+            step = (
+                'scheduler = "htb", queue = "fifo" work on most; a stock kernel: lossbench vm run -- lossbench run ...'
+            )
             raise NotAbleError(missing, next_step=step)
     outrun = registry.find(chosen[0]).outrun_by(topology)
     if outrun is not None:

@@ -18,6 +18,7 @@ from typing import Any
 from lossbench.errors import RunError
 
 INSIST_S = 1.0
+AGAIN_S = 0.05  # after one that got lost: whoever swallowed it is through by then
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 WAIT = b"lossbench: undoing what was made; a moment\n"
 
@@ -47,7 +48,7 @@ def listen() -> dict[int, Any]:
 
 def _arrived(*_: Any) -> None:
     """Python may raise this where nobody can catch it (in a finaliser, a weakref's callback): it is lost there, and
-    `check` raises it again; so does a user who insists, a while later."""
+    comes again; where libraries swallow it, `check` raises it; so does a user who insists, a while later."""
     _State.asked = True
     if _State.held or (_State.raised and time.monotonic() - _State.raised_at < INSIST_S):
         _say_wait()
@@ -56,14 +57,41 @@ def _arrived(*_: Any) -> None:
 
 
 def _unraisable(lost: sys.UnraisableHookArgs) -> None:
-    """An interruption that got lost is not lost to us, and no reason for a traceback."""
+    """An interruption that got lost is not lost to us, and no reason for a traceback: it comes again, from outside of
+    where it can't be raised. A program that sleeps in its own code would never `check`."""
     if not isinstance(lost.exc_value, KeyboardInterrupt):
         _State.unraisable(lost)
+        return
+    again = threading.Timer(AGAIN_S, _once_more, [_State.raised_at])
+    again.daemon = True
+    again.start()
+
+
+def _once_more(lost_at: float) -> None:
+    if not _State.raised or _State.raised_at != lost_at:
+        return  # it was over, or raised again, meanwhile
+    _State.raised = False
+    if not _State.held:  # else the end of that section raises it
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # a real one, which also wakes a sleep
 
 
 def _raise() -> None:
     _State.raised, _State.raised_at = True, time.monotonic()
     raise KeyboardInterrupt
+
+
+def caused(error: BaseException | None) -> bool:
+    """An interruption in the middle of an import may come out as another error: Python 3.11 wraps whatever is raised
+    while the members of a class are being named."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__
+    return error is not None
+
+
+def forgive() -> None:
+    """It was ours (a campaign's clock), and is over: what is run next is not ended by it, nothing is said of it."""
+    _State.asked = _State.raised = False
+    spoken()
 
 
 def check() -> None:

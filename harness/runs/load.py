@@ -6,9 +6,11 @@ import os
 import time
 from pathlib import Path
 
+from lossbench.proof.watched import Quiet
+
 
 class Load:
-    """`begin` when the clock starts, `sample` several times a second."""
+    """`begin` when the clock starts, `sample` several times a second. See ground.Gauge."""
 
     def __init__(self) -> None:
         self._cpus = os.sched_getaffinity(0)
@@ -34,6 +36,9 @@ class Load:
         """Share of the time since `begin` in which a control group held us back."""
         passed = time.monotonic() - self._began
         return (_throttled_us() - self._held_us) / 1e6 / passed if self._began and passed > 0 else 0.0
+
+    def into(self, quiet: Quiet) -> None:
+        quiet.cpu_busy, quiet.throttled, quiet.cores = self.busy, self.throttled(), self.cores
 
 
 def _cpu_times(cpus: set[int]) -> tuple[int, int]:

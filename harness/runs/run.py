@@ -18,21 +18,19 @@ from lossbench.errors import LossbenchError, RunError
 from lossbench.net.conservation import Between, Met
 from lossbench.net.counters import counters_as_json
 from lossbench.net.journal import Journal
-from lossbench.net.kernel import Kernel
 from lossbench.net.network import Network
-from lossbench.net.star.network import classes_as_json
+from lossbench.net.tc.shaping import classes_as_json
 from lossbench.proof import judge
 from lossbench.proof.evidence import Proof
 from lossbench.proof.judge_fault import met_by_workload
-from lossbench.proof.probe.probing import prove_network
+from lossbench.proof.probe.probing import Probes, prove_network
 from lossbench.proof.verdict import Verdict
 from lossbench.proof.watched import Watched
 from lossbench.results.folders import RunFolder
 from lossbench.runs import interrupt
-from lossbench.runs.choose import choose_backend, network_of
+from lossbench.runs.ground import Ground
 from lossbench.runs.interrupt import held, undoing
 from lossbench.runs.launch.environment import Identity
-from lossbench.runs.launch.program import Exec, Launcher, command_of
 from lossbench.runs.launch.ranks import Ranks
 from lossbench.runs.manifest import manifest
 from lossbench.runs.watch import Progress, Watch
@@ -55,22 +53,15 @@ class Result:
 
 
 def execute(
-    experiment: Experiment,
-    *,
-    seed: int,
-    chosen: dict[str, Any],
-    folder: Path,
-    kernel: Kernel,
-    progress: Progress,
-    launcher: Launcher | None = None,
+    experiment: Experiment, *, seed: int, chosen: dict[str, Any], folder: Path, ground: Ground, progress: Progress
 ) -> Result:
     at = checked(progress)
     # 1  The spec was read and checked when the experiment was made; its program must exist too.
     at("1 spec")
-    command_of(experiment.workload)
+    ground.check(experiment.workload)
     # 2  The machine: which backend, and refuse what it can't do before anything is built.
     at("2 machine")
-    backend, why = choose_backend(experiment, kernel)
+    backend, why = ground.backend(experiment)
     with undoing() as undo:
         with held():
             journal = Journal.claim(kind="run")
@@ -83,7 +74,7 @@ def execute(
         with plain_errors():
             # 4  Hosts and links.
             at("4 hosts and links")
-            network = network_of(backend, journal.id, experiment)
+            network = ground.network(backend, journal.id, experiment)
             undo.later("the network's handles", network.close)
             network.build(before_making=journal.before_making)
             # 5  Offloads, so that loss acts on MTU-sized packets.
@@ -96,7 +87,7 @@ def execute(
             run_folder.write("read_back.json", as_read_back(network))
             # 7  The proof.
             at("7 proof")
-            proof = prove(experiment, network, token, run_folder)
+            proof = prove(experiment, network, token, run_folder, ground.exchange_of(network))
             network.restart()
             before, _ = network.settled()
             network.listen()
@@ -108,12 +99,15 @@ def execute(
                 store=run_folder,
                 place_of=network.place,
                 identity=Identity(run_id=journal.id, token=token, seed=seed),
-                launcher=launcher or Exec(),
+                launcher=ground.launcher,
             )
             undo.later("the ranks", ranks.end)
             ranks.prepare(extra=None if network.genuine else {"simulated": simulation.layers(experiment)})
             ranks.start()
-            watched = Watch(network=network, ranks=ranks, seed=seed, before=before, progress=progress).run()
+            watch = Watch(
+                network=network, ranks=ranks, gauge=ground.gauge(), seed=seed, before=before, progress=progress
+            )
+            watched = watch.run()
             # 9  Kernel counters joined with what the application saw; judged, stored; undone by the stack.
             at("9 verdict")
             met = store_counters(watched, network, run_folder)
@@ -142,12 +136,16 @@ def as_read_back(network: Network) -> dict[str, Any]:
     return {hook.name: [asdict(one) for one in entries] for hook, entries in network.read_back().items()}
 
 
-def prove(experiment: Experiment, network: Network, token: int, run_folder: RunFolder) -> Proof | None:
+def prove(
+    experiment: Experiment, network: Network, token: int, run_folder: RunFolder, exchange_of: Callable[..., Probes]
+) -> Proof | None:
     if not experiment.probe.packets:
         return None
     if network.genuine:
         probe = experiment.probe
-        proof = prove_network(network, packets=probe.packets, payload_bytes=probe.payload_bytes, token=token)
+        proof = prove_network(
+            network, packets=probe.packets, payload_bytes=probe.payload_bytes, token=token, exchange_of=exchange_of
+        )
     else:
         proof = not_proven()
     run_folder.write(

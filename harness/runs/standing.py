@@ -17,12 +17,13 @@ from lossbench.net.host.enter import hosts_file
 from lossbench.net.impair import registry
 from lossbench.net.journal import Journal, Removed
 from lossbench.net.kernel import Kernel
-from lossbench.net.star.network import StarNetwork, classes_as_json
+from lossbench.net.star.network import StarNetwork
+from lossbench.net.tc.shaping import classes_as_json
 from lossbench.proof.evidence import Proof
 from lossbench.proof.probe.probing import prove_network
 from lossbench.runs.choose import choose_backend
-from lossbench.runs.interrupt import held, last_words, undoing
-from lossbench.runs.launch.environment import Identity, environment
+from lossbench.runs.interrupt import Undo, held, last_words, undoing
+from lossbench.runs.launch.environment import Identity, outside_of_a_run
 from lossbench.runs.run import as_read_back, plain_errors, put_in_force
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import Hook, Rules, rules_in_force
@@ -73,18 +74,10 @@ def up(spec: dict[str, Any], *, seed: int) -> Lab:
     backend, _ = choose_backend(experiment, kernel)
     if not registry.find(backend).stands_alone:
         raise NotAbleError(
-            f"a lab can't stand on backend {backend}", next_step="use a stock kernel: lossbench vm shell"
+            f"a network can't stand on backend {backend}", next_step="use a stock kernel: lossbench vm shell"
         )
     with undoing() as undo, plain_errors():
-        with held():
-            book = Journal.claim(kind="net")
-            undo.later("the journal", book.undo_or_say)
-        network = StarNetwork(network_id=book.id, experiment=experiment, backend=backend)
-        undo.later("the network's handles", network.close)
-        network.build(before_making=book.before_making)
-        network.cut_to_mtu()
-        put_in_force(experiment, network, seed)
-        (book.folder / "hosts").write_text(hosts_file(experiment.topology), encoding="ascii")
+        book, network = put_up(undo, experiment, backend=backend, seed=seed, kind="net")
         lab = Lab(id=book.id, experiment=experiment, backend=backend, seed=seed, state=network.state())
         try:
             with held():
@@ -93,9 +86,23 @@ def up(spec: dict[str, Any], *, seed: int) -> Lab:
                 undo.forget()  # it stands
                 book.release()
         except KeyboardInterrupt:
-            last_words(f"lab {lab.id} stands; lossbench net down --net {lab.id} takes it down")
+            last_words(f"network {lab.id} stands; lossbench net down --net {lab.id} takes it down")
             raise
     return lab
+
+
+def put_up(undo: Undo, experiment: Experiment, *, backend: str, seed: int, kind: str) -> tuple[Journal, StarNetwork]:
+    """Namespaces with everything in force, and how to take them away again."""
+    with held():
+        book = Journal.claim(kind=kind)
+        undo.later("the journal", book.undo_or_say)
+    network = StarNetwork(network_id=book.id, experiment=experiment, backend=backend)
+    undo.later("the network's handles", network.close)
+    network.build(before_making=book.before_making)
+    network.cut_to_mtu()
+    put_in_force(experiment, network, seed)
+    (book.folder / "hosts").write_text(hosts_file(experiment.topology), encoding="ascii")
+    return book, network
 
 
 def _save(lab: Lab) -> None:
@@ -125,7 +132,7 @@ def _read(book: Journal) -> Lab:
         )
     except (LossbenchError, KeyError, TypeError, ValueError, ArithmeticError) as error:
         step = f"lossbench net down --net {book.id}"
-        raise RunError(f"the state of lab {book.id} is damaged ({error})", next_step=step) from None
+        raise RunError(f"the state of network {book.id} is damaged ({error})", next_step=step) from None
 
 
 def books() -> list[Journal]:
@@ -140,9 +147,9 @@ def find(lab_id: str | None) -> Lab:
 def _only(lab_id: str | None) -> Journal:
     found = [book for book in books() if lab_id in (None, book.id)]
     if not found:
-        raise UsageError(f"no lab '{lab_id}'" if lab_id else "no lab is up", next_step="lossbench net up")
+        raise UsageError(f"no network '{lab_id}'" if lab_id else "no network is up", next_step="lossbench net up")
     if len(found) > 1:
-        raise UsageError("several labs stand", next_step=f"choose with --net: {', '.join(one.id for one in found)}")
+        raise UsageError("several networks stand", next_step=f"choose with --net: {', '.join(one.id for one in found)}")
     return found[0]
 
 
@@ -218,16 +225,9 @@ def become(lab: Lab, host_name: str, command: list[str]) -> None:
     """This process steps into the host and turns into the user's program: signals and exit status are its own."""
     host = lab.experiment.topology.host(host_name)
     folder = lab.journal().folder
-    variables = environment(
-        host,
-        lab.experiment.topology,
-        Identity(run_id=lab.id, token=0, seed=lab.seed),
-        folder=folder,
-        records=folder / "none",
-        threads=max(1, (os.cpu_count() or 1) // lab.experiment.topology.hosts),
-    )
-    for name in ("LOSSBENCH_SPEC", "LOSSBENCH_RECORDS", "LOSSBENCH_GO"):  # there is no run to report to
-        variables.pop(name)
+    threads = max(1, (os.cpu_count() or 1) // lab.experiment.topology.hosts)
+    run = Identity(run_id=lab.id, token=0, seed=lab.seed)
+    variables = outside_of_a_run(host, lab.experiment.topology, run, folder=folder, threads=threads)
     network = StarNetwork(network_id=lab.id, experiment=lab.experiment, backend=lab.backend)
     step_in = network.star.place(host.name).stepper(folder / "hosts", mortal=False)
     with plain_errors():
@@ -245,7 +245,7 @@ def down(lab_id: str | None, *, every: bool) -> list[Removed]:
     chosen = books() if every else [_only(lab_id)]
     if not every and lab_id is None and (maker := chosen[0].owner().get("user")) != journal.user():
         step = f"if it is yours to take down: lossbench net down --net {chosen[0].id}"
-        raise UsageError(f"lab {chosen[0].id} was brought up by {maker}", next_step=step)
+        raise UsageError(f"network {chosen[0].id} was brought up by {maker}", next_step=step)
     out = []
     for book in chosen:
         with book.taken(), held():

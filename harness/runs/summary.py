@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from lossbench.contract import SEEDS_VERSION
+from lossbench.net.conservation import Met
 from lossbench.proof.evidence import Row
+from lossbench.proof.watched import Watched
 from lossbench.results.models import Counted, MetCounts, RunSummary
+from lossbench.runs.launch import capture
 from lossbench.runs.run import Result
 from lossbench.runs.watch import named
-from lossbench.spec.about import about
+from lossbench.spec.about import Measure, about
 from lossbench.spec.experiment import Experiment
+
+# Of any program that a user starts: what its companion and the links know.
+MEASURES = {
+    "wall_s": Measure(better="low", meaning="from the start of your program to its end, mean over ranks"),
+    "sent_mb": Measure(meaning="megabytes that all ranks gave to their links, headers included"),
+    "packets": Measure(meaning="packets that all ranks gave to their links"),
+    "lost_percent": Measure(meaning="of these packets, by whatever cause"),
+    "tcp_resent_percent": Measure(better="low", meaning="of its TCP segments, sent again by the kernel"),
+    "rtt_ms": Measure(
+        better="low", meaning="a TCP packet and its answer, median of what the kernel saw, queues included"
+    ),
+    "cpu_s": Measure(better="low", meaning="processor time of a rank, mean over ranks"),
+    "memory_mb": Measure(better="low", meaning="the most memory that a rank's largest process had, mean over ranks"),
+}
+UNITS = {
+    "wall_s": "s",
+    "sent_mb": "MB",
+    "packets": "",
+    "lost_percent": "%",
+    "tcp_resent_percent": "%",
+    "rtt_ms": "ms",
+    "cpu_s": "s",
+    "memory_mb": "MB",
+}
 
 
 def summary(chosen: dict[str, Any], experiment: Experiment, result: Result) -> RunSummary:
@@ -33,25 +61,53 @@ def summary(chosen: dict[str, Any], experiment: Experiment, result: Result) -> R
         verdict=verdict.status.word,
         columns={name: column.status.word for name, column in verdict.columns.items()},
         reasons={name: column.reasons() for name, column in verdict.columns.items()},
+        roles=verdict.words_by_role(),
         marks=list(verdict.marks),
         not_judged=list(verdict.not_judged),
         seeds_version=SEEDS_VERSION,
         measures={
             named(role, name): measure
             for role, program in programs
-            if not program.command
-            for name, measure in about(program.name).measures.items()
+            for name, measure in (MEASURES if program.command else about(program.name).measures).items()
         },
-        units=watched.units,
+        units=watched.units | (UNITS if experiment.workload.command else {}),
         warnings=[
             *(text for e in experiment.impair for text in e.profile.warnings()),
             *(f"{name}: not a finite number" for name in watched.not_numbers),
-            *(f"{name} ended before the run did" for name in watched.gone),
+            *_gone(watched.gone),
+            *capture.faults(result.folder),
+            *(f"{role} never began: its time lay behind the run's end" for role in watched.never_came),
         ],
-        workload=_means(watched.summaries),
+        own_program=bool(experiment.workload.command),
+        workload=_numbers(experiment, watched, result.met),
         rows=watched.rows,
         duration_s=watched.duration_s,
     )
+
+
+def _numbers(experiment: Experiment, watched: Watched, met: Met) -> dict[str, float | None]:
+    return _of_command(experiment, watched, met) if experiment.workload.command else _means(watched.summaries)
+
+
+def _of_command(experiment: Experiment, watched: Watched, met: Met) -> dict[str, float | None]:
+    """Of a program that may count nothing itself: first what is known of any, then its own numbers. The links count
+    all who send on them: with programs beside it theirs are not its own."""
+    found = _means(watched.programs) | _means(watched.summaries)
+    if watched.after is not None and not experiment.beside:
+        lost = met.as_json()["loss"]
+        found |= {"packets": met.packets, "lost_percent": None if lost is None else 100 * lost}
+        if met.bytes:
+            found["sent_mb"] = met.bytes / 1e6
+    return {name: found[name] for name in MEASURES if name in found} | found
+
+
+def _gone(names: list[str]) -> list[str]:
+    """Programs that ended before the run did, by role."""
+    count = Counter(name.rpartition(" ")[0] for name in names)
+    few = {role for role, times in count.items() if times == 1}
+    said = [name for name in names if name.rpartition(" ")[0] in few]
+    said += [f"{role} (on {times} hosts)" for role, times in count.items() if times > 1]
+    return [f"{name} ended before the run did" for name in said]
 
 
 def _distinct_flows(rows: Sequence[Row]) -> tuple[int, int]:

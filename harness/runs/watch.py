@@ -6,18 +6,20 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from lossbench.errors import RunError
+from lossbench.errors import RunError, VanishedError
 from lossbench.files import finite
 from lossbench.net import conservation
 from lossbench.net.conservation import Between
 from lossbench.net.counters import Reading, counters_as_json
 from lossbench.net.network import Network
 from lossbench.net.tc.look import Look
+from lossbench.net.tc.shaping import lost_by_class
 from lossbench.proof.watched import Carried, Watched
 from lossbench.results.measures import BESIDE
 from lossbench.runs import interrupt
+from lossbench.runs.conclude import conclusions
+from lossbench.runs.ground import Gauge
 from lossbench.runs.launch.ranks import Ranks
-from lossbench.runs.load import Load
 from lossbench.spec.experiment import Impair
 from lossbench.spec.placement import rules_in_force
 
@@ -28,7 +30,7 @@ LEAK_PACKETS = 4096  # fewer may be on their way between two counters while pack
 LATE_S = 0.25  # a change of the schedule that comes later than this is said
 
 ROW_OWN = ("kind", "rank", "time_s")
-ROW_WORDS = ("shown", "note", "path")  # about a row, not numbers of it
+ROW_WORDS = ("shown", "note", "path", "doubt")  # about a row, not numbers of it
 
 LIVE = ("steps", "loss", "arrived_1", "arrived_2")  # of a rank's records, for the live view
 
@@ -38,7 +40,9 @@ Progress = Callable[[str | dict[str, Any]], None]  # a stage in words, or how th
 class Watch:
     """Ranks are started; `run` returns when they have ended. `before`: read when the network was quiet."""
 
-    def __init__(self, *, network: Network, ranks: Ranks, seed: int, before: Reading, progress: Progress) -> None:
+    def __init__(
+        self, *, network: Network, ranks: Ranks, gauge: Gauge, seed: int, before: Reading, progress: Progress
+    ) -> None:
         self.experiment, self.store = ranks.experiment, ranks.store
         self.network = network
         self.ranks = ranks
@@ -49,13 +53,15 @@ class Watch:
         self._looked = 0.0
         self._active: tuple[bool, ...] = ()
         self._ever: set[int] = set()
-        self._load = Load()
+        self._load = gauge
         self._now: dict[str, Any] = {}
+        self._lost_before: dict[str, int] = {}
 
     def run(self) -> Watched:
         try:
             self._wait_until_ready()
             self._start = time.monotonic()
+            self._lost_before = lost_by_class(self.network.classes())
             self._load.begin()  # what starting up took is not the workload's
             self._schedule(0.0)
             self.ranks.open_gate()
@@ -63,17 +69,19 @@ class Watch:
             self._watch()
         except RunError as error:
             # What was measured until then is kept; the outcome column says what happened.
-            self.seen.problem = str(error)
-        self.seen.gone = self.ranks.gone()
+            self.seen.problem, self.seen.vanished = str(error), isinstance(error, VanishedError)
+        self.seen.gone, self.seen.never_came = self.ranks.gone(), self.ranks.never_came()
         self.ranks.stop()
         self._take(self.ranks.read())  # what they said when they were told to end
         self.seen.damaged_lines = self.ranks.damaged_lines
         self.ranks.end()
         self._finish()
+        if not self.seen.problem:
+            self._take(list(conclusions(self.experiment, self.store.path)))
         return self.seen
 
     def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + min(READY_LIMIT_S, self.experiment.workload.time_limit_s)
+        deadline = time.monotonic() + min(READY_LIMIT_S, self.experiment.workload.limit_s())
         while missing := self.ranks.not_ready():
             interrupt.check()
             self._take(self.ranks.read())
@@ -90,7 +98,7 @@ class Watch:
             time.sleep(TICK_S)
 
     def _watch(self) -> None:
-        limit, next_sample = self.experiment.workload.time_limit_s, 0.0
+        limit, next_sample = self.experiment.workload.limit_s(), 0.0
         while True:
             interrupt.check()
             running = self.ranks.running()
@@ -103,6 +111,7 @@ class Watch:
                 text = f"the workload ran past its limit of {limit:g} s (workload.time_limit_s)"
                 raise RunError(text + self.ranks.stuck(running))
             self._schedule(elapsed)
+            self.ranks.come_and_go(elapsed)
             if elapsed >= next_sample:
                 next_sample = elapsed + SAMPLE_S
                 self._sample(elapsed)
@@ -112,9 +121,9 @@ class Watch:
 
     def _sample(self, elapsed: float) -> None:
         self._load.sample()
-        self.progress(
-            {"elapsed_s": elapsed, "last_step": self.seen.last_step, **self._now, "network": self._network_now}
-        )
+        log = self.store.path / "logs" / "rank-0.log"
+        now = {"elapsed_s": elapsed, "last_step": self.seen.last_step, **self._now}
+        self.progress({**now, "network": self._network_now, "log": log})
         if not self.network.genuine:
             return
         self.seen.quiet.longest_gap_s = max(self.seen.quiet.longest_gap_s, elapsed - self._looked)
@@ -146,10 +155,10 @@ class Watch:
         self.seen.lapses += [text for text in texts if text not in self.seen.lapses]
 
     def _store_backlog(self, look: Look, elapsed: float) -> None:
-        backlog = {
-            link: {c.name: c.backlog_bytes for c in states} for link, states in self.network.classes(look).items()
-        }
-        self.store.append("queues.jsonl", {"elapsed_s": round(elapsed, 3), "backlog_bytes": backlog})
+        classes = self.network.classes(look)
+        backlog = {link: {c.name: c.backlog_bytes for c in states} for link, states in classes.items()}
+        now = {"elapsed_s": round(elapsed, 3), "backlog_bytes": backlog, "dropped": lost_by_class(classes)}
+        self.store.append("queues.jsonl", now)
 
     def _take(self, records: list[tuple[str, dict[str, Any]]]) -> None:
         for role, one in records:
@@ -162,6 +171,10 @@ class Watch:
             units = record.pop("units", None)
             if isinstance(units, dict):
                 self.seen.units |= {named(role, str(name)): str(unit) for name, unit in units.items()}
+            if kind == "doubt":
+                self.seen.doubts.setdefault(role, []).append(str(record.get("text", "no reason given")))
+            elif kind == "traffic":
+                self._take_traffic(role, record)
             if role:
                 self._take_beside(role, kind, record)
                 continue
@@ -169,12 +182,10 @@ class Watch:
                 self._now |= {name: record[name] for name in LIVE if name in record}
             if kind == "step" and isinstance(record.get("step"), int):
                 self.seen.last_step = max(self.seen.last_step, record["step"])
-            elif kind == "summary":
-                self.seen.summaries.append(record)
+            elif kind in ("summary", "program"):
+                (self.seen.summaries if kind == "summary" else self.seen.programs).append(record)
             elif kind == "row":
                 self.seen.rows.append({key: value for key, value in record.items() if key not in ROW_OWN})
-            elif kind == "traffic":
-                self._take_traffic(record)
             elif kind == "error":
                 self.seen.errors.append(f"rank {record['rank']}: {record.get('message', 'error')}")
 
@@ -185,7 +196,7 @@ class Watch:
             self.seen.summaries.append(own)
         elif kind == "row":
             shown = [named(role, str(name)) for name in record.get("shown") or ()]
-            words = {key: value for key, value in record.items() if key in ("note", "path")}
+            words = {key: value for key, value in record.items() if key in ROW_WORDS[1:]}
             self.seen.rows.append({**own, **words, **({"shown": shown} if shown else {}), BESIDE: role})
         elif kind == "error":
             self.seen.errors.append(f"{role} {record['rank']}: {record.get('message', 'error')}")
@@ -195,13 +206,12 @@ class Watch:
         here = [c for counters in self.network.counters().values() for c in counters.values()]
         return sum(c.seen for c in here), sum(c.dropped for c in here)
 
-    def _take_traffic(self, record: dict[str, Any]) -> None:
+    def _take_traffic(self, role: str, record: dict[str, Any]) -> None:
         columns = (record.get("sent"), record.get("received"))
         if all(isinstance(c, list) and all(isinstance(n, int) and n >= 0 for n in c) for c in columns):
-            whole = record.get("complete") and not self.experiment.beside  # others send on the same links
-            self.seen.traffic[record["rank"]] = {**record, "complete": bool(whole)}
+            self.seen.traffic.setdefault(role, {})[record["rank"]] = record
         else:
-            self.seen.errors.append(f"rank {record['rank']}: a traffic record without lists of counts")
+            self.seen.errors.append(f"{role or 'rank'} {record['rank']}: a traffic record without lists of counts")
 
     # --- the schedule ------------------------------------------------------------------------------------------
 
@@ -246,8 +256,7 @@ class Watch:
     def _finish(self) -> None:
         """The last counters, and whether what was asked was still there and ever came."""
         seen = self.seen
-        seen.quiet.cpu_busy, seen.quiet.throttled = self._load.busy, self._load.throttled()
-        seen.quiet.cores = self._load.cores
+        self._load.into(seen.quiet)
         seen.never += [
             _never(number, entry, seen.duration_s)
             for number, entry in enumerate(self.experiment.impair)
@@ -267,6 +276,8 @@ class Watch:
             self._lapsed(self.network.changes() + self.network.not_in_force(look))
             self._lapsed(self.network.shaping_wrong() + self.network.mtu_wrong(look))
             seen.held = self.network.held()
+            after = lost_by_class(self.network.classes())
+            seen.classes = {name: lost - self._lost_before.get(name, 0) for name, lost in after.items()}
             wrong = self.network.offloads_wrong()
         except Exception as error:  # noqa: BLE001 - a port that is gone has no counters; say so and keep the rest
             seen.lapses.append(f"the network can't be read any more ({error})")

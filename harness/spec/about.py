@@ -36,6 +36,11 @@ class About(Frozen):
     """Modules that take long to import: loaded once, ranks are forked from there."""
     prepare: str = ""
     """A module that is run once before anything is built, with all options on standard input: checks, downloads."""
+    conclude: str = ""
+    """A module that is run once when all ranks have ended, with the run's folder on standard input: it prints records
+    (rows, summaries, doubts) that speak of all ranks together."""
+    until: bool = False
+    """It can end when a number is known well enough (`lossbench run --until p99=5%`)."""
     simulates: bool = False
     """It can draw loss itself (backend = "simulated")."""
     measures: dict[str, Measure] = {}

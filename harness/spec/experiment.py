@@ -5,14 +5,16 @@ A suite is an experiment with a [sweep]: dotted keys with lists of values, every
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+import math
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import Field, JsonValue, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, ValidationError, field_validator, model_validator
 
 from lossbench.errors import UsageError
 from lossbench.spec import about
 from lossbench.spec import profile as profiles
-from lossbench.spec.profile import Port, Profile
+from lossbench.spec.profile import Profile
+from lossbench.spec.shaping import Shaping
 from lossbench.spec.topology import Topology
 from lossbench.spec.userfile import Frozen
 
@@ -81,46 +83,6 @@ class Impair(Frozen):
         return ("uplink", "downlink") if self.direction == "both" else (self.direction,)
 
 
-class TrafficClass(Frozen):
-    """One queue of every rate-limited link; packets are sorted in by DSCP or port."""
-
-    name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,14}$")]
-    """As it is called in results; `rest` takes what no other takes."""
-    dscp: Annotated[int, Field(ge=0, le=63)] | None = None
-    """Packets with this DSCP belong to it."""
-    ports: tuple[Port, ...] = ()
-    """Packets from or to these ports, TCP or UDP."""
-    share_percent: Annotated[float, Field(gt=0, le=100)] = 1.0
-    """Guaranteed part of the link."""
-    priority: Annotated[int, Field(ge=0, le=7)] = 0
-    """0 is served first when there is rate to spare."""
-    queue_kb: Annotated[float, Field(gt=0)] | None = None
-    """Room at the switch, where a full queue loses packets; none: by rate and burst."""
-    host_queue_kb: Annotated[float, Field(gt=0)] | None = None
-    """Room at the sender, where a full queue is backpressure."""
-
-
-class Shaping(Frozen):
-    """How links with a rate serve their classes. Without classes there is one queue, `rest`."""
-
-    scheduler: Literal["htb", "prio", "ets"] = "htb"
-    """htb serves by share and priority everywhere; prio and ets where the kernel has them."""
-    classes: tuple[TrafficClass, ...] = ()
-    """Queues of every link with a rate, the first that fits takes a packet."""
-
-    @model_validator(mode="after")
-    def _sensible(self) -> Shaping:
-        names = [c.name for c in self.classes]
-        if len(set(names)) < len(names):
-            raise ValueError("two classes have the same name")
-        if sum(c.share_percent for c in self.classes) > 100:
-            raise ValueError("the classes' shares add up to more than 100 %")
-        for c in self.classes:
-            if c.name != "rest" and c.dscp is None and not c.ports:
-                raise ValueError(f"class '{c.name}' needs a dscp or ports (only 'rest' takes what is left)")
-        return self
-
-
 class Program(Frozen):
     """Something that hosts run: a workload by name, or any command."""
 
@@ -132,22 +94,38 @@ class Program(Frozen):
     """What it is told, as a JSON file (LOSSBENCH_SPEC)."""
     barrier: bool = True
     """Wait until every rank said ready; off for programs that don't know our contract."""
+    traffic_class: str = ""
+    """The class of shaping.classes that its packets belong to: it is told the DSCP to mark them with, and what that
+    class loses is held against what it misses."""
+    dscp: Annotated[int, Field(ge=0, le=63)] | None = None
+    """What it is told to mark its packets with where they belong to no class: a lab's switch may go by it."""
+    torchrun: Annotated[int, Field(ge=0, le=64)] = 0
+    """Start a Python script by torchrun, with so many ranks on every host; 0: one rank, started by lossbench itself."""
 
     @field_validator("name")
     @classmethod
     def _called_now(cls, value: str) -> str:
         return about.called_now(value)
 
+    @model_validator(mode="after")
+    def _by_torchrun(self) -> Self:
+        if self.torchrun and not (len(self.command) > 1 and self.command[0] == "python"):
+            raise ValueError('torchrun starts a Python script: command = ["python", "train.py"]')
+        return self
+
 
 class Workload(Program):
     """The program that every host runs, one rank each."""
 
-    time_limit_s: Annotated[float, Field(gt=0)] = 600.0
-    """After so many seconds the run is ended, and has failed."""
+    time_limit_s: Annotated[float, Field(ge=0), BeforeValidator(lambda said: 0.0 if said == "off" else said)] = 600.0
+    """After so many seconds the run is ended, and has failed; 0 or "off": it may take as long as it likes."""
     interleaved: bool = False
     """It compares two sides measured in turn: their ratio stands on a busy machine."""
     ranks_per_process: Annotated[int, Field(ge=0)] = 1
     """For workloads that know LOSSBENCH_SEATS; 0: all in one process."""
+
+    def limit_s(self) -> float:
+        return self.time_limit_s or math.inf
 
 
 class Beside(Program):
@@ -159,6 +137,18 @@ class Beside(Program):
     """Where it runs; its ranks are counted in this order."""
     foreground: bool = False
     """The run ends when this one has ended, not when the workload has: that is ended then."""
+    from_s: Annotated[float, Field(ge=0)] | None = None
+    """Started at this second of the run; none: before it, and waited for."""
+    to_s: Annotated[float, Field(gt=0)] | None = None
+    """Told to end (SIGTERM) at this second; none: when the run ends."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Beside:
+        if self.from_s is not None and self.to_s is not None and self.from_s >= self.to_s:
+            raise ValueError(f"the time from {self.from_s} to {self.to_s} is empty")
+        if self.foreground and (self.from_s or self.to_s is not None):
+            raise ValueError("the foreground runs from the run's start to its own end")
+        return self
 
 
 class Probe(Frozen):
@@ -170,6 +160,15 @@ class Probe(Frozen):
     """Of each."""
 
 
+class Capture(Frozen):
+    """Packets of every host's data link, kept for Wireshark."""
+
+    packets: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    """Of each host, the first so many; 0: none."""
+    bytes: Annotated[int, Field(ge=40, le=65535)] = 128
+    """Of each packet, from its Ethernet header on."""
+
+
 class Expect(Frozen):
     """A number of the workload's summary records that must lie in a range (mean over ranks)."""
 
@@ -179,6 +178,30 @@ class Expect(Frozen):
     """At least; none: no lower end."""
     max: float | None = None
     """At most; none: no upper end."""
+
+
+class Stated(Frozen):
+    """What a paper says of a point, to be held against what is measured here."""
+
+    measure: str
+    """Of the results, such as perplexity."""
+    change_percent: float
+    """Against the loss-free point, at most."""
+    source: str
+    """Whose word it is."""
+
+
+class Law(Frozen):
+    """How a number is said to change with others: as a power of their product."""
+
+    measure: str
+    """Of the results."""
+    over: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Dotted keys of numbers, such as topology.hosts."""
+    exponent: float
+    """As it is said; the slope of the points' logarithms is held against it."""
+    source: str
+    """Whose word it is."""
 
 
 class Experiment(Frozen):
@@ -202,8 +225,14 @@ class Experiment(Frozen):
     """What some hosts run beside it."""
     probe: Probe = Probe()
     """What is sent to prove the network before the run."""
+    capture: Capture = Capture()
+    """Files for Wireshark; costs processor time, which *timing* may notice."""
     expect: tuple[Expect, ...] = ()
     """Numbers that must lie in a range."""
+    stated: tuple[Stated, ...] = ()
+    """Claims of papers about this point: reports say whether they are reproduced."""
+    law: tuple[Law, ...] = ()
+    """The same about the whole sweep."""
     essential: Annotated[tuple[Column, ...], Field(min_length=1)] = ("fault", "outcome")
     """Columns that decide the verdict; add timing where latencies matter."""
     seeds: Annotated[int, Field(ge=1, le=1000)] = 1
@@ -220,7 +249,17 @@ class Experiment(Frozen):
             raise ValueError("two programs beside the workload have the same role")
         if sum(one.foreground for one in self.beside) > 1:
             raise ValueError("only one program can be the foreground, whose end is the run's")
+        known = [one.name for one in self.shaping.classes]
+        for program in (self.workload, *self.beside):
+            if program.traffic_class and program.traffic_class not in known:
+                raise ValueError(
+                    f"no class '{program.traffic_class}' in shaping.classes ({', '.join(known) or 'none'})"
+                )
         return self
+
+    def dscp_of(self, program: Program) -> int | None:
+        """What its packets are marked with."""
+        return next((one.dscp for one in self.shaping.classes if one.name == program.traffic_class), program.dscp)
 
     @model_validator(mode="after")
     def _hosts_exist(self) -> Experiment:
@@ -235,6 +274,8 @@ class Experiment(Frozen):
                 self.topology.host(host)
         if self.shaping.classes and not (self.topology.uplink_mbit() or self.topology.downlink_mbit()):
             raise ValueError("classes need a rate: without topology.rate_mbit a link never queues")
+        if self.shaping.queue != "fifo" and not self.topology.downlink_mbit():
+            raise ValueError(f"{self.shaping.queue} stands at the switch: it needs topology.downlink_rate_mbit")
         return self
 
 

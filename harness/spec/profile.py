@@ -15,7 +15,7 @@ from lossbench.spec import lossmodel
 from lossbench.spec.delay import Delay, Percent, Reorder, Slot
 from lossbench.spec.losses import BlockLoss, GilbertElliottLoss, IidLoss, Loss, State4Loss, TraceLoss
 from lossbench.spec.lossmodel import Chain
-from lossbench.spec.userfile import Frozen, check, read_toml, shown
+from lossbench.spec.userfile import Frozen, check, did_you_mean, read_toml, shown
 
 MAX_LISTED = 16  # ports of one kind
 Word: TypeAlias = Annotated[int, Field(ge=0, le=2**32)]
@@ -178,7 +178,7 @@ def load(name_or_path: str) -> Profile:
     if path.suffix != ".toml":
         path = FOLDER / f"{name_or_path}.toml"
         if name_or_path not in names():
-            step = f"known: {', '.join(names())}; or give a file"
+            step = f"{did_you_mean(name_or_path, names())} (or give a .toml file)"
             raise UsageError(f"no profile '{shown(name_or_path)}'", next_step=step)
     data = read_toml(path)
     data.setdefault("name", path.stem)

@@ -16,8 +16,24 @@ DATA_INTERFACE = "eth0"
 CONTROL_INTERFACE = "ctl0"
 SWITCH = "sw"
 MAC_PREFIX = bytes((0x02, 0x6C, 0x62, 0, 0))  # of every host; its rank follows
+CONTROL_MAC_PREFIX = bytes((0x02, 0x6C, 0x62, 0, 1))
 IPV6_MIN_MTU = 1280
 Rate: TypeAlias = Annotated[float, Field(ge=0.1, le=1_000_000)]
+
+
+class Placed(Frozen):
+    """A machine of a lab as its host; filled in by --lab."""
+
+    address: str
+    """On the data network."""
+    control: str
+    """On the control network."""
+    interface: str
+    """Of the data network."""
+    control_interface: str = ""
+    """Of the control network."""
+    mac: str = ""
+    """Of the data interface."""
 
 
 class Topology(Frozen):
@@ -35,11 +51,15 @@ class Topology(Frozen):
     """From hosts to the switch."""
     downlink_rate_mbit: Rate | None = None
     """From the switch to hosts."""
+    machines: tuple[Placed, ...] = ()
+    """Of a lab, in the order of ranks; filled in by --lab, none: namespaces."""
 
     @model_validator(mode="after")
     def _sensible(self) -> Topology:
         if self.family != "ipv4" and self.mtu < IPV6_MIN_MTU:
             raise ValueError(f'the mtu must be at least {IPV6_MIN_MTU} for IPv6: raise it or set family = "ipv4"')
+        if self.machines and len(self.machines) != self.hosts:
+            raise ValueError(f"{self.hosts} hosts on {len(self.machines)} machines")
         return self
 
     def uplink_mbit(self) -> float | None:
@@ -50,7 +70,7 @@ class Topology(Frozen):
 
     def all_hosts(self) -> tuple[Host, ...]:
         """In the order of their ranks."""
-        return _star(self.hosts)
+        return _lab(self.machines) if self.machines else _star(self.hosts)
 
     def host(self, name: str) -> Host:
         """By name; a name that does not exist is the user's mistake."""
@@ -72,6 +92,9 @@ class Host:
     ipv6: str
     control_ipv4: str
     mac: str
+    control_mac: str
+    interface: str = DATA_INTERFACE
+    control_interface: str = CONTROL_INTERFACE
 
     def addresses(self, family: str) -> tuple[str, ...]:
         return {"ipv4": (self.ipv4,), "ipv6": (self.ipv6,), "both": (self.ipv4, self.ipv6)}[family]
@@ -94,6 +117,28 @@ def _star(hosts: int) -> tuple[Host, ...]:
             ipv6=f"fd6c:6f73:7362::{rank + 1:x}",
             control_ipv4=f"10.78.0.{rank + 1}",
             mac=bytes((*MAC_PREFIX, rank)).hex(":"),
+            control_mac=bytes((*CONTROL_MAC_PREFIX, rank)).hex(":"),
         )
         for rank in range(hosts)
+    )
+
+
+@lru_cache(maxsize=8)
+def _lab(machines: tuple[Placed, ...]) -> tuple[Host, ...]:
+    """A machine has one address on the data network, of either version."""
+    return tuple(
+        Host(
+            rank=rank,
+            name=f"h{rank}",
+            port=one.interface,
+            control_port=one.control_interface,
+            ipv4=one.address,
+            ipv6=one.address,
+            control_ipv4=one.control,
+            mac=one.mac,
+            control_mac="",
+            interface=one.interface,
+            control_interface=one.control_interface,
+        )
+        for rank, one in enumerate(machines)
     )

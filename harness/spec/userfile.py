@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
 import typing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from lossbench.errors import UsageError
+from lossbench.spec import units
 
 
 class Frozen(BaseModel):
     """Base of everything a user writes: unknown keys are errors, values don't change after reading."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_units(cls, data: Any) -> Any:
+        return units.understood(data, cls.model_fields)
 
 
 MOST_SHOWN = 200
@@ -42,6 +50,12 @@ def shown(value: object) -> str:
     """In a message: of what is long its beginning."""
     text = str(value)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def did_you_mean(word: str, known: Sequence[str]) -> str:
+    """For a next step: the name that was meant, as far as that can be guessed, else all of them."""
+    near = difflib.get_close_matches(word[:MOST_SHOWN], known, n=2, cutoff=0.6)
+    return f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(known)}"
 
 
 def check(model: type[Model], data: dict[str, Any], *, origin: str) -> Model:

@@ -25,7 +25,9 @@ from lossbench.proof import statistics as own
 from lossbench.proof.probe.exchange import Exchange
 from lossbench.proof.probe.flows import plan
 from lossbench.runs import run
-from lossbench.spec import lossmodel, points
+from lossbench.runs.ground import ThisMachine
+from lossbench.spec import lossmodel
+from lossbench.spec.asking import points
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import rules_in_force
 from lossbench.spec.profile import load
@@ -165,7 +167,7 @@ def honest() -> None:
         for seed in range(100):
             with tempfile.TemporaryDirectory() as folder:
                 result = run.execute(
-                    e, seed=seed, chosen={}, folder=Path(folder), kernel=kernel, progress=lambda _: None
+                    e, seed=seed, chosen={}, folder=Path(folder), ground=ThisMachine(kernel), progress=lambda _: None
                 )
             if result.verdict.columns["fault"].status:
                 wrong.append(result.verdict.columns["fault"].reasons())

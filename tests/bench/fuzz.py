@@ -35,9 +35,12 @@ from lossbench.errors import LossbenchError  # noqa: E402
 from lossbench.net import journal  # noqa: E402
 from lossbench.net.tc import rtnl_messages  # noqa: E402
 from lossbench.results import models, samples  # noqa: E402
-from lossbench.runs.launch.ranks import Ranks, _Member  # noqa: E402
-from lossbench.spec import points, profile  # noqa: E402
+from lossbench.runs.launch.member import Member  # noqa: E402
+from lossbench.runs.launch.ranks import Ranks  # noqa: E402
+from lossbench.spec import profile  # noqa: E402
+from lossbench.spec.asking import points  # noqa: E402
 from lossbench.workloads.transport.half import Half  # noqa: E402
+from lossbench.workloads.transport.native import build  # noqa: E402
 from lossbench.workloads.transport.packet import wire  # noqa: E402
 from lossbench.workloads.transport.plain.flows import Open  # noqa: E402
 from lossbench.workloads.transport.plain.ticking import Ticking  # noqa: E402
@@ -55,19 +58,9 @@ def datagrams_c(go_on: Budget, seed: int) -> int:
     done = 0
     with tempfile.TemporaryDirectory() as folder:
         program = Path(folder) / "fuzz_engine"
-        flags = [
-            "-g",
-            "-O1",
-            "-std=gnu11",
-            "-D_GNU_SOURCE",
-            "-pthread",
-            "-fno-strict-aliasing",
-            "-fsanitize=address,undefined",
-            "-fno-sanitize-recover=all",
-        ]
-        subprocess.run(
-            [compiler, *flags, "-o", str(program), str(ROOT / "tests" / "bench" / "fuzz_engine.c")], check=True
-        )
+        source = str(ROOT / "tests" / "bench" / "fuzz_engine.c")
+        flags = [*build.DIALECT, *build.SANITIZE["sanitize"], "-fno-sanitize-recover=all"]
+        subprocess.run([compiler, *flags, "-o", str(program), source, *build.LIBRARIES], check=True)
         while go_on(done):
             said = subprocess.run([str(program), "250000", str(seed + done)], capture_output=True, text=True)
             assert said.returncode == 0, f"seed {seed + done}: {said.stderr}"
@@ -318,7 +311,7 @@ def read_records(path: Path) -> None:
     from lossbench.files import as_json, finite
 
     ranks = Ranks(folder=path.parent, experiment=None, store=None, place_of=None, identity=None)  # type: ignore
-    ranks.members = [_Member(number=0, process=None, records=path, log=path)]  # type: ignore[arg-type]
+    ranks.members = [Member(number=0, process=None, records=path, log=path)]  # type: ignore[arg-type]
     for record in ranks.read():
         json.loads(as_json(finite(record)), parse_constant=_no_such_number)
 

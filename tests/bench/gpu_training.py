@@ -15,9 +15,10 @@ from pathlib import Path
 
 from lossbench.net.kernel import Kernel
 from lossbench.results.folders import SuiteFolder
-from lossbench.runs import suite as suites
+from lossbench.runs.ground import ThisMachine
 from lossbench.runs.launch.nursery import Nurseries
-from lossbench.spec import points
+from lossbench.runs.many import suite as suites
+from lossbench.spec.asking import points
 
 OUT = Path(os.environ.get("OUT", "/tmp"))
 LIMIT_S = float(os.environ.get("SECONDS_LIMIT", "100000"))
@@ -36,7 +37,7 @@ def run(name: str, suite: str, *settings: str, full: bool = False) -> None:
     plan = suites.plan_of([(chosen, experiment)], seeds=1)
     folder = SuiteFolder(Path(tempfile.mkdtemp(prefix="lossbench-runs-")))
     found = suites.run_plan(
-        plan, folder=folder, run_id="gpu", kernel=Kernel.tried(), progress=lambda *_: None, launcher=NURSERIES
+        plan, folder=folder, run_id="gpu", ground=ThisMachine(Kernel.tried(), NURSERIES), progress=lambda *_: None
     )
     result = found.as_json()["summary"][0]
     row, took = result["rows"][0] if result["rows"] else {}, time.monotonic() - began

@@ -1,6 +1,6 @@
 #!/bin/bash
 # The collectives benchmark and the GPU tests on a machine with many cores and no network: packages come from .wheels,
-# torch from the machine. Usage: bash tests/bench/many_cores.sh setup | collectives | bars | large | tail_of | gpu | steady FOLDER | training speed|cifar|llm, with
+# torch from the machine. Usage: bash tests/bench/many_cores.sh setup | collectives | bars | large | tail_of | gpu | steady FOLDER | record | beside SUITE | suite NAME | training speed|cifar|llm, with
 # PROFILES, HOSTS, MB, MTU, REPEATS set
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -50,6 +50,33 @@ large() {  # one call of GB gigabytes between two ranks: memory, what arrived, w
 }
 tail_of() {  # PROFILES: p99/p50 of the lossy all-reduce alone
   collectives --set 'workload.options.contenders=["lossy"]' --set workload.options.budget_s=100
+}
+record() {  # the bursts of ResNet-110 on 16 hosts
+  lossbench run record-exchange --full --out /tmp/record "$@" | tail -30
+  find /tmp/record -name recording.json -exec cp {} /tmp/recording.json \;
+  cp /tmp/recording.json "${OUT:-/tmp}"; cat /tmp/recording.json
+}
+beside() {  # a suite of the web service: one line for each run
+  local suite=$1; shift
+  lossbench run "$suite" "$@" --out /tmp/beside --json > /tmp/beside.json || true
+  cp /tmp/beside.json "${OUT:-/tmp}/$suite-$(date +%s).json"
+  python3 - <<'P'
+import json
+for one in json.load(open("/tmp/beside.json"))["summary"]:
+    rows = {}
+    for row in one["rows"]:
+        rows.update({k.removeprefix("web."): v for k, v in row.items() if v is not None})
+    keys = ("offered", "n", "n_independent", "mean_ms", "p50_ms", "p99_ms", "p99.9_ms", "lag_p99_ms", "learning_loss", "failed")
+    bad = [] if set(one["columns"].values()) == {"valid"} else [str(one["reasons"])[:300]]
+    print(one["point"], one["seed"], *one["columns"].values(), {k: rows[k] for k in keys if k in rows}, *bad, flush=True)
+P
+}
+suite() {  # NAME, options of `lossbench run`: for LIMIT seconds, goes on with what a call before began; packed into $OUT
+  local name=$1 begun; shift; mkdir -p /tmp/suites
+  begun=$(find /tmp/suites -maxdepth 1 -name "*_${name}_*" | sort | tail -1)
+  if [ -n "$begun" ]; then set -- "$begun" --resume; else set -- "$name" --out /tmp/suites "$@"; fi
+  timeout -s INT "${LIMIT:-540}" python3 -m lossbench.cli.main run "$@" 2>&1 | tail -n "${LINES_SHOWN:-60}" || true
+  tar czf "${OUT:-/tmp}/$name.tgz" --exclude '*.samples*' --exclude 'logs' -C /tmp/suites .
 }
 training() { python3 tests/bench/gpu_training.py "$@"; }
 steady() {  # FOLDER [options]: tests/bench/steady.py; on a machine that is thrown away afterwards, since it installs the packages

@@ -13,6 +13,7 @@ from typing import Any
 
 from lossbench.net.kernel import Kernel
 from lossbench.runs import run
+from lossbench.runs.ground import ThisMachine
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.userfile import check
 
@@ -30,7 +31,12 @@ def measure(*, hosts: int, mb: float, calls: int, profile: str = "clean") -> dic
     )
     with tempfile.TemporaryDirectory() as folder:
         result = run.execute(
-            experiment, seed=1, chosen={}, folder=Path(folder) / "run", kernel=Kernel.tried(), progress=lambda _: None
+            experiment,
+            seed=1,
+            chosen={},
+            folder=Path(folder) / "run",
+            ground=ThisMachine(Kernel.tried()),
+            progress=lambda _: None,
         )
     if not result.watched.summaries or result.verdict.columns["fault"].status:
         raise SystemExit(json.dumps(result.verdict.as_json(), indent=1))

@@ -32,7 +32,8 @@ from lossbench.net import journal  # noqa: E402
 from lossbench.net.host import namespaces  # noqa: E402
 from lossbench.net.kernel import Kernel  # noqa: E402
 from lossbench.runs import run  # noqa: E402
-from lossbench.spec import points  # noqa: E402
+from lossbench.runs.ground import ThisMachine  # noqa: E402
+from lossbench.spec.asking import points  # noqa: E402
 from tests.shared import WIRE, foreign_network  # noqa: E402
 
 LOSSBENCH = [sys.executable, "-m", "lossbench.cli.main"]
@@ -273,7 +274,12 @@ def grown(rounds: int = 6) -> tuple[int, int]:
     for number in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
             run.execute(
-                asked, seed=number, chosen={}, folder=Path(folder) / "r", kernel=Kernel.tried(), progress=lambda _: None
+                asked,
+                seed=number,
+                chosen={},
+                folder=Path(folder) / "r",
+                ground=ThisMachine(Kernel.tried()),
+                progress=lambda _: None,
             )
     gc.collect()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, len(os.listdir("/proc/self/fd"))

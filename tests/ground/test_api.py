@@ -23,13 +23,14 @@ def test_results_are_loaded_and_compared_without_a_word(tmp_path: Path, capsys: 
     assert suite.name == "made" and len(suite.runs) == 6
     lines = lossbench.compare(str(place), str(place), where=tmp_path)
     assert lines and not any(line.change.significant for line in lines)
+    assert lossbench.compare(suite, str(place), where=tmp_path) == lines
     assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.netns
 def test_a_run_is_a_value(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     result = lossbench.run("proof", settings=["workload.options.seconds=0.4"], out=tmp_path)
-    assert result.status.word == "valid" and result.folder.parent == tmp_path
+    assert result.verdict == "valid" and result.folder.parent == tmp_path
     assert result.summaries[0].columns["fault"] == "valid"
     assert lossbench.load("latest", where=tmp_path)[0].id == result.run_id
     assert capfd.readouterr() == ("", "")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import importlib
 import re
 import subprocess
 import sys
@@ -14,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.shared import ROOT, python_files
+
 FOLDERS = {"harness": "lossbench", "workloads": "lossbench.workloads"}
-SOURCES = sorted([*(ROOT / "harness").rglob("*.py"), *(ROOT / "workloads").rglob("*.py")])
+SOURCES = python_files("harness", "workloads")
 GROUND = ("contract", "errors", "files", "processes", "api", "torch")
 WITH_TORCH = ("workloads.collective", "workloads.allreduce", "workloads.sync", "workloads.training", "torch")
 MOST_ENTRIES, MOST_ROOMS, MOST_LAYERS = 14, 15, 8
@@ -209,7 +211,7 @@ def test_what_decides_does_not_act_all_the_way_down() -> None:
 
 
 def test_the_path_of_a_run_loads_no_report_library() -> None:
-    seen = loaded_by("lossbench.cli.app", "lossbench.cli.run", *below("lossbench.runs"))
+    seen = loaded_by("lossbench.cli.app", "lossbench.cli.making.run", *below("lossbench.runs"))
     assert not seen & {"torch", "scipy", "matplotlib", "polars", "jinja2"}
 
 
@@ -219,6 +221,7 @@ def test_importing_has_no_effect() -> None:
     light = [one for one in MODULES if not one.startswith(heavy) and not one.endswith("__main__")]
     code = (
         "import importlib, signal, threading, sys\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may ignore it\n"
         "handlers = [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]\n"
         f"for m in {light!r}: importlib.import_module(m)\n"
         "assert handlers == [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)]\n"
@@ -284,3 +287,14 @@ def test_no_registry_address_and_no_path_of_a_machine_is_in_the_project() -> Non
         text = (ROOT / file).read_text(errors="replace")
         for forbidden in ("/wo" + "rk/", "pypi" + ".org", "file://" + "/"):
             assert forbidden not in text, f"{forbidden} in {file}"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests" / "bench").glob("[a-z]*.py")), ids=lambda path: path.stem)
+def test_a_measuring_program_finds_every_name_that_it_imports_from_us(path: Path) -> None:
+    """CI runs two of them after the tests, people the others: no test imports them, so a name that moved broke them."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "lossbench":
+            found = importlib.import_module(node.module)
+            for alias in node.names:
+                if not hasattr(found, alias.name):
+                    importlib.import_module(f"{node.module}.{alias.name}")

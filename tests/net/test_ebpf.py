@@ -36,6 +36,21 @@ def test_another_seed_is_another_pattern(build: Build) -> None:
     assert drops[0] != drops[1]
 
 
+def test_a_packet_that_lives_goes_past_the_bridge_and_through_the_hook_of_its_port(build: Build) -> None:
+    network = build(impair=[{"profile": "clean", "direction": "both"}])
+    switch = network.star.switch
+    switch.link("set", index=switch.link_lookup(ifname="br0")[0], state="down")
+    hosts = network.experiment.topology.all_hosts()
+    with open_socket(network, "h3") as receiver:
+        receiver.bind((hosts[3].ipv4, 5000))
+        for source in hosts[:3]:
+            with open_socket(network, source.name) as sender:
+                sender.sendto(source.name.encode(), (hosts[3].ipv4, 5000))
+        assert sorted(receive_all(receiver)) == [b"h0", b"h1", b"h2"]
+    seen = {hook.name: sum(c.seen for c in rules.values()) for hook, rules in network.counters().items()}
+    assert seen["h3 downlink"] == 3 and seen["h0 uplink"] == 1, seen
+
+
 @pytest.mark.parametrize("loop", [True, False])
 def test_a_trace_is_followed_to_the_packet(build: Build, loop: bool, profile_file: Callable[[str], str]) -> None:
     bits = "0010110" * 30

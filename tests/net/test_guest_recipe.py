@@ -84,3 +84,18 @@ def test_shell_scripts_of_the_guest_are_valid() -> None:
     folder = Path(image.__file__).parent
     for name in ("init.sh", "main.sh"):
         assert subprocess.run(["sh", "-n", str(folder / name)]).returncode == 0
+
+
+def test_an_installed_qemu_is_taken_before_a_copy_that_was_downloaded_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of an installed package's dependencies apt downloads only what is missing: the copy has no modules of its own."""
+    for made in ("kernel/boot/vmlinuz-6.1", "root/usr/bin/qemu-system-x86_64", "root/usr/share/seabios/bios"):
+        (tmp_path / made).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / made).touch()
+    architecture = ARCHITECTURES["x86_64"]
+    monkeypatch.setattr(image.shutil, "which", lambda _: "/usr/bin/qemu-system-x86_64")
+    found = image._image(architecture, tmp_path)
+    assert (found.qemu, found.libraries, found.firmware) == ("/usr/bin/qemu-system-x86_64", "", ())
+    monkeypatch.setattr(image.shutil, "which", lambda _: None)
+    assert image._image(architecture, tmp_path).qemu == str(tmp_path / "root/usr/bin/qemu-system-x86_64")

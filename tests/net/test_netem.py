@@ -12,7 +12,7 @@ import pytest
 
 from lossbench.net.impair.netem.options import decoded, options_of
 from lossbench.net.star.network import StarNetwork
-from lossbench.net.tc import kinds, shaping
+from lossbench.net.tc import kinds
 from lossbench.proof import statistics
 from lossbench.proof.probe.exchange import Exchange
 from lossbench.proof.probe.flows import plan
@@ -195,7 +195,7 @@ def test_strict_schedulers_read_back_under_their_rate(build: Build, scheduler: s
     found = {q.get_attr("TCA_KIND") for q in network.star.switch.get_qdiscs(network.star.ports[0])}
     assert {"htb", scheduler, "bfifo"} <= found
     assert [c.name for c in network.classes()["h0 downlink"]] == ["training", "web", "rest"]
-    assert shaping.classes_of(network.experiment.shaping)[-1].name == "rest"
+    assert network.experiment.shaping.resolved()[-1].name == "rest"
 
 
 # --- timing: in a boot whose clock counts instructions ---------------------------------------------------------------

@@ -89,12 +89,45 @@ def test_an_ordinary_user_runs_a_suite_with_cbpf_and_leaves_nothing(home: Path) 
     assert not left_behind()
 
 
+SERVICE = """
+name = "service"
+[topology]
+hosts = 2
+rate_mbit = 50
+[[impair]]
+profile = "clean"
+[probe]
+packets = 400
+[workload]
+name = "noop"
+[[beside]]
+role = "server"
+name = "web.server"
+[[beside]]
+role = "web"
+name = "web"
+foreground = true
+options = { rate = 20, seconds = 3 }
+"""
+
+
+def test_an_ordinary_user_runs_a_web_service(home: Path) -> None:
+    """As it was: nginx wanted to be nobody, who is not there."""
+    (home / "service.toml").write_text(SERVICE)
+    done = lossbench(home, f"run service.toml --json --out {home}/served")
+    assert done.stdout, done.stderr
+    (row,) = json.loads(done.stdout)["summary"]
+    assert row["columns"]["outcome"] == "valid", row["reasons"]
+    assert any(one.get("web.n", 0) > 20 for one in row["rows"])
+    assert not left_behind()
+
+
 def test_what_needs_root_says_so_in_one_line(home: Path) -> None:
     if registry.able(Kernel.tried())["netem"] is not None:
         bursty = lossbench(home, "run proof --set impair.0.profile=bursty_5")
         assert bursty.returncode == 4 and "run as root" in bursty.stderr and "Traceback" not in bursty.stderr
     lab = lossbench(home, "net up")
-    assert lab.returncode == 4 and "a standing lab needs root" in lab.stderr
+    assert lab.returncode == 4 and "a standing network needs root" in lab.stderr
     assert lossbench(home, "clean").returncode == 0
 
 

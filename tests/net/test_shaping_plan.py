@@ -1,10 +1,20 @@
 from __future__ import annotations
 
-from lossbench.net.tc import shaping
-from lossbench.spec.experiment import Shaping, TrafficClass
+import struct
+
+import pytest
+
+from lossbench.errors import UsageError
+from lossbench.net.tc import kinds, shaping
+from lossbench.net.tc.rtnl_messages import Qdisc
+from lossbench.spec.experiment import Experiment
+from lossbench.spec.shaping import Shaping, TrafficClass
+from lossbench.spec.userfile import check
 
 WEB = TrafficClass(name="web", dscp=8, share_percent=90, priority=0, queue_kb=150)
 TRAINING = TrafficClass(name="training", ports=(29400,), share_percent=5, priority=7, queue_kb=30)
+WEB_HALF = TrafficClass(name="web", dscp=8)
+REST = TrafficClass(name="rest", rest=True)
 
 
 def steps_of(scheduler: str) -> list[shaping.Step]:
@@ -48,3 +58,44 @@ def test_classes_are_told_by_dscp_and_port_in_both_ip_versions() -> None:
 def test_a_hosts_own_queue_is_backpressure_and_larger_than_any_send_buffer() -> None:
     steps = shaping.plan(Shaping(), rate_mbit=20, mtu=1500, at_host=True)
     assert [s.arguments["limit"] for s in steps if s.kind == "bfifo"] == [shaping.MIN_HOST_QUEUE]
+
+
+def test_fq_codel_stands_at_the_switch_alone_and_has_the_same_room() -> None:
+    one = Shaping(queue="fq_codel", target_ms=250, priority=0, buffer_kb=180, classes=(WEB_HALF, REST))
+    leaves = [s for s in shaping.plan(one, rate_mbit=20, mtu=1500, at_host=False) if s.kind in shaping.LEAVES]
+    assert [(s.kind, s.arguments["limit"]) for s in leaves] == [("fq_codel", 180 * 1024 // 1514)]
+    assert kinds.fq_codel_parameters(leaves[0].arguments) == {
+        "attrs": [
+            ["TCA_FQ_CODEL_TARGET", 250_000],
+            ["TCA_FQ_CODEL_INTERVAL", 5_000_000],
+            ["TCA_FQ_CODEL_LIMIT", 180 * 1024 // 1514],
+            ["TCA_FQ_CODEL_ECN", 1],
+        ]
+    }
+    at_host = shaping.plan(one, rate_mbit=20, mtu=1500, at_host=True)
+    assert [s.kind for s in at_host if s.kind in shaping.LEAVES] == ["bfifo"]
+
+
+def test_an_fq_codel_that_does_not_mark_or_has_other_room_is_seen() -> None:
+    one = Shaping(queue="fq_codel", buffer_kb=180)
+    (step,) = [s for s in shaping.plan(one, rate_mbit=20, mtu=1500, at_host=False) if s.kind == "fq_codel"]
+
+    def found(limit: int, ecn: int, target: int = 4999, interval: int = 99_999) -> list[str]:
+        options = struct.pack("<HHIHHIHHIHHI", 8, 1, target, 8, 2, limit, 8, 3, interval, 8, 4, ecn)
+        here = {"index": 1, "kind": "fq_codel", "handle": step.arguments["handle"], "parent": 0, "options": options}
+        counted = dict.fromkeys(("packets", "bytes", "dropped", "waiting", "waiting_bytes"), 0)
+        return shaping.differs([step], [Qdisc(**here, **counted)], [], [])
+
+    assert found(step.arguments["limit"], 1) == []
+    assert found(step.arguments["limit"], 0) == [
+        "its fq_codel has a target of 4999 us in 99999, without ECN, not of 5000 with ECN"
+    ]
+    assert found(step.arguments["limit"], 1, interval=5000) != []
+    assert found(step.arguments["limit"], 1, target=100_000) != []
+    assert found(10, 1) == [f"a queue holds 10 packets, not {step.arguments['limit']}"]
+
+
+def test_fq_codel_without_a_rate_at_the_switch_is_refused() -> None:
+    for topology in ({"hosts": 2}, {"hosts": 2, "uplink_rate_mbit": 10}):
+        with pytest.raises(UsageError, match="downlink_rate_mbit"):
+            check(Experiment, {"name": "x", "topology": topology, "shaping": {"queue": "fq_codel"}}, origin="x")

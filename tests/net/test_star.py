@@ -8,6 +8,8 @@ import time
 import pytest
 
 from lossbench.net.host import namespaces
+from lossbench.net.star.links import IFA_F_NODAD, NUD_NOARP
+from lossbench.net.star.neighbours import NUD_PERMANENT
 from lossbench.net.star.network import StarNetwork
 from lossbench.spec.topology import CONTROL_INTERFACE, DATA_INTERFACE
 from tests.networks import Build, open_socket, prove, receive_all
@@ -53,6 +55,23 @@ def test_every_host_reaches_every_other(build: Build, family: str) -> None:
         one.close()
 
 
+def test_no_neighbour_is_learned_on_any_link(build: Build) -> None:
+    """The kernel keeps at most 1024 learned neighbours for all namespaces: 64 hosts that know each other are 4032."""
+    network = build(topology={"hosts": 4}, impair=[])
+    hosts = network.experiment.topology.all_hosts()
+    for source in hosts:
+        with open_socket(network, source.name) as sender:
+            for destination in hosts:
+                sender.sendto(b"x", (destination.control_ipv4, 5000))
+                sender.sendto(b"x", (destination.ipv4, 5000))
+    time.sleep(0.1)
+    for host in hosts:
+        with network.star.place(host.name).netlink() as inside:
+            learned = [entry for entry in inside.get_neighbours() if not entry["state"] & (NUD_PERMANENT | NUD_NOARP)]
+            assert len(inside.get_neighbours()) >= 2 * len(hosts)
+        assert not learned
+
+
 def test_the_control_link_lives_when_the_data_link_loses_everything(build: Build, profile_file) -> None:  # noqa: ANN001
     path = profile_file('[loss]\nmodel = "iid"\npercent = 100')
     network = build(impair=[{"profile": path, "direction": "both"}])
@@ -84,6 +103,14 @@ def test_interfaces_have_the_mtu_and_names_that_were_promised(build: Build) -> N
         links = {link.get_attr("IFLA_IFNAME"): link for link in inside.get_links()}
     assert links[DATA_INTERFACE].get_attr("IFLA_MTU") == 9000
     assert CONTROL_INTERFACE in links
+
+
+def test_an_ipv6_address_is_there_at_once_however_busy_the_kernels_workers_are(build: Build) -> None:
+    """It was tentative until one of them had come round, and on a busy machine nobody could bind to it."""
+    network = build(topology={"hosts": 2, "family": "both"}, impair=[])
+    with namespaces.open_inside(network.star.namespace("h1")) as inside:
+        found = [one.get_attr("IFA_FLAGS") for one in inside.get_addr(family=socket.AF_INET6) if one["scope"] == 0]
+    assert found and all(flags & IFA_F_NODAD for flags in found)
 
 
 def test_two_networks_at_once_do_not_meet(build: Build) -> None:

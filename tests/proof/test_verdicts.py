@@ -251,7 +251,7 @@ def test_the_workloads_own_numbers_must_fit_the_kernels(
         0: {"sent": [0, sent], "received": [0, 0], "complete": complete},
         1: {"sent": [0, 0], "received": [sent - missing, 0], "complete": complete},
     }
-    assert fault_of(run_of(10_000, LOST, traffic=traffic), **TWO)[0] == status
+    assert fault_of(run_of(10_000, LOST, traffic={"": traffic}), **TWO)[0] == status
 
 
 def test_a_fault_that_lapsed_or_never_came_is_unknown() -> None:
@@ -303,7 +303,7 @@ def test_a_host_that_is_named_must_have_met_its_rule_but_of_all_hosts_some_may_b
 
 def test_traffic_that_was_not_reported_by_all_ranks_proves_nothing() -> None:
     traffic = {0: {"sent": [5], "received": [5], "complete": True}}
-    status, said = fault_of(run_of(10_000, LOST, traffic=traffic), **TWO)
+    status, said = fault_of(run_of(10_000, LOST, traffic={"": traffic}), **TWO)
     assert status == Status.UNKNOWN and "only 1 of 2 ranks" in said
 
 

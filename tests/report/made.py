@@ -95,7 +95,10 @@ def write(path: Path, value: Any) -> None:
 def steps(run: Path, losses: list[float], ranks: int = 2) -> None:
     for rank in range(ranks):
         lines = [{"kind": "begin", "rank": rank, "steps": len(losses), "steps_per_epoch": 10.0}]
-        lines += [{"kind": "step", "rank": rank, "step": n, "loss": loss} for n, loss in enumerate(losses)]
+        lines += [
+            {"kind": "step", "rank": rank, "step": n, "loss": loss, "time_s": 1e9 + 0.1 * n}
+            for n, loss in enumerate(losses)
+        ]
         lines += [{"kind": "drift", "rank": rank, "step": n, "pair": 0.1 + n} for n in range(0, len(losses), 5)]
         (run / "records" / f"rank-{rank}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
@@ -105,3 +108,7 @@ def samples(run: Path, name: str, numbers: Any, rank: int = 0, **about: Any) -> 
     if about:
         write(run / "samples" / f"{name}.rank-{rank}.json", {"unit": "ms", "together": True, **about})
     np.asarray(numbers, dtype="<f8").tofile(run / "samples" / f"{name}.rank-{rank}.f64")
+
+
+def read(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text()))

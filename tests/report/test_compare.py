@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lossbench.report import compare
+from lossbench.report.between import compare
 from lossbench.report.inference import paired
 from lossbench.report.tables.differences import difference_cell
 from lossbench.results import provenance
@@ -124,3 +124,62 @@ def test_means_and_change_stand_on_the_same_seeds(tmp_path: Path) -> None:
 def test_a_difference_of_nothing_keeps_its_interval_in_percent() -> None:
     found = paired({0: 10.0, 1: 10.0}, {0: 9.0, 1: 11.0})
     assert "± 127" in difference_cell(found).text
+
+
+@pytest.mark.parametrize(
+    ("limits", "code", "said"),
+    [
+        (["train_loss > +5%"], 1, "broken: ddp: train_loss"),
+        (["train_loss > +50%"], 0, "kept: train_loss in 2 lines"),
+        (["train_loss < -1e-3"], 0, "kept"),
+        (["train_loss > 0.1", "accuracy < -0.01"], 1, "kept: accuracy"),
+        (["speed > 5%"], 3, "speed: no valid line has such a number"),
+        (["speed > 5%", "train_loss > 0.1"], 1, "broken"),
+        (["faster please"], 2, "not MEASURE > NUMBER"),
+    ],
+)
+def test_a_limit_on_what_may_change_is_an_exit_code(tmp_path: Path, limits: list[str], code: int, said: str) -> None:
+    made.suite(tmp_path, POINTS, 5, row_of(0), run_id="aaaaaa")
+    made.suite(tmp_path, POINTS, 5, row_of(0.2), run_id="bbbbbb")
+    asked = [word for limit in limits for word in ("--fail-if", limit)]
+    command = [sys.executable, "-m", "lossbench.cli.main", "compare", "aaaaaa", "bbbbbb", "--in", str(tmp_path), *asked]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
+
+
+def test_of_next_to_nothing_the_difference_itself_is_shown() -> None:
+    found = paired({0: 0.001, 1: 0.002}, {0: 5.0, 1: 5.2})
+    assert difference_cell(found).text.startswith("+5.1") and "%" not in difference_cell(found).text
+
+
+@pytest.mark.parametrize(("after", "code"), [(0.0, 0), (3.0, 1), (-3.0, 0)])
+def test_more_than_nothing_breaks_every_limit_in_percent(tmp_path: Path, after: float, code: int) -> None:
+    made.suite(tmp_path, POINTS, 1, lambda point, seed: {"lost_percent": 0.0}, run_id="aaaaaa")
+    made.suite(tmp_path, POINTS, 1, lambda point, seed: {"lost_percent": after}, run_id="bbbbbb")
+    assert limited(tmp_path, "lost_percent > +500%").returncode == code
+
+
+def test_a_line_that_b_has_no_valid_number_of_is_unknown_not_kept(tmp_path: Path) -> None:
+    made.suite(tmp_path, POINTS, 1, row_of(0), run_id="aaaaaa")
+    made.suite(tmp_path, POINTS[:1], 1, row_of(0), run_id="bbbbbb")
+    done = limited(tmp_path, "train_loss > +50%")
+    assert done.returncode == 3 and "kept" not in done.stdout, done.stdout
+    assert "train_loss is not valid on both sides" in done.stdout
+    assert limited(tmp_path, "train_loss > -50%").returncode == 1, "what is broken is broken"
+
+
+def limited(folder: Path, limit: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lossbench.cli.main", "compare", "aaaaaa", "bbbbbb", "--in", str(folder)]
+    return subprocess.run([*command, "--fail-if", limit], capture_output=True, text=True)
+
+
+def test_chance_breaks_no_limit_but_a_single_seed_may(tmp_path: Path) -> None:
+    def noisy(shift: float) -> made.Row:
+        return lambda point, seed: {"wall_s": 10 + shift + 5 * float(np.random.default_rng(seed + 7).normal()) * shift}
+
+    for seeds, code in ((5, 0), (1, 1)):
+        folder = tmp_path / str(seeds)
+        made.suite(folder, POINTS, seeds, noisy(0.0), run_id="aaaaaa")
+        made.suite(folder, POINTS, seeds, noisy(3.0), run_id="bbbbbb")
+        done = limited(folder, "wall_s > -1000%")
+        assert done.returncode == code, done.stdout

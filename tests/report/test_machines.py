@@ -16,10 +16,10 @@ import pytest
 from lossbench import api
 from lossbench.report import junit
 from lossbench.results.models import RunSummary
-from lossbench.runs.suite import Planned, plan_of
-from lossbench.spec import points
+from lossbench.runs.many.suite import Planned, plan_of
+from lossbench.spec.asking import points
 from lossbench.spec.experiment import Experiment
-from tests.ground.test_architecture import ROOT
+from tests.shared import ROOT
 
 from . import made
 

@@ -64,12 +64,13 @@ def html(tmp_path: Path) -> Path:
 def test_a_page_needs_nothing_else_and_trusts_nothing_it_shows(html: Path) -> None:
     text = html.read_text()
     assert not re.search(r'(src|href)="(https?:)?//', text)
-    assert "<script" not in text and "<b>&bold" not in text and "&lt;script&gt;" in text
+    assert text.count("<script") == 1 and "<b>&bold" not in text and "&lt;script&gt;" in text
 
 
-def test_what_was_asked_and_proven_comes_first(html: Path) -> None:
+def test_what_came_out_is_said_first_then_drawn_then_tabled_then_how_it_was_made(html: Path) -> None:
     text = html.read_text()
-    places = [text.index(words) for words in ("asked and proven", "made: results", "<svg", "Where every number")]
+    first = "rank 1 ended with status 7"
+    places = [text.index(words) for words in (first, "<figure", "asked and proven", "made: results", "Where and how")]
     assert places == sorted(places) and "photo.jpg" in text
 
 
@@ -94,7 +95,8 @@ def test_pictures_share_no_ids_and_take_the_pages_colour(html: Path) -> None:
 
 
 def test_pictures_draw_themselves_where_their_data_is(tmp_path: Path) -> None:
-    assert [p.name for p in all_pictures(full(tmp_path))] == ["convergence", "drift", "tail", "bursts"]
+    drawn = [picture.name for picture in all_pictures(full(tmp_path))]
+    assert drawn == ["convergence", "convergence_in_time", "drift", "tail", "bursts"]
     bare = gather(read_suite(made.suite(tmp_path / "bare", [{"a": 1}], 1, row)))
     assert all_pictures(bare) == []
 
@@ -102,9 +104,18 @@ def test_pictures_draw_themselves_where_their_data_is(tmp_path: Path) -> None:
 def test_a_numeric_sweep_is_drawn_with_its_intervals(tmp_path: Path) -> None:
     points = [{"impair.0.profile.loss.percent": p} for p in (0, 10, 20)]
     (picture,) = all_pictures(gather(read_suite(made.suite(tmp_path, points, 3, row))))
-    axes = picture.figure.axes[0]
-    assert picture.name == "sweep" and axes.get_xlabel() == "loss percent" and len(axes.containers) == 1
+    axes = picture.panels[0].axes
+    assert picture.name == "sweep" and axes.get_xlabel() == "loss (%)" and len(axes.containers) == 1
     assert axes.lines[0].get_xdata().tolist() == [0, 10, 20]
+
+
+def test_a_sweep_of_ones_own_program_is_drawn_too(tmp_path: Path) -> None:
+    points = [{"arm": f"loss {p}%"} for p in (0, 2, 5)]
+    numbers = {"wall_s": 9.0, "packets": 100.0, "tcp_resent_percent": 1.5}
+    place = made.suite(tmp_path, points, 2, lambda point, seed: dict(numbers))
+    picture = next(one for one in all_pictures(gather(read_suite(place))) if one.name == "sweep")
+    assert [one.axes.get_ylabel() for one in picture.panels] == ["wall (s)", "tcp resent (%)"]
+    assert picture.panels[0].axes.get_xlabel() == "loss (%)" and picture.panels[0].keys[0].x == (0, 2, 5)
 
 
 def test_drift_stands_on_both_formulas(tmp_path: Path) -> None:
@@ -113,7 +124,7 @@ def test_drift_stands_on_both_formulas(tmp_path: Path) -> None:
 
     points = [{"percent": p} for p in (5, 10, 40)]
     pictures = {p.name: p for p in all_pictures(gather(read_suite(made.suite(tmp_path, points, 3, drifted))))}
-    exact, stated = pictures["theory"].figure.axes[0].lines[:2]
+    exact, stated = pictures["theory"].panels[0].axes.lines[:2]
     at = np.searchsorted(exact.get_xdata(), 0.4)
     assert exact.get_ydata()[at] == pytest.approx(0.952, rel=0.02)
     assert stated.get_ydata()[at] == pytest.approx(0.571, rel=0.02)
@@ -134,7 +145,7 @@ def test_a_simulated_run_is_drawn_beside_its_own_arrival_and_called_simulated(tm
     options = {"strategy": "rps", "model": "resnet20", "data": "cifar10"}
     place = paper_like(made.suite(tmp_path, points, 1, row, options=options), backend="simulated")
     first = all_pictures(gather(read_suite(place), with_simulated=True))[0]
-    labels = [line.get_label() for line in first.figure.axes[0].lines]
+    labels = [line.get_label() for line in first.panels[0].axes.lines]
     assert "paper 90%" in labels and "ours, simulated loss" in first.says
 
 
@@ -173,9 +184,9 @@ def test_the_papers_figures_stand_beside_ours(tmp_path: Path) -> None:
     options = {"strategy": "rps", "model": "resnet20", "data": "cifar10"}
     place = paper_like(made.suite(tmp_path, points, 1, row, options=options))
     first = all_pictures(gather(read_suite(place)))[0]
-    labels = [line.get_label() for line in first.figure.axes[0].lines]
+    labels = [line.get_label() for line in first.panels[0].axes.lines]
     assert first.name == "paper" and labels == ["rps 0", "rps 10", "paper base", "paper 90%"]
-    assert first.figure.axes[0].lines[0].get_xdata().max() == pytest.approx(5, rel=0.1)  # 50 steps, 10 an epoch
+    assert first.panels[0].axes.lines[0].get_xdata().max() == pytest.approx(5, rel=0.1)  # 50 steps, 10 an epoch
     assert paper.paper()["fig4a"]["60%"][0] == (1.0, 2.1327)
 
 
@@ -237,6 +248,87 @@ def test_the_check_with_the_browser_can_fail(html: Path) -> None:
         test_a_browser_shows_the_page_without_a_complaint_or_a_request(800, 600, html)
 
 
+DRIVE = """<script>
+const figure = document.querySelector("figure"), [first] = figure.querySelectorAll("button");
+const curve = document.getElementById(figure.dataset.own + "-c1").querySelector("path");
+const box = curve.getBoundingClientRect();
+const at = {clientX: box.left + 1, clientY: box.top + 1};
+figure.querySelector("svg").dispatchEvent(new PointerEvent("pointermove", at));
+const pointed = figure.querySelector("output").textContent;
+first.click();
+const gone = document.getElementById(figure.dataset.own + "-c0").style.display;
+const cell = document.querySelector("td[data-more]");
+cell.click();
+document.body.dataset.seen = [gone, pointed, !document.getElementById("more").hidden].join("|");
+</script></body>"""
+
+
+@pytest.mark.usefixtures("browser")
+def test_curves_can_be_pointed_at_and_put_away_and_cells_touched(html: Path) -> None:
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", html.read_text())
+    html.write_text(text.replace("</body>", DRIVE))
+    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--dump-dom"]
+    command += ["--window-size=1200,900", f"--user-data-dir={html.parent / 'profile'}", html.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    seen = re.search(r'data-seen="([^"]*)"', done.stdout)
+    assert seen is not None, done.stderr[-1000:]
+    gone, pointed, told = seen[1].split("|")
+    assert gone == "none" and told == "true" and re.fullmatch(r".*: [\d.e+-]+, [\d.e+-]+", pointed), seen[1]
+
+
+def test_many_curves_become_small_multiples_of_one_scale(tmp_path: Path) -> None:
+    points = [{"percent": p, "strategy": name} for name in STRATEGIES for p in (0, 1, 5, 10)]
+    place = made.suite(tmp_path, points, 1, row)
+    for number in range(12):
+        made.steps(place / f"{number:03d}", [2.0 + number - 0.01 * n for n in range(40)])
+    picture = next(one for one in all_pictures(gather(read_suite(place))) if one.name == "convergence")
+    assert [one.title for one in picture.panels] == list(STRATEGIES)
+    assert [[key.name for key in one.keys] for one in picture.panels] == [["0", "1", "5", "10"]] * 3
+    assert len({one.axes.get_ylim() for one in picture.panels}) == 1
+    colours = [key.colour for key in picture.panels[0].keys]
+    assert colours == [key.colour for key in picture.panels[1].keys] and len(set(colours)) == 4
+
+
+def test_a_strategy_has_its_colour_in_every_picture(tmp_path: Path) -> None:
+    points = [{"strategy": name, "percent": p} for name in STRATEGIES[:2] for p in (0, 10)]
+    place = made.suite(tmp_path, points, 1, row)
+    for number in range(4):
+        made.steps(place / f"{number:03d}", [2.0 - 0.01 * n for n in range(40)])
+        if number < 2:  # the first never drifts
+            for path in (place / f"{number:03d}" / "records").iterdir():
+                path.write_text(re.sub(r'"pair": [\d.]+', '"pair": 0.0', path.read_text()))
+    pictures = {one.name: one for one in all_pictures(gather(read_suite(place)))}
+    (loss,), (drift,) = pictures["convergence"].panels, pictures["drift"].panels
+    colours = {key.name: key.colour for key in loss.keys}
+    assert {key.name for key in drift.keys} == {"rps 0", "rps 10"}
+    assert all(colours[key.name] == key.colour for key in drift.keys) and len(set(colours.values())) == 2
+
+
+def test_times_that_are_not_valid_draw_no_curve_against_the_clock(tmp_path: Path) -> None:
+    columns = {"fault": "valid", "timing": "unknown", "outcome": "valid"}
+    place = made.suite(tmp_path, [{"a": 1}], 1, row, columns=columns)
+    made.steps(place / "000", [2.0, 1.5, 1.0])
+    drawn = [one.name for one in all_pictures(gather(read_suite(place)))]
+    assert "convergence" in drawn and "convergence_in_time" not in drawn
+
+
+def test_letters_have_twelve_pixels_on_a_phone() -> None:
+    width = 390 - 2 * 8 - 2 * 4  # page.css: the body's and the figure's padding there
+    assert float(str(canvas.STYLE["font.size"])) * width / (72 * canvas.WIDE) >= 12
+
+
+def test_what_the_network_did_is_drawn_over_time(tmp_path: Path) -> None:
+    place = made.suite(tmp_path, [{"a": 1}], 1, row)
+    looks = [
+        {"time_s": 100.0 + t, "hooks": {"h0 uplink": {"0:loss_10": {"seen": 50 * t, "dropped": 5 * t}}}}
+        for t in range(6)
+    ]
+    (place / "000" / "counters.jsonl").write_text("".join(json.dumps(look) + "\n" for look in looks) + "{half a li")
+    picture = next(one for one in all_pictures(gather(read_suite(place))) if one.name == "rates")
+    sent, lost = picture.panels[0].keys
+    assert set(sent.y) == {50.0} and set(lost.y) == {5.0}
+
+
 def test_foreign_names_do_not_become_markup(tmp_path: Path) -> None:
     bad = 'q"><img src=x>'
     place = made.suite(tmp_path, [{"n": n} for n in (1, 2, 3)], 2, lambda p, s: {bad: 1.0 + s}, run_id='x"><meta x="')
@@ -249,7 +341,7 @@ def test_seeds_of_different_lengths_are_averaged_at_the_same_steps(tmp_path: Pat
     place = made.suite(tmp_path, [{"a": 1}], 2, row)
     made.steps(place / "000", [100 - 0.1 * n for n in range(60)])
     made.steps(place / "001", [100 - 0.1 * n for n in range(600)])
-    (line, *_) = all_pictures(gather(read_suite(place)))[0].figure.axes[0].lines
+    (line, *_) = all_pictures(gather(read_suite(place)))[0].panels[0].axes.lines
     assert line.get_xdata()[-1] <= 60 and line.get_ydata()[-1] == pytest.approx(94.1, abs=0.2)
 
 
@@ -258,5 +350,5 @@ def test_curves_of_runs_that_were_not_proven_say_so(tmp_path: Path) -> None:
     place = made.suite(tmp_path, [{"a": 1}], 2, row, columns=columns)
     for run in ("000", "001"):
         made.steps(place / run, [1.0, 0.5, 0.4])
-    (line, *_) = all_pictures(gather(read_suite(place)))[0].figure.axes[0].lines
+    (line, *_) = all_pictures(gather(read_suite(place)))[0].panels[0].axes.lines
     assert line.get_label() == "1 ?"

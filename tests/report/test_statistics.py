@@ -19,6 +19,16 @@ def test_an_interval_is_the_t_interval() -> None:
     assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
 
 
+def test_a_share_of_seeds_lies_between_none_and_all() -> None:
+    """Four of five reached their target: a t-interval said .8 ± .56."""
+    found = estimate([1.0, 1.0, 0.0, 1.0, 1.0])
+    assert found is not None and found.method == "Wilson" and found.mean == 0.8
+    assert found.low is not None and found.high is not None and 0 < found.low < 0.5 and 0.8 < found.high < 1
+    assert estimate([1.0, 1.0, 0.0, 1.0, 2.0]).method == "t"  # type: ignore[union-attr]
+    differences = paired({0: 1.0, 1: 1.0, 2: 0.0}, {0: 1.0, 1: 2.0, 2: 0.0})
+    assert differences is not None and differences.low is not None and differences.low < 0, "changes, not shares"
+
+
 def test_one_value_has_no_spread_and_none_is_none() -> None:
     assert estimate([]) is None
     found = estimate([2.0])

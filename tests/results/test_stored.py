@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from lossbench.results.index import read_suite
-from lossbench.runs import suite as suites
-from lossbench.spec import about, points
+from lossbench.runs.many import suite as suites
+from lossbench.spec import about
+from lossbench.spec.asking import points
 from lossbench.spec.experiment import as_now
 
 STORED = Path(__file__).parent / "stored" / "20261116-020434_collectives_23bdd9"
@@ -60,7 +61,7 @@ def test_a_suite_that_was_begun_then_is_found_by_its_name_and_settings(tmp_path:
 
 def test_the_same_experiment_then_and_now_does_not_differ() -> None:
     pytest.importorskip("scipy")
-    from lossbench.report import compare
+    from lossbench.report.between import compare
 
     old = read_suite(STORED)
     renewed = [one.model_copy(update={"experiment": as_now(one.experiment)}) for one in old.plan.plan]

@@ -26,8 +26,9 @@ import os, sys
 from pathlib import Path
 from lossbench.net import journal
 from lossbench.net.kernel import Kernel
+from lossbench.runs.ground import ThisMachine
 from lossbench.runs import run
-from lossbench.spec import points
+from lossbench.spec.asking import points
 where, number, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 count = 0
 def die(*_):
@@ -42,7 +43,7 @@ def making(self, kind, name):
     if where == "making" and count == number: die()
 journal.Journal.before_making = making
 ((chosen, e),) = points.points(points.find("proof"), settings=["workload.options.seconds=0.2"])
-run.execute(e, seed=0, chosen={}, folder=folder, kernel=Kernel.tried(), progress=progress)
+run.execute(e, seed=0, chosen={}, folder=folder, ground=ThisMachine(Kernel.tried()), progress=progress)
 """
 
 
@@ -102,6 +103,26 @@ def test_interrupted_it_undoes_everything_by_itself(tmp_path: Path, number: sign
     assert "Traceback" not in errors
     assert process.returncode != 130 or "lossbench: interrupted" in errors
     assert left_behind() == []
+
+
+WRAPPED = """
+import os, signal
+from lossbench.cli import app, main
+
+class Member:
+    def __set_name__(self, owner, name):
+        os.kill(os.getpid(), signal.SIGTERM)
+        for _ in range(1000):
+            pass
+
+app.app = lambda **_: type("Class", (), {"member": Member()})
+main.main()
+"""
+
+
+def test_an_interruption_that_python_wraps_in_another_error_is_an_interruption() -> None:
+    done = subprocess.run([sys.executable, "-c", WRAPPED], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (130, "lossbench: interrupted\n")
 
 
 @pytest.mark.wallclock
@@ -174,14 +195,15 @@ def test_a_full_disk_is_one_line_and_nothing_stays(tmp_path: Path) -> None:
 def test_a_link_that_goes_away_during_a_run_is_named(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*LOSSBENCH, "run", "proof", "--out", str(tmp_path), "--set", "workload.options.seconds=20"],
-        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
     )
     wait_until_begun(process, tmp_path)
     (switch,) = [n for n in namespaces_of(process.pid) if n.endswith("-sw")]
     with namespaces.open_inside(switch) as inside:
         inside.link("del", index=inside.link_lookup(ifname="p1")[0])
-    _, errors = process.communicate(timeout=120)
+    errors, _ = process.communicate(timeout=120)
     assert process.returncode == 1, errors
     assert "links went away during the run: switch ports p1" in errors and "Traceback" not in errors
     assert left_behind() == []

@@ -52,7 +52,7 @@ def test_a_program_still_running_is_ended_with_the_lab(lab: str) -> None:
     )
     assert process.stdout is not None and process.stdout.readline() == b"up\n"
     down = lossbench("net", "down", "--net", lab)
-    assert "processes ended" in down.stdout
+    assert " ended" in down.stdout
     assert process.wait(timeout=120) != 0
 
 
@@ -65,8 +65,27 @@ def test_a_lab_does_not_need_its_profile_file_any_more(tmp_path: Path) -> None:
     assert lossbench("net", "down", "--net", name).returncode == 0
 
 
+def test_a_condition_in_words_as_run_takes_them() -> None:
+    up = lossbench("net", "up", "--hosts", "2", "--loss", "20%", "--rate", "100mbit")
+    assert up.returncode == 0 and "loss 20%" in up.stdout, up.stderr
+    name = up.stdout.split(":")[0]
+    try:
+        verified = lossbench("net", "verify", "--net", name, "--packets", "4000")
+        assert verified.returncode == 0 and "20 %" in verified.stdout, verified.stdout
+        changed = lossbench("net", "set", "--net", name, "--loss", "5", "--burst", "4")
+        assert "loss 5%, bursts of 4 in force" in changed.stdout, changed.stderr
+        again = lossbench("net", "verify", "--net", name, "--packets", "4000")
+        assert again.returncode == 0 and "5 %" in again.stdout, again.stdout
+        nothing = lossbench("net", "set", "--net", name)
+        assert nothing.returncode == 2 and "set what?" in nothing.stderr
+        both = lossbench("net", "set", "--net", name, "--loss", "5%", "--profile", "loss_5")
+        assert both.returncode == 2 and "--profile is a whole condition" in both.stderr
+    finally:
+        lossbench("net", "down", "--net", name)
+
+
 def test_clean_leaves_a_standing_lab_alone(lab: str) -> None:
-    assert f"{lab}: a standing lab, left alone" in lossbench("clean").stdout
+    assert f"{lab}: a standing network, left alone" in lossbench("clean").stdout
     assert lossbench("net", "show", "--net", lab).returncode == 0
 
 

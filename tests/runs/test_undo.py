@@ -271,7 +271,7 @@ def lab() -> Iterator[str]:
 
 def test_a_lab_whose_owner_can_not_be_read_is_still_a_lab(lab: str) -> None:
     (journal.ROOT / lab / "owner.json").write_text("")
-    assert f"{lab}: a standing lab, left alone" in lossbench("clean").stdout
+    assert f"{lab}: a standing network, left alone" in lossbench("clean").stdout
     assert lab in lossbench("net", "list").stdout
 
 
@@ -314,7 +314,7 @@ def test_a_damaged_state_is_one_line_names_the_way_out_and_hides_no_other_lab(la
     try:
         shown = lossbench("net", "show", "--net", lab)
         assert shown.returncode == 1 and shown.stderr.count("\n") == 1
-        assert f"state of lab {lab} is damaged" in shown.stderr and f"net down --net {lab}" in shown.stderr
+        assert f"state of network {lab} is damaged" in shown.stderr and f"net down --net {lab}" in shown.stderr
         assert lossbench("net", "show", "--net", other).returncode == 0
         listed = lossbench("net", "list").stdout
         assert f"{lab}: ?, damaged" in listed and other in listed and listed == lossbench("net", "show").stdout
@@ -395,8 +395,10 @@ def test_two_signals_half_a_millisecond_apart_undo_once_and_the_message_is_true(
     time.sleep(0.0005)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=120)
-    assert process.returncode in (130, -signal.SIGINT, -signal.SIGTERM) or "Fatal Python error" in errors, errors
-    assert "Traceback" not in errors or "Fatal Python error" in errors, errors  # while the interpreter itself starts
+    # Before main() begins, signals are the interpreter's: it says so in its own way, and nothing was made yet.
+    loading = "Fatal Python error" in errors or (errors.startswith("Traceback") and ", in main\n" not in errors)
+    assert process.returncode in (130, -signal.SIGINT, -signal.SIGTERM) or loading, errors
+    assert "Traceback" not in errors or loading, errors
     assert process.returncode != 130 or "lossbench: interrupted" in errors
     assert left_behind() == []
     assert process.pid not in [one.owner().get("pid") for one in journal.networks()]
@@ -409,6 +411,21 @@ def test_a_signal_during_the_undo_waits_for_it_and_interrupts_afterwards() -> No
         undo.later("first", lambda: (os.kill(os.getpid(), signal.SIGTERM), time.sleep(0.01), done.append("first")))
     assert done == ["first", "last"]
     interrupt.check()  # what came was heard, and is over
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interruption_that_a_finaliser_swallows_comes_again_to_a_program_that_never_checks() -> None:
+    """Python's own Ctrl-C would be lost: a notebook's network stood on as long as its cell slept."""
+
+    class Last:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt), interrupt.undoing():
+        last = Last()
+        del last
+        time.sleep(60)
+        pytest.fail("nothing came")
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -480,7 +497,10 @@ def test_a_wire_that_is_killed_before_a_change_of_the_schedule_ends_the_run_with
         "[[impair]]\nprofile = {why = 't', delay = {mean_ms = 9}}\nfrom_s = 2\n"
     )
     process = subprocess.Popen(
-        [*LOSSBENCH, "run", str(file), "--out", str(tmp_path / "o")], stderr=subprocess.PIPE, text=True
+        [*LOSSBENCH, "run", str(file), "--out", str(tmp_path / "o")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     wire = None
     while wire is None and process.poll() is None:
@@ -490,7 +510,7 @@ def test_a_wire_that_is_killed_before_a_change_of_the_schedule_ends_the_run_with
         time.sleep(0.05)
     assert wire is not None
     os.kill(wire, signal.SIGKILL)
-    _, errors = process.communicate(timeout=120)
+    errors, _ = process.communicate(timeout=120)
     assert process.returncode in (1, 3), errors
     assert "wire that holds packets back has ended" in " ".join(errors.split()) and "Traceback" not in errors
     assert left_behind() == []
@@ -501,7 +521,8 @@ def test_a_wire_that_is_killed_before_a_change_of_the_schedule_ends_the_run_with
 def test_a_nursery_that_is_killed_ends_the_run_with_a_word_and_leaves_nothing(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*LOSSBENCH, "run", "quickstart", "--out", str(tmp_path), "--set", "workload.options.steps=2000"],
-        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
     )
     wait_until_begun(process, tmp_path)
@@ -511,7 +532,7 @@ def test_a_nursery_that_is_killed_ends_the_run_with_a_word_and_leaves_nothing(tm
     ]
     os.kill(int(nursery), signal.SIGKILL)
     process.send_signal(signal.SIGHUP)  # and the terminal goes away, too
-    _, errors = process.communicate(timeout=250)
+    errors, _ = process.communicate(timeout=250)
     assert process.returncode in (1, 130), errors
     assert "Traceback" not in errors and ("killed by SIGKILL" in errors or "interrupted" in errors)
     assert left_behind() == []

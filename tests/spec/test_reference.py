@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lossbench import api
-from lossbench.spec.reference import tables
+from lossbench.spec.asking.reference import tables
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from lossbench.errors import ExitCode, UsageError
-from lossbench.spec import about, placement, points, profile
+from lossbench.spec import about, placement, profile
+from lossbench.spec.asking import points
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import Hook
 from lossbench.spec.userfile import check
@@ -86,8 +87,10 @@ def test_a_wrong_profile_is_one_line_that_names_file_and_key(tmp_path: Path, tex
 
 
 def test_an_unknown_profile_lists_the_known_ones() -> None:
-    with pytest.raises(UsageError, match=r"no profile 'los_5'.*bursty_1.*loss_5"):
+    with pytest.raises(UsageError, match=r"no profile 'los_5'.*did you mean loss_5"):
         profile.load("los_5")
+    with pytest.raises(UsageError, match=r"no profile 'nothing like it'.*known: .*bursty_1.*loss_5"):
+        profile.load("nothing like it")
 
 
 def test_a_trace_file_lies_beside_its_profile(tmp_path: Path) -> None:
@@ -236,5 +239,5 @@ def test_every_shipped_suite_is_valid() -> None:
 
 
 def test_only_workloads_are_known_as_workloads() -> None:
-    assert about.known() == ["allreduce", "chatter", "noop", "training"]
+    assert about.known() == ["allreduce", "chatter", "noop", "replay", "training", "web"]
     assert not about.is_ours("errors") and about.module_of("errors") == "errors"

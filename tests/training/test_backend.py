@@ -14,6 +14,7 @@ import pytest
 from lossbench.contract import Door
 from lossbench.net.kernel import Kernel
 from lossbench.runs import run
+from lossbench.runs.ground import ThisMachine
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.userfile import check
 from lossbench.workloads.collective.where import own_address
@@ -93,11 +94,11 @@ def test_unchanged_training_lives_with_ten_percent_loss(
     monkeypatch.setenv("LOSSBENCH_POLICY", policy)
     monkeypatch.setenv("PYTHONPATH", PATHS)
     result = run.execute(
-        experiment("toy.py", "loss_10", wrapper=wrapper),
+        experiment("toy.py", "loss_10", wrapper=wrapper, steps=100),
         seed=1,
         chosen={},
         folder=tmp_path / "run",
-        kernel=Kernel.tried(),
+        ground=ThisMachine(Kernel.tried()),
         progress=lambda _: None,
     )
     assert result.verdict.columns["fault"].status == 0, result.verdict.columns["fault"].reasons()
@@ -105,7 +106,7 @@ def test_unchanged_training_lives_with_ten_percent_loss(
     for summary in result.watched.summaries:
         assert 0.08 < summary["lost"] / summary["data_expected"] < 0.12, "packets were really lost"
         parameters = 64 * 256 + 256 * 256 + 256 * 4
-        assert summary["payload_bytes"] > 150 * 4 * parameters * 0.5, "the gradients went the lossy way"
+        assert summary["payload_bytes"] > 100 * 4 * parameters * 0.5, "the gradients went the lossy way"
         assert summary["lossy"] < 0.6 * summary["first_lossy"], "it learns"
     gap = np.mean([s["lossy"] / s["gloo"] - 1 for s in result.watched.summaries])
     print(f"{wrapper} {policy}: final loss {gap:+.1%} against reliable")

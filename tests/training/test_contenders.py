@@ -11,6 +11,7 @@ import pytest
 
 from lossbench.net.kernel import Kernel
 from lossbench.runs import run
+from lossbench.runs.ground import ThisMachine
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.userfile import check
 from lossbench.workloads.allreduce.operation import Operation
@@ -36,7 +37,9 @@ def raced(
         },
         origin="test",
     )
-    result = run.execute(experiment, seed=1, chosen={}, folder=folder, kernel=Kernel.tried(), progress=lambda _: None)
+    result = run.execute(
+        experiment, seed=1, chosen={}, folder=folder, ground=ThisMachine(Kernel.tried()), progress=lambda _: None
+    )
     assert result.verdict.columns["outcome"].status == 0, result.verdict.columns["outcome"].reasons()
     return {row["contender"]: row for row in result.watched.rows}
 

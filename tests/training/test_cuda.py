@@ -9,6 +9,7 @@ import torch
 
 from lossbench.net.kernel import Kernel
 from lossbench.runs import run
+from lossbench.runs.ground import ThisMachine
 from tests.training import test_backend, test_trainer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.training]
@@ -28,7 +29,12 @@ def test_unchanged_training_on_a_gpu_lives_with_ten_percent_loss(
     monkeypatch.setenv("PYTHONPATH", str(test_backend.HERE.parent.parent / ".package"))
     experiment = test_backend.experiment("toy.py", "loss_10", wrapper=wrapper, device="cuda")
     result = run.execute(
-        experiment, seed=1, chosen={}, folder=tmp_path / "run", kernel=Kernel.tried(), progress=lambda _: None
+        experiment,
+        seed=1,
+        chosen={},
+        folder=tmp_path / "run",
+        ground=ThisMachine(Kernel.tried()),
+        progress=lambda _: None,
     )
     assert result.verdict.columns["outcome"].status == 0, result.verdict.columns["outcome"].reasons()
     for summary in result.watched.summaries:

@@ -24,9 +24,9 @@ pytestmark = pytest.mark.training
 SIZE, WORLD = 12_000, 6
 
 
-def walk(p: float, steps: int, *, name: str = "bounded_drift", **options: object) -> list[dict]:
+def walk(p: float, steps: int, *, name: str = "bounded_drift", world: int = WORLD, **options: object) -> list[dict]:
     """Drift records of a random walk."""
-    table = LocalTable(WORLD)
+    table = LocalTable(world)
 
     def work(channel: object) -> list[dict]:
         vector = torch.nn.Parameter(torch.zeros(SIZE))
@@ -42,7 +42,7 @@ def walk(p: float, steps: int, *, name: str = "bounded_drift", **options: object
                 out.append(meter.measure(1 - p))
         return out
 
-    return together(simulated(WORLD, Rule.iid(p)), work)[0]
+    return together(simulated(world, Rule.iid(p)), work)[0]
 
 
 @forms("p", [0.4, 0.1])
@@ -56,6 +56,46 @@ def test_a_random_walk_drifts_as_the_exact_formula_says(p: float) -> None:
     assert ratio("owner_and_worker", "exact_owner") == pytest.approx(1, abs=0.08)
     assert ratio("pair_of_workers", "predicted") == pytest.approx(1, abs=0.08)
     assert ratio("exact", "stated") == pytest.approx((1 + p) / (1 - p * p))
+
+
+def drawn_constants(p: float, workers: int, draws: int = 40_000) -> tuple[float, float]:
+    """RPS' alpha1 and alpha2 of one block by drawing W, as the paper defines them: E[W W'] and E[W A W']."""
+    rng = np.random.default_rng(0)
+    came = rng.random((draws, workers)) >= p  # at the owner, which is worker 0
+    back = rng.random((draws, workers)) >= p
+    came[:, 0] = back[:, 0] = True
+    mean = came / came.sum(1, keepdims=True)
+    rows = np.where(back[:, :, None], mean[:, None, :], np.eye(workers))  # [draw, worker, of whom]
+    flat = np.ones(workers) / workers
+    both = np.einsum("dij,dij->", rows, rows) / draws  # tr E[W W']
+    shifted = workers * np.einsum("di,di->", rows.mean(1), rows.mean(1)) / draws  # n |mean row|^2: tr E[W A W']
+    assert abs(rows.mean(1).mean(0) - flat).max() < 0.02
+    return (both - 1) / (workers - 1), (shifted - 1) / (workers - 1)
+
+
+@pytest.mark.parametrize("p", [0.1, 0.4])
+def test_rps_mixes_as_its_constants_say(p: float) -> None:
+    """16 workers. The paper's own simulation: .101 and .0114 at 10 %, .402 and .031 at 40 %."""
+    found = walk(p, 100, name="rps", world=16)
+    apart = sum(one["apart"] for one in found)
+    alpha_1, alpha_2 = drawn_constants(p, 16)
+    assert sum(one["left"] for one in found) / apart == pytest.approx(
+        alpha_1, rel=0.08
+    )  # 15,000 packets: 2.5 % is one deviation
+    assert sum(one["shifted"] for one in found) / apart == pytest.approx(alpha_2, rel=0.2)
+    assert (alpha_1, alpha_2) == pytest.approx({0.1: (0.101, 0.0114), 0.4: (0.402, 0.031)}[p], rel=0.03)
+
+
+def test_without_loss_an_exchange_leaves_no_distance_and_no_shift() -> None:
+    found = walk(0.0, 60, name="rps")
+    assert all(one["left"] < 1e-6 * one["apart"] and one["shifted"] < 1e-6 * one["apart"] for one in found)
+
+
+def test_rps_that_exchanges_at_every_third_step_mixes_then_and_drifts_between() -> None:
+    found = walk(0.0, 60, name="rps", every=3)
+    mixed = ["apart" in one for one in found]
+    assert 0 < sum(mixed) < len(found)
+    assert all((one["pair"] < 1e-6) == mixes for one, mixes in zip(found, mixed, strict=True))
 
 
 def test_the_prediction_equals_the_exact_formula_for_independent_updates() -> None:

@@ -84,7 +84,7 @@ def test_the_tagger_names_slots_and_intent_and_ignores_what_follows_the_last_wor
 
 
 def test_wrong_names_say_what_there_is() -> None:
-    with pytest.raises(ModelError, match="no model 'resnet': known are mlp, resnet20"):
+    with pytest.raises(ModelError, match="no model 'resnet': known are mlp, linear, resnet20"):
         build("resnet", kind="images", about=IMAGES)
     with pytest.raises(ModelError, match="'tagger' is for utterances, this data is images: mlp"):
         build("tagger", kind="images", about=IMAGES)

@@ -14,6 +14,8 @@ import torch
 
 from lossbench.contract import Door
 from lossbench.workloads.training.__main__ import Trainer
+from lossbench.workloads.training.data.batches import Batches
+from lossbench.workloads.training.data.sets import load
 from tests.forked import lossbench_module
 from tests.forms import forms, full
 
@@ -87,6 +89,52 @@ def test_learning_really_happens(tmp_path: Path) -> None:
     assert row["accuracy"] > 0.9
     losses = [one["loss"] for one in records(tmp_path, 0, "step")]
     assert losses[-1] < losses[0] / 3
+
+
+def test_the_time_to_a_target_is_that_of_the_first_evaluation_that_has_it(tmp_path: Path) -> None:
+    trained(tmp_path / "a", steps=120, batch=32, target=0.8, evaluate_every=10)
+    (row,) = records(tmp_path / "a", 0, "row")
+    assert row["reached"] == 1.0 and row["target_s"] > 0 and "target_s" in row["shown"]
+    found: dict[int, list[float]] = {}
+    for rank in range(3):
+        for one in records(tmp_path / "a", rank, "evaluation"):
+            if one["model"] == "worker":
+                found.setdefault(one["step"] + 1, []).append(one["accuracy"])
+    assert row["target_steps"] == min(step for step, some in found.items() if sum(some) / 3 >= 0.8) < 120
+    steps_ms = [sum(v for k, v in one.items() if k.endswith("_ms")) for one in records(tmp_path / "a", 0, "step")]
+    assert row["target_s"] > 0.5 * sum(steps_ms[: row["target_steps"]]) / 1000
+
+
+def test_a_target_that_was_not_reached_has_no_time(tmp_path: Path) -> None:
+    trained(tmp_path, target=1.1)
+    (row,) = records(tmp_path, 0, "row")
+    assert row["reached"] == 0.0 and "target_s" not in row
+    assert len({one["step"] for one in records(tmp_path, 0, "evaluation")}) == 12, "it was looked for"
+
+
+def test_a_resumed_run_knows_that_it_reached_its_target_but_not_when(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"checkpoint_every": 4, "target": 0.0, "evaluate_every": 2}
+    trained(tmp_path / "half", **keys, steps=8)
+    trained(tmp_path / "rest", **keys, resume=True, checkpoint_dir=str(tmp_path / "half" / "checkpoints"))
+    (row,) = records(tmp_path / "rest", 0, "row")
+    assert row["reached"] == 1.0 and "target_steps" not in row and "target_s" not in row
+
+
+def test_workers_with_other_labels_more_often(tmp_path: Path) -> None:
+    """By a Dirichlet: few labels each at .1, all alike at 1000; the same whoever shares a process."""
+
+    def labels(skew: float, ranks: list[int]) -> torch.Tensor:
+        data = load("digits", "")
+        batches = Batches(data, ranks=ranks, world=4, items=64, seed=1, device=torch.device("cpu"), skew=skew)
+        return torch.stack([batches.at(step)[1] for step in range(20)])
+
+    few, alike = labels(0.1, [0, 1, 2, 3]), labels(1000.0, [0, 1, 2, 3])
+    assert torch.equal(few[:, 2:3], labels(0.1, [2]))
+    for rank in range(4):
+        share = torch.bincount(few[:, rank].flatten(), minlength=10) / few[:, rank].numel()
+        even = torch.bincount(alike[:, rank].flatten(), minlength=10) / alike[:, rank].numel()
+        assert float(share.sort().values[-3:].sum()) > 0.75 and float(even.max()) < 0.2
+    trained(tmp_path, skew=0.1)
 
 
 def test_statistics_of_batchnorm_are_those_of_the_model_that_is_judged(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from lossbench.errors import NotAbleError
 from lossbench.net.kernel import Kernel
 from lossbench.runs import run
 from lossbench.runs.choose import choose_backend
+from lossbench.runs.ground import ThisMachine
 from lossbench.runs.launch import nursery
 from lossbench.runs.launch.nursery import Nurseries
 from lossbench.spec.about import about
@@ -71,9 +72,8 @@ class Runs:
             seed=seed,
             chosen={},
             folder=self.folder,
-            kernel=Kernel.tried(),
+            ground=ThisMachine(Kernel.tried(), self.nurseries),
             progress=lambda _: None,
-            launcher=self.nurseries,
         )
 
     def steps(self, rank: int) -> list[dict[str, Any]]:

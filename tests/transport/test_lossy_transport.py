@@ -18,6 +18,7 @@ from lossbench.spec.topology import Topology
 from lossbench.workloads.collective import exchange
 from lossbench.workloads.collective.context import Group
 from lossbench.workloads.collective.reduce import all_gather, all_reduce, reduce_scatter
+from lossbench.workloads.transport.native import build as native
 from lossbench.workloads.transport.packet.codec import CODECS
 from lossbench.workloads.transport.policy import Policy
 from tests.networks import Build
@@ -36,12 +37,15 @@ def meet() -> Iterator[Meet]:
     """Ranks of a network, their sockets in its hosts."""
     made: list[Ranks] = []
 
-    def make(network: StarNetwork, **policy: Any) -> Ranks:
+    def make(network: StarNetwork, *, engines: list[str] | None = None, **policy: Any) -> Ranks:
+        if "native" in (engines or ()) and isinstance(native.load(), str):
+            pytest.skip(str(native.load()))
         hosts = network.experiment.topology.hosts
         made.append(
             make_ranks(
                 hosts,
                 policy=Policy(**policy),
+                engines=engines,
                 addresses=[h.ipv4 for h in Topology(hosts=hosts).all_hosts()],
                 inside=lambda rank: namespaces.inside(network.star.namespace(f"h{rank}")),
             )
@@ -61,6 +65,21 @@ def reduced(group: Group, count: int = COUNT) -> np.ndarray:
     mine = own_values(group.endpoint.rank, count)
     all_reduce(group, mine, codec=F32)
     return mine
+
+
+def three(build: Build, percent: int, *, model: str = "iid") -> StarNetwork:
+    """Hosts that lose so much of everything."""
+    loss = {"why": "test", "loss": {"model": model, "percent": percent}}
+    return build(topology={"hosts": 3}, impair=[{"profile": loss}])
+
+
+def whole_blocks_gone(ranks: Ranks, *, calls: int, count: int) -> int:
+    gone = 0
+    for _ in range(calls):
+        ranks.all(lambda group: reduced(group, count))
+        for group in ranks.groups:
+            gone += sum(not bits.any() for account in group.accounts for bits in account.arrived.values())
+    return gone
 
 
 def sent_and_received(ranks: Ranks) -> tuple[int, int]:
@@ -119,8 +138,7 @@ def test_lost_end_markers_do_not_stall_a_half(build: Build, meet: Meet, percent:
 
 
 def test_what_must_arrive_arrives_at_forty_percent_loss(build: Build, meet: Meet) -> None:
-    loss = {"why": "test", "loss": {"model": "iid", "percent": 40}}
-    ranks = meet(build(topology={"hosts": 3}, impair=[{"profile": loss}]))
+    ranks = meet(three(build, 40))
     data = np.random.default_rng(5).integers(0, 256, 100_000).astype(np.uint8)
 
     def job(group: Group) -> np.ndarray:
@@ -135,6 +153,101 @@ def test_what_must_arrive_arrives_at_forty_percent_loss(build: Build, meet: Meet
     for _ in range(5):
         assert all(np.array_equal(room, data) for room in ranks.all(job))
     assert ranks.groups[1].endpoint.read()["resent"] > 0
+
+
+@pytest.mark.parametrize("engines", [["native"] * 3, ["plain"] * 3])
+def test_a_worker_that_is_late_under_loss_is_waited_for_and_nobody_else_is_blamed(
+    build: Build, meet: Meet, engines: list[str]
+) -> None:
+    """As it was: those who had sent each other all, and lost some, had no more to say, and took each other for dead."""
+    ranks = meet(three(build, 20), engines=engines, timeout_s=3.0)
+    ranks.all(reduced)
+    early = [ranks.start(rank, reduced) for rank in (0, 1)]
+    time.sleep(7.0)
+    late = ranks.start(2, reduced)
+    for future in (*early, late):
+        assert future.exception(60) is None
+
+
+@pytest.mark.parametrize("engines", [["native"] * 3, ["plain"] * 3, ["plain", "native", "native"]])
+def test_what_was_lost_is_sent_again_until_the_share_that_was_asked_for_is_there(
+    build: Build, meet: Meet, engines: list[str]
+) -> None:
+    """At 30 % loss with repair=.9: each flow has nine packets in ten, and hardly more was sent again than it took."""
+    ranks = meet(three(build, 30), engines=engines, repair=0.9)
+    missing = packets = 0
+    for _ in range(5):
+        ranks.all(reduced)
+        for group in ranks.groups:
+            for account in group.accounts:
+                for bits in account.arrived.values():
+                    assert bits.sum() >= np.ceil(0.9 * len(bits))
+                    missing, packets = missing + int((~bits).sum()), packets + len(bits)
+    assert 0.03 < missing / packets <= 0.1, "the rest was let go"
+    counters = [group.endpoint.read() for group in ranks.groups]
+    assert sum(c["lost"] for c in counters) == missing and not any(c["cut"] for c in counters)
+    assert sum(c["data_expected"] - c["data_arrived"] for c in counters) == missing
+    # A packet comes through at the n-th attempt with probability .7: for 20 % of them it takes .2/.7 attempts more.
+    assert 0.2 < sum(c["resent"] for c in counters) / packets < 0.55
+
+
+@pytest.mark.parametrize("engines", [["native"] * 3, ["plain"] * 3])
+def test_repaired_in_order_the_first_packets_are_there_and_the_last_ones_are_let_go(
+    build: Build, meet: Meet, engines: list[str]
+) -> None:
+    network = three(build, 30)
+    ranks = meet(network, engines=engines, repair=0.9, repair_order="first")
+    early = late = 0
+    for _ in range(5):
+        ranks.all(reduced)
+        for group in ranks.groups:
+            for account in group.accounts:
+                for bits in account.arrived.values():
+                    assert bits.sum() >= np.ceil(0.9 * len(bits))
+                    half = len(bits) // 2
+                    early, late = early + int((~bits[:half]).sum()), late + int((~bits[half:]).sum())
+    assert late > 20 and early < late / 10, "what may be missing is missing at the end"
+
+
+@pytest.mark.parametrize("engines", [["native"] * 3, ["plain"] * 3])
+def test_a_block_that_is_lost_for_ever_is_given_up(build: Build, meet: Meet, engines: list[str]) -> None:
+    """Rules on our header act on repaired halves, too; what they take by number no repair brings back."""
+    ranks = meet(three(build, 30, model="block"), engines=engines, repair=0.9)
+    assert whole_blocks_gone(ranks, calls=4, count=20_000) > 0
+    assert all(group.endpoint.read()["cut"] == 0 for group in ranks.groups)
+
+
+@pytest.mark.parametrize("threads", ["off", "on"])
+def test_a_block_that_is_lost_whole_is_let_go_in_a_few_rounds(build: Build, meet: Meet, threads: str) -> None:
+    """As it was: of whom nothing had come got room for two packets every 20 ms, and 280 of them took seconds."""
+    ranks = meet(three(build, 30, model="block"), engines=["native"] * 3, send_thread=threads)
+    gone = whole_blocks_gone(ranks, calls=8, count=300_000)
+    assert gone > 10
+    assert sum(group.endpoint.read()["stalls"] for group in ranks.groups) < 30 * gone
+
+
+def test_the_mean_of_repaired_halves_is_of_what_arrived(build: Build, meet: Meet) -> None:
+    """Sums and counts agree, also where a packet came at its second attempt, or after its flow was done."""
+    ranks = meet(three(build, 30), repair=0.8)
+
+    def mine(group: Group) -> np.ndarray:
+        flat = np.full(COUNT, 1.0 + group.endpoint.rank, np.float32)
+        all_reduce(group, flat, codec=F32, op="avg")
+        return flat
+
+    # Of each packet all three came (2), or one of two others did not: and a mean that is missing leaves the own number.
+    means = {2.0, 1.5, 2.5, 1.0, 3.0}
+    for _ in range(5):
+        for values in ranks.all(mine):
+            assert set(np.unique(values).tolist()) <= means and np.mean(values == 2.0) > 0.5
+
+
+def test_without_loss_repair_changes_nothing(build: Build, meet: Meet) -> None:
+    ranks = meet(build(topology={"hosts": 3}, impair=[]), repair=0.5)
+    wanted = np.sum([own_values(rank) for rank in range(3)], axis=0)
+    for values in ranks.all(reduced):
+        np.testing.assert_allclose(values, wanted, rtol=1e-5, atol=1e-5)
+    assert all(account.fraction == 1.0 for group in ranks.groups for account in group.accounts)
 
 
 # --- what loss does to the mean --------------------------------------------------------------------------------------
@@ -262,15 +375,17 @@ def test_everybody_to_one_costs_time_and_not_packets(build: Build, meet: Meet) -
 
 def test_loss_does_not_slow_the_sender(build: Build, meet: Meet) -> None:
     """Ten percent is a property of the link, not a sign of a queue: the same call takes about as long as without."""
-    took = {}
-    for profile in ("clean", "loss_10"):
-        ranks = meet(build(topology={"hosts": 3, "rate_mbit": 100}, impair=[{"profile": profile}]))
-        ranks.all(reduced)
-        start = time.monotonic()
-        for _ in range(3):
+    both = {
+        profile: meet(build(topology={"hosts": 3, "rate_mbit": 100}, impair=[{"profile": profile}]))
+        for profile in ("clean", "loss_10")
+    }
+    best = dict.fromkeys(both, np.inf)
+    for _ in range(12):  # in turns, and the best of each: a machine that is full slows one or the other
+        for profile, ranks in both.items():
+            start = time.monotonic()
             ranks.all(lambda group: reduced(group, 500_000))
-        took[profile] = time.monotonic() - start
-    assert took["loss_10"] < 1.5 * took["clean"]
+            best[profile] = min(best[profile], time.monotonic() - start)
+    assert best["loss_10"] < 1.5 * best["clean"]
 
 
 # --- faults ----------------------------------------------------------------------------------------------------------

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -159,6 +163,55 @@ def test_a_peer_that_left_is_named_at_once(ranks: Make) -> None:
     found = errors_of(made, {0: summed, 1: summed})
     assert all("rank 2 has left the group" in text for text in found.values()), found
     assert time.monotonic() - start < 30, "nobody waits for the timeout"
+
+
+def test_a_failure_is_told_again_until_it_is_heard_also_by_whoever_ends_with_it(ranks: Make) -> None:
+    """As it was: told once. Whoever lost that packet took the one who told it for the dead."""
+    made = ranks(2, policy=QUICK)
+    ends = [group.endpoint for group in made.groups]
+    waiting = made.start(1, summed)
+    with deaf_at_first(ends[1]):
+        ends[0].engine.give_up()
+        closing = threading.Thread(target=ends[0].close)
+        closing.start()
+    assert "rank 0 gave this call up" in str(waiting.exception(30))
+    closing.join()
+
+
+def test_a_goodbye_is_said_again_until_it_is_heard(ranks: Make) -> None:
+    """As it was: said once. Whoever lost that packet waited for `timeout_s`, and spoke of silence."""
+    made = ranks(2, policy=QUICK)
+    made.all(summed)
+    ends = [group.endpoint for group in made.groups]
+    with deaf_at_first(ends[1]):
+        closing = threading.Thread(target=ends[0].close)
+        closing.start()
+    closing.join()
+    assert "rank 0 has left the group" in str(made.start(1, summed).exception(30))
+
+
+@contextmanager
+def deaf_at_first(end: Endpoint) -> Iterator[None]:
+    """To what is said next."""
+    end.link.admit_only([("127.0.0.1", 9)])
+    before = end.link.turned_away()
+    yield
+    until = time.monotonic() + 20
+    while end.link.turned_away() == before and time.monotonic() < until:
+        time.sleep(0.001)
+    end.link.admit_only(list(end.peers.values()))
+
+
+def test_a_marker_that_comes_again_early_takes_no_more_room() -> None:
+    """As it was: every repeat was counted for ever, and after some hundred of them nothing early was kept."""
+    made = make_ranks(2, engines=["plain", "plain"])
+    try:
+        engine: Any = made.groups[0].endpoint.engine
+        for repeat in range(1000):
+            engine.keep_early(engine.next + 1, 1, bytes([repeat % 256]) * 104)
+        assert engine.early_bytes == 104
+    finally:
+        made.close()
 
 
 def test_a_stuck_reliable_transfer_asks_ever_more_slowly(ranks: Make) -> None:
@@ -418,6 +471,25 @@ def packets_of(end: Endpoint, *, source: int, tags: Tags | None) -> list[bytes]:
     return out
 
 
+def test_markers_that_piled_up_while_a_rank_slept_do_not_end_what_is_to_be_repaired(ranks: Make) -> None:
+    """As it was: of 33 in a row each counted as a repair in vain, and a call was over with nothing of the other's."""
+    made = ranks(2, policy=Policy(repair=0.9, timeout_s=2))
+    end, peer = made.groups[0].endpoint, made.groups[1].endpoint
+    packets = -(-40_000 // ((end.datagram_bytes - HEADER_BYTES) // 8 * 8))
+    early = made.start(0, summed)
+    for half in (0, 1):
+        time.sleep(0.3)
+        head = Header(kind=wire.ACK, tag=0, source=1, destination=0, sequence=half, half=half, block=half, size=20_000)
+        head = replace(head, step=end.step, dtype=wire.signature("float32", "sum"))
+        said = wire.Control(packets=packets, sent=packets, size=40_000, extra=wire.DATA)
+        for number in range(40):  # that it has got all, and then whether what it sent has come, again and again
+            said = said._replace(number=1000 + 40 * half + number, state=0 if number else wire.FINISHED)
+            packet = replace(head, kind=wire.MARKER if number else wire.ACK).pack() + said.pack()
+            peer.link.send(Tags(end.key, whole=False).stamped(packet), end.link.address)
+    time.sleep(0.3)
+    assert end.read()["received"][1] >= 80 and not early.done()
+
+
 def test_a_datagram_with_the_right_tag_from_another_port_does_not_count(ranks: Make) -> None:
     """As it was: one such datagram turned 3.0 into 1000001.0."""
     made = ranks(2)
@@ -524,6 +596,13 @@ def test_packets_from_far_ahead_are_kept_in_bounded_room(ranks: Make) -> None:
         assert np.array_equal(future.result(120), np.full(20_000, 3.0, np.float32))
 
 
+def test_where_there_is_a_compiler_there_is_a_compiled_engine() -> None:
+    """Else all ranks would go on in Python, more slowly, and tests of the other would be skipped."""
+    if shutil.which("cc") is None and shutil.which("gcc") is None:
+        pytest.skip("no C compiler")
+    assert not isinstance(build.load(), str), build.load()
+
+
 # --- policy -----------------------------------------------------------------------------------------------------------
 
 
@@ -534,6 +613,7 @@ def test_packets_from_far_ahead_are_kept_in_bounded_room(ranks: Make) -> None:
         ("dscp=many", "dscp=many: not a number"),
         ("normaliser=half", "normaliser is 'half': one of count, world, expected"),
         ("close_fraction=0", "close_fraction lies above 0"),
+        ("repair=1", "repair lies between 0 and 1: for all of it"),
         ("pace=fast", "pace is 'fast': adaptive, off, or a number of Mbit/s"),
         ("pace=-3", "pace is '-3'"),
         ("tag=none", "tag is 'none': one of header, packet"),

@@ -66,6 +66,20 @@ class Operation:
         share = self.elements // self.world
         return whole, whole[self.rank * share : (self.rank + 1) * share].clone()
 
+    def wrong(self, whole: torch.Tensor, part: torch.Tensor) -> int:
+        """Elements that are not what they ought to be, after a call on `known`."""
+        every = torch.arange(1, self.world + 1, dtype=torch.float32)
+        if self.name == "all_gather":
+            wanted = every.repeat_interleave(self.elements // self.world)
+        else:
+            wanted = every[0] if self.name == "broadcast" else every.sum()
+        result = part if self.name == "reduce_scatter" else whole
+        return int((result.float() != wanted).sum())
+
+    def known(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `tensors`: every rank has its number, from one on; small whole numbers are exact in every type."""
+        return self.tensors(torch.full((self.elements,), float(self.rank + 1)))
+
     def call(self, group: Any, whole: torch.Tensor, part: torch.Tensor) -> None:
         if self.name == "all_reduce":
             group.allreduce([whole]).wait()

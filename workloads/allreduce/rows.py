@@ -73,6 +73,7 @@ class Rows:
             "cpu_s_per_gb": round(cpu / (payload * operation.world * calls / 1e9), 3) if calls else None,
             "arrived_1": None,
             "arrived_2": None,
+            "wrong": self._wrong(one),
             "link_bytes": round(sent, 3),
             "path": ("ok" if sent >= 0.99 else "unknown") if calls else "-",
             "note": one.why_not,
@@ -84,6 +85,12 @@ class Rows:
             row["gbit_s"] = round(row["gbit_s"] * _arrived(row), 3)  # what was lost has crossed nothing
         self._add_share(row, one)
         return row
+
+    def _wrong(self, one: Measured) -> int | None:
+        """Elements, over all ranks; None where some rank has none to count."""
+        known = self._common(0 if one.wrong is None else 1, min)
+        count = self._common(one.wrong or 0, sum)
+        return count if known else None
 
     def _add_arrived(self, row: dict[str, Any], one: Measured) -> None:
         """All ranks ask each other as often: by what they have in common."""

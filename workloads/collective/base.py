@@ -126,6 +126,11 @@ class Base(dist.ProcessGroup):
         return self._endpoint.read()
 
     @property
+    def datagram_bytes(self) -> int:
+        """Header and payload of the widest packet."""
+        return self._endpoint.datagram_bytes
+
+    @property
     def accounts(self) -> list[Account]:
         """Of the latest lossy call: what arrived, per half."""
         return self._group.accounts
@@ -172,10 +177,11 @@ class Base(dist.ProcessGroup):
         """After what was begun before, and after what the tensors' streams still do. `steps`: a job that waits between
         its halves; it runs in a thread of its own, unless the caller (as `opts` says) waits for it anyway."""
         events = events_of(tensors)
-        step = self._next_step()  # now: ranks agree on the order of calls, not on time
+        # Now: ranks agree on the order of calls, not on time, and a deadline is that of whoever calls.
+        step, deadline = self._next_step(), self._endpoint.asked_deadline_s
 
         def run() -> Asked | None:
-            self._endpoint.step = step
+            self._endpoint.step, self._endpoint.deadline_s = step, deadline
             self._room = (self._room + 1) % (self.policy.pipeline + 1)  # jobs begin one by one, and overlap
             with torch.no_grad():
                 return self._in_streams(events, job) if events else job()

@@ -41,10 +41,11 @@ def ask(
     call: str = "exchange",
     dtype: str = "bytes",
     size: int = 0,
+    **how: Any,
 ) -> Asked:
     """To and from any peers, any sizes that both ends know; over when all has arrived, here and there. `size`: of the
-    call, where all ranks have the same."""
-    return _begun(group, Moving(group, send, receive, call=call, dtype=dtype, size=size))
+    call, where all ranks have the same. `how`: see Moving."""
+    return _begun(group, Moving(group, send, receive, call=call, dtype=dtype, size=size, **how))
 
 
 class Moving:
@@ -60,24 +61,27 @@ class Moving:
         dtype: str,
         size: int,
         after: bool = False,
+        half: str = "all_gather",
+        reliable: bool = True,
+        cut: plan.Parcels = plan.Parcels(),  # noqa: B008 - it can't be changed
     ) -> None:
         sizes = tuple((peer, len(data)) for side in (send, receive) for peer, data in side.items())
-        self.key = ("moving", len(send), sizes, call, dtype, size, after)
+        self.key = ("moving", len(send), sizes, call, dtype, size, after, half, reliable, cut)
 
         def make() -> Half:
             endpoint = group.endpoint
             if gone := [peer for peer in {**send, **receive} if peer not in endpoint.peers]:
                 raise TransportError(f"rank {endpoint.rank}: rank {gone[0]} is not here, and this call needs it")
             sends, receives = plan.exchange(
-                send, receive, rank=endpoint.rank, world=endpoint.world, datagram_bytes=endpoint.datagram_bytes
+                send, receive, rank=endpoint.rank, world=endpoint.world, datagram_bytes=endpoint.datagram_bytes, cut=cut
             )
             return Half(
-                half=HALVES["all_gather"],
+                half=HALVES[half],
                 signature=wire.signature(dtype, call),
                 size=size,
                 sends=sends,
                 receives=receives,
-                reliable=True,
+                reliable=reliable,
                 after=after,
             )
 

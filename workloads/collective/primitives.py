@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +16,22 @@ from lossbench.workloads.collective.reduce import ask_all_gather, ask_reduce_sca
 from lossbench.workloads.collective.staging import Staged
 from lossbench.workloads.transport.half import Account, Result
 from lossbench.workloads.transport.jobs import Asked
+from lossbench.workloads.transport.packet.wire import Bytes
+from lossbench.workloads.transport.plan import Parcels
+
+
+@dataclass
+class Carried:
+    """Bytes under way."""
+
+    work: Any
+    accounts: list[Account]
+    taken: dict[int, Bytes]
+
+    def wait(self) -> tuple[dict[int, Bytes], Account]:
+        """By peer, zero where nothing came."""
+        self.work.wait()
+        return self.taken, self.accounts[0]
 
 
 @dataclass
@@ -109,6 +126,35 @@ def begin_gather(
         return _noting(asked, accounts, taken)
 
     return Pending(group._begin([mine, out], job), accounts, out)
+
+
+def begin_exchange(
+    group: LossyGroup,
+    send: Mapping[int, Bytes],
+    sizes: Mapping[int, int],
+    *,
+    half: str,
+    size: int,
+    cut: Parcels,
+    reliable: bool = False,
+) -> Carried:
+    """Bytes as they are, to and from peers, packet by packet: for codings that know what is in a packet."""
+    accounts: list[Account] = []
+    taken: dict[int, Bytes] = {peer: np.zeros(count, np.uint8) for peer, count in sizes.items()}
+
+    def job() -> Asked:
+        asked = exchange.ask(group._group, send=send, receive=taken, size=size, half=half, reliable=reliable, cut=cut)
+
+        def then(results: list[Result]) -> None:
+            assert asked.then is not None
+            accounts.append(results[0].account)
+            asked.then(results)
+            if not reliable:
+                group._group.noted(results, measure=True)
+
+        return Asked(halves=asked.halves, then=then)
+
+    return Carried(group._begin([], job), accounts, taken)
 
 
 def numbers_of_all(group: LossyGroup, mine: tuple[int, ...]) -> dict[int, tuple[int, ...]]:

@@ -95,7 +95,7 @@ class ShortWork(Work):
         self._done = True
 
     def is_completed(self) -> bool:
-        return self._done or bool(self._pair[1].record.over)
+        return self._done or self._shape.group.endpoint.over(self._pair[1])
 
     def __del__(self) -> None:
         if not self.is_completed():  # nobody waits for it: its memory is still written to

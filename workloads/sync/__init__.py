@@ -18,18 +18,22 @@ from lossbench.workloads.sync.base import Strategy
 from lossbench.workloads.sync.bounded_drift import BoundedDrift
 from lossbench.workloads.sync.channels.base import Channel
 from lossbench.workloads.sync.channels.genuine import Genuine
+from lossbench.workloads.sync.coding import check as check_codings
+from lossbench.workloads.sync.coding import coding
 from lossbench.workloads.sync.coding.around import Around
 from lossbench.workloads.sync.ddp import Ddp
 from lossbench.workloads.sync.gradient_averaging import GradientAveraging
+from lossbench.workloads.sync.local_steps import LocalSteps
 from lossbench.workloads.sync.none import Alone
+from lossbench.workloads.sync.optireduce import OptiReduce
 from lossbench.workloads.sync.reliable import Reliable
 from lossbench.workloads.sync.rps import Rps
 
 STRATEGIES: dict[str, type[Strategy]] = {
-    one.name: one for one in (Alone, Reliable, GradientAveraging, Rps, BoundedDrift, Ddp)
+    one.name: one for one in (Alone, Reliable, GradientAveraging, Rps, BoundedDrift, Ddp, LocalSteps, OptiReduce)
 }
 
-__all__ = ["STRATEGIES", "Around", "Channel", "Genuine", "Strategy", "find", "make"]
+__all__ = ["STRATEGIES", "Around", "Channel", "Genuine", "Strategy", "check_codings", "coding", "find", "make"]
 
 
 def find(name: str) -> type[Strategy]:

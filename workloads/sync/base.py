@@ -17,8 +17,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from lossbench.contract import derive_seed
 from lossbench.workloads.sync.absence import GoesOn
 from lossbench.workloads.sync.channels.base import Channel, Half
+from lossbench.workloads.sync.patience import Patience
 from lossbench.workloads.sync.vectors.flat import Flat
 from lossbench.workloads.transport.half import Account
 from lossbench.workloads.transport.packet.layout import among, even
@@ -29,10 +31,13 @@ class Buckets:
     """Options of strategies that exchange the vector."""
 
     buckets: int = 1  # parts that are exchanged by themselves, the next under way while one is worked on
+    patience: float = 0.0  # percentile of each part's first times: how long it is waited for; 0: as the policy says
 
     def __post_init__(self) -> None:
         if not 1 <= self.buckets <= 256:
             raise ValueError(f"buckets {self.buckets}: from 1 to 256")
+        if not 0 <= self.patience <= 100:
+            raise ValueError(f"patience {self.patience}: a percentile, from 0 (none) to 100")
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +84,9 @@ class Strategy(GoesOn):
 
     name: ClassVar[str] = ""
     exchanges: ClassVar[str] = ""  # in words, for tables and docs
+    coded: ClassVar[bool] = True  # its numbers go through the channel's two halves, where a coding can change them
+    brings: ClassVar[tuple[str, ...]] = ()  # codings of its own, around the channel already
+    differences: ClassVar[bool] = True  # its first half carries what is added up: gradients, ways gone; else models
     owned: ClassVar[bool] = False  # fixed owners hold the true values of their shard
     lone: ClassVar[bool] = False  # needs a process for every rank, and a real network
 
@@ -105,7 +113,10 @@ class Strategy(GoesOn):
         self.network_s: list[float] = []  # of the latest step: time in each half
         self.agree_s = 0.0  # and in agreeing on a norm
         self.optimizer_s = 0.0
+        self.patience = Patience(getattr(self.options, "patience", 0.0))
         self._gathers: list[Half] = []
+        self.watched: torch.Tensor | None = None  # parameters of which strategies that average models keep
+        self.before: torch.Tensor | None = None  # what they were before the latest exchange
         self.aggregated: torch.Tensor | None = None  # its own block of the latest gradient, where there is such a thing
         self.resettle()
 
@@ -178,38 +189,45 @@ class Strategy(GoesOn):
     def fixed_owners(self) -> tuple[int, ...]:
         return tuple(range(self.channel.world))
 
+    def drawn_owners(self) -> tuple[int, ...]:
+        """A permutation that all workers draw alike: the rank's entry is the block that it averages in this step."""
+        present, owners = self.channel.present, list(range(self.channel.world))
+        drawn = np.random.default_rng(derive_seed(self.seed, "owners", self.steps)).permutation(len(present))
+        for rank, place in zip(present, drawn.tolist(), strict=True):
+            owners[rank] = present[place]
+        return tuple(owners)
+
     def begin_scatter(
         self, values: torch.Tensor, owners: tuple[int, ...], *, normaliser: str = "count"
     ) -> Iterator[tuple[Bucket, torch.Tensor]]:
         """The first half, bucket by bucket: (bucket, the mean of its own block), the next ones under way meanwhile."""
-        begun = time.perf_counter()
-        under_way = [
-            self.channel.begin_scatter(
-                values[bucket.all], counts=bucket.counts, owners=owners, normaliser=normaliser, slot=number
-            )
-            for number, bucket in enumerate(self.buckets)
-        ]
-        yield from self._landed(under_way, begun)
+        begun, under_way = time.perf_counter(), []
+        for number, bucket in enumerate(self.buckets):
+            how: dict[str, Any] = {"counts": bucket.counts, "owners": owners, "normaliser": normaliser, "slot": number}
+            with self.patience.of("scatter", number, self.channel):
+                under_way.append(self.channel.begin_scatter(values[bucket.all], **how))
+        yield from self._landed("scatter", under_way, begun)
 
     def begin_gather(
         self, bucket: Bucket, mine: torch.Tensor, out: torch.Tensor, owners: tuple[int, ...], **how: Any
     ) -> None:
         """The second half of a bucket; `end_gather` waits for all of them."""
         number = self.buckets.index(bucket)
-        self._gathers.append(
-            self.channel.begin_gather(mine, out[bucket.all], counts=bucket.counts, owners=owners, slot=number, **how)
-        )
+        how |= {"counts": bucket.counts, "owners": owners, "slot": number}
+        with self.patience.of("gather", number, self.channel):
+            self._gathers.append(self.channel.begin_gather(mine, out[bucket.all], **how))
 
     def end_gather(self) -> None:
         under_way, self._gathers = self._gathers, []
-        for _ in self._landed(under_way, time.perf_counter()):
+        for _ in self._landed("gather", under_way, time.perf_counter()):
             pass
 
-    def _landed(self, under_way: list[Half], begun: float) -> Iterator[tuple[Bucket, torch.Tensor]]:
+    def _landed(self, name: str, under_way: list[Half], begun: float) -> Iterator[tuple[Bucket, torch.Tensor]]:
         """With their account and their time: that which was waited for."""
         accounts, waited = [], 0.0
-        for bucket, half in zip(self.buckets, under_way, strict=True):
+        for number, (bucket, half) in enumerate(zip(self.buckets, under_way, strict=True)):
             out, account = half.wait()
+            self.patience.heard(name, number, account.seconds)
             waited += time.perf_counter() - begun
             accounts.append(account)
             yield bucket, out

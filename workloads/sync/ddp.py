@@ -13,6 +13,7 @@ from lossbench.workloads.sync.base import Strategy, merged
 class Ddp(Strategy):
     name = "ddp"
     exchanges = "gradients, gradients (torch's own buckets)"
+    coded = False
     lone = True
 
     def wrap(self, model: torch.nn.Module) -> torch.nn.Module:

@@ -8,6 +8,7 @@ from lossbench.workloads.sync.base import Strategy
 class Alone(Strategy):
     name = "none"
     exchanges = "nothing"
+    coded = False
     goes_on = True
 
     def _step(self) -> None:

@@ -1,39 +1,44 @@
 """RPS (Yu et al., ICML 2019): a local step first, then MODELS are averaged, by owners drawn anew at every step.
 
-A block whose mean does not come back stays as this worker has it: its own, locally updated block."""
+A block whose mean does not come back stays as this worker has it: its own, locally updated block. `every = 8`: seven
+local steps without an exchange before the eighth has one, for networks that are slow or far."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from lossbench.contract import derive_seed
 from lossbench.workloads.sync.base import Buckets, Strategy
 
 
 class Rps(Strategy):
     name = "rps"
     exchanges = "updated models, averaged models"
+    differences = False
     goes_on = True
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Buckets):
-        pass
+        every: int = 1
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            if self.every < 1:
+                raise ValueError(f"every {self.every}: at least 1")
+
+    @property
+    def label(self) -> str:
+        return self.name if self.options.every == 1 else f"{self.name} {self.options.every}"
 
     def _step(self) -> None:
         if self.clip_norm is not None:
             self.clip(self.flat.grads, share=1 / len(self.channel.present))
         self.optimize_own()
-        values, owners = self.flat.values, self.owners()
+        self.before = None
+        if (self.steps + 1) % self.options.every:
+            return
+        values, owners = self.flat.values, self.drawn_owners()
+        if self.watched is not None:
+            self.before = values[self.watched]
         for bucket, mine in self.begin_scatter(values, owners):
             self.begin_gather(bucket, mine, values, owners)
         self.end_gather()
-
-    def owners(self) -> tuple[int, ...]:
-        """A permutation that all workers draw alike: owners()[rank] is the block that rank averages in this step."""
-        present, owners = self.channel.present, list(range(self.channel.world))
-        drawn = np.random.default_rng(derive_seed(self.seed, "owners", self.steps)).permutation(len(present))
-        for rank, place in zip(present, drawn.tolist(), strict=True):
-            owners[rank] = present[place]
-        return tuple(owners)

@@ -20,8 +20,10 @@ from lossbench.workloads.training import checkpoint
 from lossbench.workloads.training.build import Built, built
 from lossbench.workloads.training.evaluate import judge_all
 from lossbench.workloads.training.measure import gradient_bias
-from lossbench.workloads.training.report import result_row
+from lossbench.workloads.training.report import Reached, mean_over_ranks, result_row
 from lossbench.workloads.training.settings import read
+
+QUIET_S = 0.3  # after the last exchange: both ends have counted everything
 
 
 class Trainer:
@@ -34,6 +36,8 @@ class Trainer:
         self.step_s: list[float] = []
         self.outside_s = 0.0
         self.drifts: list[dict[str, Any]] = []
+        self.reached: Reached | None = None  # when the target first was
+        self.squares: list[float] = []  # of gradients, where rank 0 lives
 
     def run(self) -> None:
         first = self._begin()
@@ -43,11 +47,17 @@ class Trainer:
             self._step(step)
             if self._due(self.settings.drift_every, step):
                 self._drift(step)
-            if self._due(self.settings.evaluate_every, step) and step + 1 < steps:
+            if self._due(self.settings.looks_every(steps), step) and step + 1 < steps:
                 self._evaluate(step)
+                self._meet()
             if self._due(self.settings.checkpoint_every, step):
                 self.crew.each(lambda n, s=step: checkpoint.save(self.checkpoints, self.seats[n], s + 1))
+                self._meet()
         self._finish(steps)
+
+    def _meet(self) -> None:
+        """Some had more to do than others: nobody's next step begins before the last one is back."""
+        self.crew.each(lambda n: self.seats[n].control.gather(torch.zeros(1)))
 
     def _begin(self) -> int:
         """Everything that is slow the first time, before the clock: kernels, connections, a checkpoint."""
@@ -56,6 +66,9 @@ class Trainer:
         first = 0
         if self.settings.resume:
             first = self.crew.each(lambda n: checkpoint.load(self.checkpoints, self.seats[n]))[0]
+        if self.job.data is not None and "tokenizer" in self.job.data.about and self.doors[0].rank == 0:
+            kept = Path(self.doors[0].records_path or ".").parent.parent / "tokenizer.json"
+            kept.write_text(self.job.data.about["tokenizer"], encoding="utf-8")
         self._synchronize()
         ready_together(self.doors)
         for seat in self.seats:
@@ -121,22 +134,53 @@ class Trainer:
     def _evaluate(self, step: int) -> dict[str, Any]:
         if self.job.data is None:
             return {}
-        found = judge_all(self.seats, self.crew.each, self.job.task, self.job.batches, self.settings.evaluate_items)
+        most, gradients = self.settings.evaluate_items, self.settings.gradient_square
+        found = judge_all(self.seats, self.crew.each, self.job.task, self.job.batches, most, gradients=gradients)
+        if "gradient_square" in found.get("mean", {}):
+            self.squares.append(found["mean"]["gradient_square"])
         for seat, numbers in zip(self.seats, found["workers"], strict=True):
             seat.door.record("evaluation", step=step, model="worker", **numbers)
         for name in ("mean", "owners"):
             if name in found:
                 self.seats[0].door.record("evaluation", step=step, model=name, **found[name])
+        self._look(step, found["workers"])
         return found
+
+    def _look(self, step: int, workers: list[dict[str, float]]) -> None:
+        """Is the target reached, by what it took to train so far? Judging is not counted."""
+        target, task = self.settings.target, self.job.task
+        if target is None or self.reached is not None:
+            return
+        value = mean_over_ranks(self.job, [one[task.measure] for one in workers])
+        if value >= target if task.higher_is_better else value <= target:
+            took = mean_over_ranks(self.job, [sum(self.step_s)] * len(workers))
+            resumed = len(self.step_s) <= step  # it may have been reached before
+            self.reached = Reached() if resumed else Reached(steps=step + 1, seconds=took)
 
     def _finish(self, steps: int) -> None:
         found = self._evaluate(steps - 1)
-        rows = result_row(self.job, found, step_s=self.step_s, outside_s=self.outside_s, drifts=self.drifts)
+        rows = result_row(
+            self.job, found, step_s=self.step_s, outside_s=self.outside_s, drifts=self.drifts, reached=self.reached
+        )
         for seat, row in zip(self.seats, rows, strict=True):
             if seat.door.rank == 0:
+                if self.squares and len(self.step_s) == steps:  # of a resumed run only its end is known
+                    row["gradient_square"] = sum(self.squares) / len(self.squares)
                 seat.door.record("row", **row)
             seat.door.record("summary", **{k: v for k, v in row.items() if isinstance(v, int | float)})
+        self._say_traffic()
         self.crew.each(lambda n: self.seats[n].strategy.channel.close())
+
+    def _say_traffic(self) -> None:
+        """Datagrams that each rank sent and received: held against what the kernel dropped. Not all of them: a few more
+        are sent when ranks take leave, and some strategies use TCP."""
+        counts = [seat.strategy.channel.counters() for seat in self.seats]
+        if not all(isinstance(one.get("sent"), list) for one in counts):
+            return  # simulated
+        time.sleep(QUIET_S)  # whatever is still repeated, is repeated now
+        for seat in self.seats:
+            now = seat.strategy.channel.counters()
+            seat.door.record("traffic", sent=now["sent"], received=now["received"], complete=False)
 
     def _due(self, every: int, step: int) -> bool:
         return bool(every) and (step + 1) % every == 0

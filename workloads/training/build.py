@@ -21,6 +21,7 @@ from lossbench.workloads.training import engine as engines
 from lossbench.workloads.training.crew import Control, Crew, LinkedControl, LocalControl, LocalTable
 from lossbench.workloads.training.data.batches import Batch, Batches
 from lossbench.workloads.training.data.sets import DataSet, load
+from lossbench.workloads.training.data.tokens import tokenised
 from lossbench.workloads.training.measure import DriftMeter
 from lossbench.workloads.training.models import build as build_model
 from lossbench.workloads.training.seat import Seat
@@ -82,7 +83,7 @@ def built(settings: Settings, doors: list[Door]) -> Built:
     data, batches = None, Noise(ranks=ranks, size=settings.walk_size, seed=first.seed, device=device)
     kind, about = "noise", {"size": settings.walk_size}
     if settings.data != "random_walk":
-        data = load(settings.data, settings.data_dir)
+        data = loaded(settings)
         kind, about = data.kind, data.about
         batches = Batches(
             data,
@@ -92,6 +93,7 @@ def built(settings: Settings, doors: list[Door]) -> Built:
             seed=first.seed,
             device=device,
             window=settings.window,
+            skew=settings.skew,
         )
     task = TASKS[kind](about)
     crew = Crew(doors)
@@ -120,6 +122,11 @@ def built(settings: Settings, doors: list[Door]) -> Built:
     )
 
 
+def loaded(settings: Settings) -> DataSet:
+    data = load(settings.data, settings.data_dir)
+    return tokenised(data, settings.vocabulary) if settings.vocabulary else data
+
+
 def set_threads(here: int) -> None:
     """Ranks of one machine share its cores; they do not fight for them."""
     ranks = int(os.environ.get("LOSSBENCH_RANKS_HERE", "1"))
@@ -136,7 +143,7 @@ def _seats(
     size = sum(p.numel() for p in models[0].parameters())
     memory = (torch.zeros(len(models), size, device=device), torch.zeros(len(models), size, device=device))
     channels, controls = _links(settings, crew)
-    channels = [settings.coded(channel) for channel in channels]
+    channels = [settings.coded(channel, crew.doors[0].seed) for channel in channels]
     seats, calls = [], []
     for number, (door, model) in enumerate(zip(crew.doors, models, strict=True)):
         optimizer = settings.make_optimizer(model.parameters())
@@ -166,12 +173,15 @@ def _links(settings: Settings, crew: Crew) -> tuple[list[Channel], list[Control]
             raise OptionError(
                 "simulated loss needs all ranks in one process: workload.ranks_per_process = topology.hosts"
             )
+        policy = policy_here(settings.policy)
+        if policy.repair or policy.deadline_ms or policy.close_fraction < 1:
+            raise OptionError("workload.options.policy: simulated loss has no transport that repairs or ends early")
         layers = [[Rule(**rule) for rule in rules] for rules in settings.simulated]
         medium = Medium(world, layers, crew.doors[0].seed)
         assert local is not None
         crew.barriers.append(medium.barrier)
         return [Simulated(medium, d.rank) for d in crew.doors], [LocalControl(local, d.rank) for d in crew.doors]
-    policy = policy_here()
+    policy = policy_here(settings.policy)
 
     def connect(number: int) -> tuple[Channel, Control]:
         door = crew.doors[number]
@@ -182,7 +192,8 @@ def _links(settings: Settings, crew: Crew) -> tuple[list[Channel], list[Control]
             control = LocalControl(local, door.rank)
         else:
             control = LinkedControl(store, door, os.environ.get("LOSSBENCH_CONTROL_INTERFACE", ""))
-        channel = Genuine.at(door, store, policy=policy, trusted=settings.trusted, rto_min_ms=settings.rto_min_ms)
+        keys = {"trusted": settings.trusted, "rto_min_ms": settings.rto_min_ms, "rto_max_ms": settings.rto_max_ms}
+        channel = Genuine.at(door, store, policy=policy, **keys)
         return channel, control
 
     pairs = crew.each(connect)

@@ -19,6 +19,7 @@ from lossbench.workloads.training.seat import Seat
 
 KEPT = 2
 FREE = (
+    "target",
     "steps",
     "epochs",
     "resume",

@@ -63,7 +63,21 @@ def judge(model: torch.nn.Module, task: Task, batches: Batches, most: int) -> di
     return {**out, **{f"fit_{name}": value for name, value in seen.items()}}
 
 
-def judge_all(seats: list[Seat], each: Any, task: Task, batches: Batches, most: int) -> dict[str, Any]:
+def gradient_square(seat: Seat, task: Task, batches: Batches, most: int) -> float:
+    """Of the mean loss over training data, at the values that the model holds now."""
+    seat.model.train()
+    parts = list(batches.parts("train", items=ITEMS, most=most))
+    weights = [len(part[0]) for part in parts]
+    total = [torch.zeros_like(parameter) for parameter in seat.strategy.flat.parameters]
+    for part, weight in zip(parts, weights, strict=True):
+        found = torch.autograd.grad(task.loss(seat.model, part), seat.strategy.flat.parameters)
+        torch._foreach_add_(total, list(found), alpha=weight / sum(weights))
+    return sum(float(one.double().square().sum()) for one in total)
+
+
+def judge_all(
+    seats: list[Seat], each: Any, task: Task, batches: Batches, most: int, *, gradients: bool = False
+) -> dict[str, Any]:
     """Every rank here judges its own model; the mean and the owners' model are judged where rank 0 lives."""
     out: dict[str, Any] = {"workers": [judge(seat.model, task, batches, most) for seat in seats]}
     means = each(lambda n: seats[n].control.gather(seats[n].strategy.flat.values).mean(0))
@@ -72,6 +86,8 @@ def judge_all(seats: list[Seat], each: Any, task: Task, batches: Batches, most: 
     if first.door.rank == 0:
         with holding(first, means[0]):
             out["mean"] = judge(first.model, task, batches, most)
+            if gradients:
+                out["mean"]["gradient_square"] = gradient_square(first, task, batches, most)
         if owned[0] is not None:
             with holding(first, owned[0]):
                 out["owners"] = judge(first.model, task, batches, most)

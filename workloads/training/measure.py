@@ -39,6 +39,18 @@ def predicted(p: float, moved: list[float]) -> float:
     return sum(w * m for w, m in zip(weights, moved, strict=True)) + rest * (moved[-1] if moved else 0.0)
 
 
+def mixing(before: torch.Tensor, after: torch.Tensor) -> dict[str, float]:
+    """What an exchange leaves of the distance of models (rows) from their mean. RPS' alpha1 is `left` over `apart`, and
+    alpha2 `shifted` over `apart`: E[W W'] = alpha1 I + (1 - alpha1) A, E[W A W'] = alpha2 I + (1 - alpha2) A, with A
+    the exact mean."""
+    mean = before.mean(0)
+    return {
+        "apart": float((before - mean).square().sum()),
+        "left": float((after - mean).square().sum()),
+        "shifted": float(len(after) * (after.mean(0) - mean).square().sum()),
+    }
+
+
 class DriftMeter:
     """One rank's part in measuring drift: a sample of all parameters, and the recent past of those it owns."""
 
@@ -55,6 +67,7 @@ class DriftMeter:
         self._past: deque[torch.Tensor] = deque(maxlen=LAGS + 1)
 
     def after_step(self) -> None:
+        self.strategy.watched = self._chosen  # from now on: who measures nothing pays for nothing
         if self.strategy.owned:
             self._past.appendleft(self.strategy.flat.values[self._own])
 
@@ -64,6 +77,8 @@ class DriftMeter:
         out: dict[str, float | list[float]] = {"pair": float(2 * rows.var(0).sum()) * self._scale}
         if self.strategy.owned and len(rows) > 2:
             out |= self._of_owned(rows, arrived)
+        if self.strategy.before is not None:
+            out |= mixing(self.control.gather(self.strategy.before).double(), rows)
         return out
 
     def _of_owned(self, rows: torch.Tensor, arrived: float) -> dict[str, float | list[float]]:

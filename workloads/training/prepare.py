@@ -12,27 +12,28 @@ from typing import Any
 import torch
 
 from lossbench.workloads.errors import OptionError, WorkloadError
-from lossbench.workloads.training.data.sets import DataSet, load
+from lossbench.workloads.training.build import loaded
+from lossbench.workloads.training.data.sets import DataSet
 from lossbench.workloads.training.models import build
 from lossbench.workloads.training.settings import Settings, policy_here, read
 
 
 def check(every: list[dict[str, Any]]) -> None:
-    policy_here()
-    loaded: dict[tuple[str, str], DataSet] = {}
+    known: dict[tuple[str, str, int], DataSet] = {}
     for options in every:
         settings = read(options)
+        policy_here(settings.policy)
         check_alone(settings)
         if settings.data == "random_walk":
             continue
-        key = (settings.data, settings.data_dir)
-        if key not in loaded:
-            loaded[key] = load(*key)
+        key = (settings.data, settings.data_dir, settings.vocabulary)
+        if key not in known:
+            known[key] = loaded(settings)
         with torch.device("meta"):  # shapes only
-            model = build(settings.model, kind=loaded[key].kind, about=loaded[key].about)
+            model = build(settings.model, kind=known[key].kind, about=known[key].about)
         context = getattr(getattr(model, "shape", None), "context", settings.window)
         if settings.window > context:
-            raise OptionError(f"workload.options.window: {settings.model} looks back {context} bytes at most")
+            raise OptionError(f"workload.options.window: {settings.model} looks back {context} at most")
 
 
 def check_alone(settings: Settings) -> None:

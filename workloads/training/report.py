@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
 from lossbench.workloads.training.build import Built
+from lossbench.workloads.training.settings import Settings
 
 LAST = 0.1  # of all steps: the training loss is their mean
 WORST_TAIL = 0.99
 CUT_SAID = 0.001
-SHOWN = ["strategy", "train_loss", "MEASURE", "drift_first", "drift_last", "arrived", "ms_step"]
-UNITS = {"ms_step": "ms", "ms_step_p99": "ms", "items_s": "1/s"}
+MIXING = {"alpha_1": "left", "alpha_2": "shifted"}
+SPEEDS = ("samples_s", "samples_s_worker", "tokens_s", "tokens_s_worker")
+SHOWN = [
+    "strategy",
+    "train_loss",
+    "MEASURE",
+    "drift_first",
+    "drift_last",
+    "arrived",
+    "ms_step",
+    "reached",
+    "target_s",
+    *SPEEDS,
+]
+UNITS = {"ms_step": "ms", "target_s": "s", "ms_step_p99": "ms", **dict.fromkeys(SPEEDS, "1/s")}
 SHOWN_OF_NOISE = [
     "strategy",
     "drift_last",
@@ -25,21 +40,35 @@ SHOWN_OF_NOISE = [
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """The target, after so many steps, which took so many seconds; of a resumed run nobody knows."""
+
+    steps: int | None = None
+    seconds: float | None = None
+
+
 def result_row(
-    job: Built, found: dict[str, Any], *, step_s: list[float], outside_s: float, drifts: list[dict[str, Any]]
+    job: Built,
+    found: dict[str, Any],
+    *,
+    step_s: list[float],
+    outside_s: float,
+    drifts: list[dict[str, Any]],
+    reached: Reached | None = None,
 ) -> list[dict[str, Any]]:
     """One row for each rank here, equal on all but for its own judgement; rank 0's goes into the table."""
     settings, measure = job.settings, job.task.measure
     ms = 1000 * np.array(step_s) if step_s else np.zeros(1)
     last = max(1, round(LAST * len(step_s)))
     ran = bool(step_s)  # a resumed run may have nothing left to do
-    train_loss = _mean_over_ranks(job, [float(np.mean(s.losses[-last:])) for s in job.seats]) if ran else None
+    train_loss = mean_over_ranks(job, [float(np.mean(s.losses[-last:])) for s in job.seats]) if ran else None
     shared: dict[str, Any] = {
         "strategy": _name(job),
         "workers": job.seats[0].door.world_size,
         "steps": job.steps,
         "train_loss": train_loss,
-        "items_s": job.seats[0].door.world_size * settings.batch * 1000 / float(np.median(ms)) if ran else None,
+        **(_speed(job, float(np.median(ms))) if ran and measure else {}),
         "ms_step": float(np.median(ms)),
         "ms_step_p99": float(np.quantile(ms, WORST_TAIL)),
         "arrived_1": _arrived(job, 0),
@@ -47,7 +76,7 @@ def result_row(
         "outside": outside_s / max(sum(step_s), 1e-9),
         "simulated": settings.simulated is not None,
     }
-    shared |= _drift(drifts)
+    shared |= _drift(drifts) | _target(settings, reached)
     if found:
         shared |= _judged(job, found, measure)
     halves = [share for share in (shared["arrived_1"], shared["arrived_2"]) if share is not None]
@@ -55,10 +84,38 @@ def result_row(
     shown = SHOWN if measure else SHOWN_OF_NOISE
     shown = [name.replace("MEASURE", measure) for name in shown]
     shared |= _heard(job)
-    shared["cut"] = _mean_over_ranks(job, [seat.cut / max(seat.expected, 1) for seat in job.seats])
+    shared |= _memory(job)
+    shared["cut"] = mean_over_ranks(job, [seat.cut / max(seat.expected, 1) for seat in job.seats])
     note = "; ".join(_notes(job, shared["cut"]))
     shown = [name for name in shown if name in shared]
     return [{**shared, "shown": shown, "note": note, "units": UNITS} for _ in job.seats]
+
+
+def _memory(job: Built) -> dict[str, float]:
+    """What torch had of the GPU at most, all workers together; every process has a context of its own beside it."""
+    device = job.seats[0].strategy.flat.values.device
+    if device.type != "cuda":
+        return {}
+    here = torch.cuda.max_memory_allocated(device) / len(job.seats) / 1e6
+    return {"gpu_mb": job.seats[0].door.world_size * mean_over_ranks(job, [here] * len(job.seats))}
+
+
+def _target(settings: Settings, reached: Reached | None) -> dict[str, Any]:
+    """Of a run that did not reach it no time is known, only that it was not enough."""
+    if settings.target is None:
+        return {}
+    if reached is None:
+        return {"reached": 0.0}
+    if reached.steps is None:
+        return {"reached": 1.0}
+    return {"reached": 1.0, "target_steps": reached.steps, "target_s": reached.seconds}
+
+
+def _speed(job: Built, ms: float) -> dict[str, float]:
+    """At the median step: of all workers together, and of one."""
+    counts, world = job.task.counts, job.seats[0].door.world_size
+    each = job.settings.batch * (job.batches.window if counts == "tokens" else 1) * 1000 / ms
+    return {f"{counts}_s": world * each, f"{counts}_s_worker": each}
 
 
 def _name(job: Built) -> str:
@@ -103,7 +160,7 @@ def _everywhere(job: Built, table: torch.Tensor) -> torch.Tensor:
     return job.crew.each(lambda n: job.seats[n].control.gather(table[n : n + 1]))[0]
 
 
-def _mean_over_ranks(job: Built, values: list[float]) -> float:
+def mean_over_ranks(job: Built, values: list[float]) -> float:
     here = torch.tensor(values, dtype=torch.float64)[:, None]
     return float(_everywhere(job, here).mean())
 
@@ -111,7 +168,7 @@ def _mean_over_ranks(job: Built, values: list[float]) -> float:
 def _arrived(job: Built, half: int) -> float | None:
     if job.seats[0].share_arrived(half) is None:
         return None
-    return _mean_over_ranks(job, [seat.share_arrived(half) or 0.0 for seat in job.seats])
+    return mean_over_ranks(job, [seat.share_arrived(half) or 0.0 for seat in job.seats])
 
 
 def _drift(drifts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -134,4 +191,7 @@ def _drift(drifts: list[dict[str, Any]]) -> dict[str, Any]:
             out[f"over_{name}"] = workers / theory if theory else None
         owner, theory = mean("owner_and_worker", late), mean("exact_owner", late)
         out["owner_over_exact"] = owner / theory if owner and theory else None
+    apart = sum(d.get("apart", 0.0) for d in drifts)
+    if apart:
+        out |= {name: sum(d.get(part, 0.0) for d in drifts) / apart for name, part in MIXING.items()}
     return out

@@ -8,7 +8,6 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from lossbench.contract import by_path
 from lossbench.workloads import sync
 from lossbench.workloads.errors import OptionError
 from lossbench.workloads.transport.policy import Policy
@@ -21,6 +20,8 @@ OPTIMIZERS = {
     "adagrad": torch.optim.Adagrad,
     "adafactor": torch.optim.Adafactor,
 }
+
+LOOKS = 20
 
 
 class Settings(BaseModel):
@@ -38,8 +39,13 @@ class Settings(BaseModel):
     data: str = "digits"
     """Or "random_walk": no data, gradients are noise."""
     data_dir: str = ""
+    vocabulary: int = Field(0, ge=0)
+    """Text: so many tokens of a byte-pair vocabulary, trained on the training text (needs tokenizers); 0: bytes."""
     model: str = "mlp"
     walk_size: int = Field(40_000, ge=1)
+    skew: float = Field(0.0, ge=0)
+    """Images: each worker has other labels more often, by a Dirichlet of this concentration (.1: a few labels each); 0:
+    all alike."""
 
     steps: int = Field(300, ge=1)
     epochs: float | None = Field(None, gt=0)
@@ -47,7 +53,7 @@ class Settings(BaseModel):
     batch: int = Field(32, ge=1)
     """Of every worker."""
     window: int = Field(64, ge=1)
-    """Bytes of text per item."""
+    """Bytes (or tokens) of text per item."""
     optimizer: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "adafactor"] = "adamw"
     lr: float = Field(2e-3, gt=0)
     optimizer_options: dict[str, Any] = {}
@@ -65,10 +71,19 @@ class Settings(BaseModel):
     """Carries what `reliable` exchanges."""
     rto_min_ms: float = Field(0.0, ge=0)
     """Of its TCP; 0 leaves the kernel's 200 ms."""
+    rto_max_ms: float = Field(0.0, ge=0)
+    """How far its TCP backs off while nothing comes through, from 1000 on; 0 leaves the kernel's 120 s."""
+    policy: str = ""
+    """Of the lossy transport, as in LOSSBENCH_POLICY: pace=20,timeout_s=60."""
 
     evaluate_every: int = Field(0, ge=0)
     """0: at the end only."""
     evaluate_items: int = Field(2000, ge=1)
+    target: float | None = None
+    """Of the task's measure (accuracy, perplexity, slot_f1), as workers' own models have it on average: how long did it
+    take? Looked for at every evaluation; without evaluate_every twenty times."""
+    gradient_square: bool = False
+    """At every evaluation: the squared gradient of the training loss at the mean model, for its mean over the run."""
     drift_every: int = Field(25, ge=0)
     bias_every: int = Field(0, ge=0)
     """Costs a reliable exchange of all gradients."""
@@ -78,14 +93,19 @@ class Settings(BaseModel):
     simulated: list[list[dict[str, Any]]] | None = None
     """Rules, from the harness: backend = "simulated"."""
 
+    def looks_every(self, steps: int) -> int:
+        """Steps between two evaluations; 0: at the end only."""
+        return self.evaluate_every or (max(1, steps // LOOKS) if self.target is not None else 0)
+
     def of_strategy(self) -> dict[str, Any]:
         """Those of these settings that the strategy takes, and what is its own."""
         names = [one.name for one in fields(sync.find(self.strategy).Options)]
         return {name: getattr(self, name) for name in names if name in type(self).model_fields} | self.strategy_options
 
-    def coded(self, channel: sync.Channel) -> sync.Channel:
+    def coded(self, channel: sync.Channel, seed: int) -> sync.Channel:
         for path in reversed(self.coding):
-            channel = by_path(path)(channel)
+            channel = sync.coding(path)(channel)
+            channel.seed = seed
         return channel
 
     def learning_rate(self, step: int, steps: int) -> float:
@@ -108,8 +128,11 @@ def read(options: Any) -> Settings:
         settings = Settings.model_validate(dict(options))
         try:
             sync.find(settings.strategy).told(settings.of_strategy())
-            for path in settings.coding:
-                by_path(path)
+            sync.check_codings((*sync.find(settings.strategy).brings, *settings.coding))
+            if settings.coding and not sync.find(settings.strategy).coded:
+                raise ValueError(f"{settings.strategy} has no halves that a coding could change")
+            if "error_feedback" in settings.coding and not sync.find(settings.strategy).differences:
+                raise ValueError(f"{settings.strategy} sends models: what was lost of one is worth nothing later")
         except ValueError as error:
             raise OptionError(f"workload.options.strategy: {error}") from None
         if settings.resume and not settings.checkpoint_dir:
@@ -122,9 +145,10 @@ def read(options: Any) -> Settings:
         raise OptionError(f"workload.options.{where}: {first['msg']}{known}") from None
 
 
-def policy_here() -> Policy:
-    """The transport's, from the environment. All ranks are judged together, so none may be missing."""
-    policy = Policy.from_environment()
+def policy_here(settings: str = "") -> Policy:
+    """The transport's, from the environment and these settings. All ranks are judged together, so none may be
+    missing."""
+    policy = Policy.from_environment().with_settings(settings)
     if policy.absent == "continue":
         raise OptionError("LOSSBENCH_POLICY absent=continue is for loops of your own: this workload measures all ranks")
     return policy

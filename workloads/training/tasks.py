@@ -23,6 +23,7 @@ class Task:
     judge: Callable[[torch.nn.Module, Any], dict[str, float]]
     measure: str
     higher_is_better: bool = True
+    counts: str = "samples"  # what its speed is told in
 
 
 def image_loss(call: Any, batch: Batch) -> torch.Tensor:
@@ -45,12 +46,14 @@ def text_loss(call: Any, batch: Batch) -> torch.Tensor:
     return F.cross_entropy(scores.flatten(0, 1), batch[0][..., 1:].reshape(-1))
 
 
-def judge_text(model: torch.nn.Module, batches: Any) -> dict[str, float]:
+def judge_text(bytes_per_token: float, model: torch.nn.Module, batches: Any) -> dict[str, float]:
     total, count = 0.0, 0
     for (tokens,) in batches:
         total += float(text_loss(model, (tokens,))) * len(tokens)
         count += len(tokens)
-    return {"loss": total / count, "perplexity": math.exp(min(total / count, 700.0))}
+    mean = total / count
+    bits = mean / math.log(2) / bytes_per_token
+    return {"loss": mean, "perplexity": math.exp(min(mean, 700.0)), "bits_per_byte": bits}
 
 
 def utterance_loss(call: Any, batch: Batch) -> torch.Tensor:
@@ -98,7 +101,13 @@ def noise_loss(call: Any, batch: Batch) -> torch.Tensor:
 
 TASKS: dict[str, Callable[[dict[str, Any]], Task]] = {
     "images": lambda _: Task(loss=image_loss, judge=judge_images, measure="accuracy"),
-    "text": lambda _: Task(loss=text_loss, judge=judge_text, measure="perplexity", higher_is_better=False),
+    "text": lambda about: Task(
+        loss=text_loss,
+        judge=lambda m, b: judge_text(about.get("bytes_per_token", 1.0), m, b),
+        measure="perplexity",
+        higher_is_better=False,
+        counts="tokens",
+    ),
     "utterances": lambda about: Task(
         loss=utterance_loss, judge=lambda m, b: judge_utterances(about["slots"], m, b), measure="slot_f1"
     ),

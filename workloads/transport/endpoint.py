@@ -19,7 +19,7 @@ from lossbench.workloads.transport.packet.layout import among, even
 from lossbench.workloads.transport.packet.wire import Bits
 from lossbench.workloads.transport.plain.engine import PlainEngine
 from lossbench.workloads.transport.policy import Membership
-from lossbench.workloads.transport.structures import FAILED, Failure
+from lossbench.workloads.transport.structures import FAILED, IN_ORDER, Failure
 from lossbench.workloads.transport.udp.link import Link
 
 FOREVER_S = 1e9
@@ -51,6 +51,8 @@ class Endpoint:
         self.present = tuple(sorted([member.rank, *member.peers]))
         self.datagram_bytes = member.datagram_bytes
         self.limit_s = FOREVER_S  # for a call
+        self.set_deadline(None)
+        self.deadline_s = self.asked_deadline_s  # of the call that begins now
         self.step = 0
         self.key = member.key
         self.link = link
@@ -127,8 +129,15 @@ class Endpoint:
         """As the policy says."""
         for half in halves:
             record, policy = half.record, self.policy
-            record.traffic, record.close_fraction = policy.traffic, policy.close_fraction
-            record.deadline = round(policy.deadline_ms * 1e6)
+            record.traffic = policy.traffic
+            repaired = (IN_ORDER if policy.repair_order == "first" else 1) if policy.repair else 0
+            record.reliable = 1 if half.must_all else repaired
+            record.close_fraction = 1.0 if half.must_all else policy.repair or policy.close_fraction
+            record.deadline = round(self.deadline_s * 1e9)
+
+    def set_deadline(self, seconds: float | None) -> None:
+        """Of lossy halves that are asked for from now on, without progress, 0: none; None: as the policy says."""
+        self.asked_deadline_s = self.policy.deadline_ms / 1000 if seconds is None else seconds
 
     def over(self, half: Half) -> bool:
         return self.engine.over(half)

@@ -59,6 +59,7 @@ class Half:
         missing: float = 1.0,
     ) -> None:
         """`after`: it sends when the one before it is over. `missing`: factor for what did not come."""
+        self.must_all = reliable  # else lossy, or repaired in part, as the policy says
         self.plan = (sends, receives)
         self._sends, self._receives = (np.zeros(max(one.template.nbytes, 1), np.uint8) for one in (sends, receives))
         self.arrived: Bits = np.zeros(0, np.bool_)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from lossbench.contract import HEADER_BYTES
-from lossbench.workloads.transport.packet.layout import Layout
+from lossbench.workloads.transport.packet.layout import ALIGN, Layout
 from lossbench.workloads.transport.packet.wire import Array, Bytes
 from lossbench.workloads.transport.structures import FLOW
 
@@ -66,21 +67,46 @@ class Plan:
         self.elements = sum(layout.counts)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Parcels:
+    """How bytes are cut whose sender knows what is in them. `width`: bytes a packet, 0 for the widest; `sent`, `taken`:
+    by peer, the block that goes there or comes from there."""
+
+    width: int = 0
+    sent: tuple[int, ...] = ()
+    taken: tuple[int, ...] = ()
+
+
 def exchange(
-    send: Mapping[int, Bytes], receive: Mapping[int, Bytes], *, rank: int, world: int, datagram_bytes: int
+    send: Mapping[int, Bytes],
+    receive: Mapping[int, Bytes],
+    *,
+    rank: int,
+    world: int,
+    datagram_bytes: int,
+    cut: Parcels = Parcels(),  # noqa: B008 - it can't be changed
 ) -> tuple[Flows, Flows]:
     """(sends, receives) of bytes to and from any peers; their memory is where it is."""
     order = [(rank + n) % world for n in range(1, world)]
 
-    def part(peer: int, data: Bytes) -> Array:
-        return row(peer, block=0, at=address(data), size=len(data), segment=_segment(len(data), datagram_bytes))
+    def parts(side: Mapping[int, Bytes], blocks: tuple[int, ...]) -> Flows:
+        return Flows(part(peer, side[peer], blocks[peer] if blocks else 0) for peer in order if peer in side)
 
-    return (
-        Flows(part(peer, send[peer]) for peer in order if peer in send),
-        Flows(part(peer, receive[peer]) for peer in order if peer in receive),
-    )
+    def part(peer: int, data: Bytes, block: int) -> Array:
+        segment = HEADER_BYTES + (cut.width or payload(len(data), datagram_bytes))
+        return row(peer, block=block, at=address(data), size=len(data), segment=segment)
+
+    return parts(send, cut.sent), parts(receive, cut.taken)
 
 
-def _segment(size: int, datagram_bytes: int) -> int:
-    widest = (datagram_bytes - HEADER_BYTES) // 8 * 8
-    return HEADER_BYTES + max(8, min(widest, -(-size // 8) * 8))
+def payload(size: int, datagram_bytes: int) -> int:
+    """Bytes a packet, of so many: the widest, or all of them in one."""
+    widest = (datagram_bytes - HEADER_BYTES) // ALIGN * ALIGN
+    return max(ALIGN, min(widest, -(-size // ALIGN) * ALIGN))
+
+
+def evenly(size: int, datagram_bytes: int, *, beside: int = 0) -> int:
+    """Bytes a packet, of so many and a few `beside` them in each: as few packets as can be, all about as long."""
+    widest = (datagram_bytes - HEADER_BYTES) // ALIGN * ALIGN
+    packets = max(1, -(-size // (widest - beside)))
+    return payload(-(-size // packets) + beside, datagram_bytes)

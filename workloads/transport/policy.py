@@ -17,6 +17,7 @@ CHOICES = {
     "fsdp_gather": ("stale", "reliable"),
     "tag": ("header", "packet"),
     "absent": ("stop", "continue"),
+    "repair_order": ("spread", "first"),
 }
 
 
@@ -30,6 +31,8 @@ class Policy:
         0.0  # end a lossy half after so long without progress; 0: as long as peers live, they are waited for
     )
     close_fraction: float = 1.0  # end a half as soon as this share arrived
+    repair: float = 0.0  # send what was lost again until this share of each peer's packets has arrived; 0: never
+    repair_order: str = "spread"  # which of them: others at every half, or the first packets first
     reorder_ms: float = 0.3  # wait for packets that the end of a flow overtook; grows with what is seen, up to
     reorder_max_ms: float = 20.0
     normaliser: str = "count"  # count: mean of what arrived; world: divided by N; expected: unbiased
@@ -50,6 +53,10 @@ class Policy:
                 raise PolicyError(f"{name} is '{getattr(self, name)}': one of {', '.join(allowed)}")
         if not 0 < self.close_fraction <= 1:
             raise PolicyError("close_fraction lies above 0 and up to 1")
+        if not 0 <= self.repair < 1:
+            raise PolicyError("repair lies between 0 and 1: for all of it there are reliable transports")
+        if self.repair and self.close_fraction < 1:
+            raise PolicyError("repair and close_fraction: a half ends early, or it is repaired")
         if not 0 <= self.dscp < 64:
             raise PolicyError("dscp lies between 0 and 63")
         if not 0 <= self.traffic < 256:
@@ -86,7 +93,7 @@ class Policy:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Policy:
         env = os.environ if environment is None else environment
-        return cls().with_settings(env.get("LOSSBENCH_POLICY", ""))
+        return cls(dscp=int(env.get("LOSSBENCH_DSCP", "0"))).with_settings(env.get("LOSSBENCH_POLICY", ""))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,12 @@ import numpy as np
 ADD_F32, ADD_BF16, ADD_F16, PUT = 1, 2, 3, 4
 BY_COUNT, BY_WORLD = 0, 1
 FAILED = 5
+IN_ORDER = 2  # of a record's `reliable`: repaired in part, the first packets first
 ENDED = ("", "all", "markers", "fraction", "deadline", "failed")
 SILENT, DISAGREE, PEER_GAVE_UP, PEER_LEFT, SOCKET_ERROR, ABORTED = 1, 2, 3, 4, 5, 6
 
 _numbers = ("cursor", "limit", "count", "highest", "duplicates", "done", "ended", "known", "marker", "repair_after")
-_more = ("repairs", "repaired", "repeats", "given_again", "top")
+_more = ("repairs", "repaired", "repeats", "given_again", "unheard", "top")
 _times = ("due", "pause", "asked_at", "highest_at", "heard_at", "nacked_at", "given_at", "marker_at", "again_at")
 FLOW = np.dtype(
     [
@@ -184,6 +185,7 @@ def typed(library: T) -> T:
         ("lb_start", c_int, [engine]),
         ("lb_submit", None, [engine, halves, c_uint32, c_int]),
         ("lb_submit_pair", None, [engine, half, half, c_void_p, c_uint64, c_void_p, c_uint32]),
+        ("lb_over", c_int, [half]),
         ("lb_wait", c_int, [engine, half, c_double]),
         ("lb_release", None, [engine, half, c_uint32]),
         ("lb_read", None, [engine, ctypes.POINTER(Counted), ctypes.POINTER(Failure), numbers, numbers]),

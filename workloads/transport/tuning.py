@@ -9,8 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from lossbench.contract import own_stack
+
 SYSCTL = Path("/proc/sys/net/ipv4")
 NAME_BYTES = 16
+ATTEMPTS = "255"
 
 
 class NotHereError(Exception):
@@ -55,6 +58,13 @@ def set_rto_min(rto_ms: float) -> None:
     _write("tcp_rto_min_us", str(round(rto_ms * 1000)))
 
 
+def set_rto_max(rto_ms: float) -> None:
+    """How far it backs off while nothing comes through; the kernel's least is a second. As many attempts as ever would
+    then be over in seconds, and the connection with them."""
+    _write("tcp_rto_max_ms", str(round(rto_ms)))
+    _write("tcp_retries2", ATTEMPTS)
+
+
 def _connections() -> list[int]:
     """File numbers of this process's TCP connections."""
     out = []
@@ -70,6 +80,8 @@ def _connections() -> list[int]:
 
 
 def _write(name: str, value: str) -> None:
+    if not own_stack():
+        raise NotHereError(f"{name}={value}: a sysctl of the machine, which is not ours to set")
     try:
         (SYSCTL / name).write_text(value, encoding="ascii")
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -14,17 +15,19 @@ from rich.text import Text
 
 from lossbench.results import measures
 from lossbench.results.naming import point_name
-from lossbench.runs.suite import Planned
+from lossbench.runs.many.suite import Planned
 
 LOOK_S = 2.0  # how often the network's counters are read for the view
 REDRAW_PER_S = 4
+MOST_READ = 1 << 20  # of a log, at a time
 
 
 class View:
     """`show` is told everything that happens; what is drawn is one screenful that is overwritten."""
 
-    def __init__(self, console: Console, *, quiet: bool) -> None:
-        self.console, self.quiet = console, quiet
+    def __init__(self, console: Console, *, quiet: bool, tee: bool = False) -> None:
+        self.console, self.quiet, self.tee = console, quiet, tee
+        self._log, self._read_to, self._last_line = "", 0, ""
         self._live = Live(console=console, refresh_per_second=REDRAW_PER_S, transient=True)
         self._on_screen = console.is_terminal and not quiet
         self._began = time.monotonic()
@@ -58,8 +61,10 @@ class View:
             numbers = {name: measures.number(value) for name, value in what.items()}
             self._now = {name: value for name, value in numbers.items() if value is not None}
             self._look_at_network(what)
+            self._read_log(str(what.get("log", "")))
         else:
             self._stage = what
+            self._read_log(self._log)
         if self._on_screen:
             self._live.update(self._screen(one, total, todo))
 
@@ -82,6 +87,22 @@ class View:
         share = f" ({100 * dropped / seen:.2f} %)" if seen else ""
         self._network = f"network: {dropped} of {seen} packets lost{share}"
 
+    def _read_log(self, path: str) -> None:
+        """What rank 0 has printed since: its last line is shown, with `tee` all of it."""
+        if path != self._log:
+            self._log, self._read_to, self._last_line = path, 0, ""
+        if not path or not (self._on_screen or self.tee):
+            return
+        with suppress(OSError), open(path, "rb") as file:
+            file.seek(self._read_to)
+            text = file.read(MOST_READ)
+            whole = text[: text.rfind(b"\n") + 1]
+            self._read_to += len(whole)
+            lines = whole.decode("utf-8", "replace").splitlines()
+            self._last_line = next((line for line in reversed(lines) if line.strip()), self._last_line)
+            if self.tee and lines:
+                self.console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+
     # --- what is drawn ---------------------------------------------------------------------------------------------
 
     def _screen(self, one: Planned, total: int, todo: int) -> Group:
@@ -93,10 +114,9 @@ class View:
             Text(self._left(within, todo), style="dim"),
         )
         lines = [Text(_name(one), style="bold", overflow="ellipsis", no_wrap=True), Text(f"stage {self._stage}")]
-        if "last_step" in self._now:
-            lines.append(Text(self._workload(), overflow="ellipsis", no_wrap=True))
-        if self._network:
-            lines.append(Text(self._network, overflow="ellipsis", no_wrap=True))
+        said = f"rank 0: {self._last_line}" if self._last_line else ""
+        known = [text for text in (self._workload(), said, self._network) if text]
+        lines += [Text(text, overflow="ellipsis", no_wrap=True) for text in known]
         return Group(head, *lines)
 
     def _within(self) -> float:
@@ -115,8 +135,10 @@ class View:
         return f"{left:.0f} s left" if left < 90 else f"{left / 60:.0f} min left"
 
     def _workload(self) -> str:
-        now, last = self._now, int(self._now["last_step"]) + 1
-        words = [f"step {last} of {int(now['steps'])}" if "steps" in now else f"step {last}"]
+        now, last = self._now, int(self._now.get("last_step", -1)) + 1
+        words = [f"{now['elapsed_s']:.0f} s"] if "elapsed_s" in now else []
+        if last:
+            words.append(f"step {last} of {int(now['steps'])}" if "steps" in now else f"step {last}")
         if "loss" in now:
             words.append(f"loss {now['loss']:.4g}")
         if last and now.get("elapsed_s"):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rich.console import Console
 from rich.text import Text
 
-from lossbench.cli.report import libraries_missing
+from lossbench.cli.reading.report import libraries_missing
 from lossbench.report.content import gather
 from lossbench.report.tables.table import STYLES, WORDS, terminal
 from lossbench.results.index import read_suite
-from lossbench.results.naming import beside_the_verdict
-from lossbench.runs.suite import SuiteResult
+from lossbench.results.naming import beside_the_verdict, point_name
+from lossbench.runs.many.suite import SuiteResult
+
+LINES_SHOWN, MOST_SHOWN = 2, 200
 
 
 def coloured(word: str) -> Text:
@@ -26,6 +30,20 @@ def show_suite(console: Console, result: SuiteResult) -> None:
         console.print(text, markup=False)
     for text in content.warnings:
         console.print(f"warning: {text}", markup=False)
+    _last_words(console, result)
     beside = beside_the_verdict([one.columns for one in result.summaries if one.verdict == "valid"])
     end = Text.assemble("verdict: ", coloured(result.status.word), f"{beside}   results: {result.folder}")
     console.print(end, soft_wrap=True)
+
+
+def _last_words(console: Console, result: SuiteResult) -> None:
+    """Of a program of the user's own: what its first rank said last, and where the rest is."""
+    for one in result.summaries:
+        log = Path(one.dir) / "logs" / "rank-0.log"
+        if not one.own_program or not log.is_file():
+            continue
+        lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        head = f"{point_name(one.point)}, seed {one.seed}, rank 0 said last ({log}):"
+        console.print(head, markup=False, soft_wrap=True)
+        for line in lines[-LINES_SHOWN:]:
+            console.print(f"  | {line[:MOST_SHOWN]}", markup=False, soft_wrap=True)

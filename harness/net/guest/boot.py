@@ -41,6 +41,8 @@ def run(
     instruction_clock: bool = False,
     interactive: bool = False,
     cpus: int = 2,
+    wire: Path | None = None,
+    end: int = 1,
 ) -> int:
     """The command's own exit status; 124 if it ran out of time. A boot that fails is tried once more (without KVM if it
     was used), then fails with the console's last lines."""
@@ -53,6 +55,8 @@ def run(
         instruction_clock=instruction_clock,
         interactive=interactive,
         now=int(time.time()),
+        wire=wire,
+        end=end,
     )
     try:
         return _once(image, boot, command, timeout_s)

@@ -241,16 +241,17 @@ def _image(architecture: Architecture, cache: Path) -> Image:
     unpacked = cache / "root/usr/bin" / architecture.qemu
     installed = shutil.which(architecture.qemu)
     version = _version(cache)
-    if not unpacked.exists() and installed is None:
+    ours = installed is None  # what apt downloaded beside an installed one lacks what was installed: its modules
+    if ours and not unpacked.exists():
         raise NotAbleError(f"{architecture.qemu} is missing from the cache", next_step=f"remove {cache} and try again")
     libraries = [cache / "root" / prefix / f"{architecture.name}-linux-gnu" for prefix in ("usr/lib", "lib")]
     share = cache / "root/usr/share"
     return Image(
         cache=cache,
         architecture=architecture,
-        qemu=str(unpacked) if unpacked.exists() else str(installed),
-        libraries=":".join(str(p) for p in libraries) if unpacked.exists() else "",
-        firmware=tuple(str(share / name) for name in ("qemu", "seabios") if (share / name).exists()),
+        qemu=str(unpacked) if ours else str(installed),
+        libraries=":".join(str(p) for p in libraries) if ours else "",
+        firmware=tuple(str(share / name) for name in ("qemu", "seabios") if ours and (share / name).exists()),
         kernel=cache / "kernel/boot" / f"vmlinuz-{version}",
         initramfs=cache / "initramfs",
         modules=cache / "kernel/lib/modules" / version,

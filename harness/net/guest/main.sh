@@ -6,6 +6,10 @@ port() { for p in /sys/class/virtio-ports/*; do [ "$($box cat "$p/name")" = "$1"
 status=$(port status)
 $box ip link set lo up; $box hostname guest
 /run/guest/modprobe tun  # its device node comes with the module
+if [ -n "$end" ]; then  # one end of a wire between two guests: eth0, 10.99.0.1 or 10.99.0.2
+  /run/guest/modprobe virtio_net
+  $box ip link set eth0 up; $box ip addr add "10.99.0.$end/24" dev eth0; $box hostname "guest$end"
+fi
 echo "guest: ready at $($box cut -d' ' -f1 /proc/uptime) s"
 if [ "$interactive" = 1 ]; then
   $box setsid -c /bin/bash "$script" </dev/hvc0 >/dev/hvc0 2>&1

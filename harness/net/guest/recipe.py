@@ -80,8 +80,11 @@ class Boot:
     instruction_clock: bool = False  # the guest's clock counts instructions: the same at any load of the host, one CPU
     interactive: bool = False
     now: int = 0
+    wire: Path | None = None  # the name of a wire between two guests
+    end: int = 1  # of the wire: 1 or 2
 
 
+MAC = "52:54:00:6c:62:0"  # and the end of the wire
 # Speed of emulation matters more here than hardening: nothing foreign runs in the guest.
 QUICK = [
     "nokaslr",
@@ -93,6 +96,7 @@ QUICK = [
     "apparmor=0",
     "audit=0",
     "panic=-1",
+    "no_timer_check",  # on a full host the emulated timer is late, and the kernel gives up on it
     "quiet",
 ]
 
@@ -106,6 +110,7 @@ def kernel_arguments(image: Image, boot: Boot) -> list[str]:
         f"lb.script={boot.folder / 'script'}",
         f"lb.writable={boot.writable or ''}",
         f"lb.interactive={int(boot.interactive)}",
+        f"lb.end={boot.end if boot.wire is not None else ''}",
     ]
 
 
@@ -125,10 +130,20 @@ def qemu_command(image: Image, boot: Boot) -> list[str]:
         command += ["-device", f"virtserialport,chardev={name},name={name}"]
     if boot.interactive:
         command += ["-chardev", "stdio,id=shell,signal=off", "-device", "virtconsole,chardev=shell"]
+    if boot.wire is not None:
+        command += _wire(boot.wire, boot.end)
     command += _shared_folder("root", Path("/"), readonly=True)
     if boot.writable is not None:
         command += _shared_folder("writable", boot.writable, readonly=False)
     return command
+
+
+def _wire(wire: Path, end: int) -> list[str]:
+    """A virtio NIC whose frames go to the other guest as datagrams; while that is not there they are lost, as on a
+    cable that hangs loose."""
+    ends = {"local": f"{wire}.{end}", "remote": f"{wire}.{3 - end}"}
+    socket = ",".join(f"{word}.type=unix,{word}.path={path}" for word, path in ends.items())
+    return ["-netdev", f"dgram,id=wire,{socket}", "-device", f"virtio-net-pci,netdev=wire,romfile=,mac={MAC}{end}"]
 
 
 def acceleration(arch: Architecture, boot: Boot) -> list[str]:

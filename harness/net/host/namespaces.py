@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from lossbench.processes import signal_one
 
 FOLDER = Path("/run/netns")
 CLONE_NEWNET = 0x40000000
+SO_NETNS_COOKIE = 71
 MS_BIND, MS_REC, MS_SHARED, MNT_DETACH = 0x1000, 0x4000, 0x100000, 0x2
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -88,9 +90,16 @@ def setns(fd: int) -> None:
 @contextmanager
 def inside(name: str) -> Iterator[None]:
     """This thread inside a namespace, then back: sockets opened here stay in it."""
+    with inside_file(FOLDER / name):
+        yield
+
+
+@contextmanager
+def inside_file(path: Path) -> Iterator[None]:
+    """The same by the file of a namespace, anybody's."""
     back = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
     try:
-        target = os.open(FOLDER / name, os.O_RDONLY)
+        target = os.open(path, os.O_RDONLY)
         try:
             setns(target)
         finally:
@@ -101,6 +110,30 @@ def inside(name: str) -> Iterator[None]:
             setns(back)
     finally:
         os.close(back)
+
+
+def current() -> str:
+    """Which namespace this thread is in. Inodes are given again when a namespace has ended, cookies never are."""
+    inode = Path("/proc/thread-self/ns/net").stat().st_ino
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+            cookie = int.from_bytes(one.getsockopt(socket.SOL_SOCKET, SO_NETNS_COOKIE, 8), "little")
+    except OSError:  # kernels before 5.14
+        cookie = 0
+    return f"{inode} {cookie}"
+
+
+def file_of(identity: str) -> Path | None:
+    """Of the namespace that `current` called so; None if nobody is in it and nothing holds it any more."""
+    inode, _, _ = identity.partition(" ")
+    held = FOLDER.iterdir() if FOLDER.is_dir() else iter(())
+    entries = (Path("/proc", entry, "ns/net") for entry in os.listdir("/proc") if entry.isdigit())
+    for path in (Path("/proc/thread-self/ns/net"), *held, *entries):
+        with suppress(OSError):
+            if str(path.stat().st_ino) == inode:
+                with inside_file(path):
+                    return path if current() == identity else None
+    return None
 
 
 def pids_inside(names: list[str]) -> dict[int, str]:

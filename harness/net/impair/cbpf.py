@@ -15,7 +15,7 @@ from lossbench.net.impair.backend import Kind
 from lossbench.net.kernel import Kernel
 from lossbench.net.tc.hook import HookPoint, ensure_clsact, filters_at, put_filter, totals
 from lossbench.net.tc.look import Look
-from lossbench.net.tc.oversize import OversizeCounter, is_counter, oversize
+from lossbench.net.tc.oversize import count_oversize, is_counter, oversize
 from lossbench.net.tc.rtnl import Reader
 from lossbench.spec.losses import IidLoss
 from lossbench.spec.lossmodel import ONE, threshold
@@ -58,7 +58,6 @@ class CbpfBackend:
         self._switch = switch
         self._place = place
         self._reader: Reader | None = None
-        self._oversize = OversizeCounter(switch)
         self._rules: dict[Hook, tuple[Rule, ...]] = dict(rules or {})
         self._start: dict[Hook, tuple[int, int, int]] = {}
         self._past: dict[Hook, Counters] = {}
@@ -72,7 +71,7 @@ class CbpfBackend:
         ensure_clsact(self._switch, point.port_index)
         known = point.hook in self._rules
         if not known:
-            self._oversize.put(point)
+            count_oversize(self._switch, point)
         early = self._since(point, self._look()) if known else {}
         put_filter(self._switch, point, prio=2, ops=program(rules), direct_action=True)
         look = self._look()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import replace
 
 from lossbench.net.bpf import syscalls
 from lossbench.net.counters import LinkCounts, Queue, Sockets
 from lossbench.net.host.place import Place
+from lossbench.net.host.udp import Udp
 from lossbench.net.star.links import Star
 from lossbench.net.tc import shaping
 from lossbench.net.tc.hook import PARENT
@@ -17,14 +17,6 @@ from lossbench.net.tc.rtnl import Monitor, Reader
 from lossbench.net.tc.rtnl_messages import Link, Qdisc
 from lossbench.spec.topology import DATA_INTERFACE, SWITCH
 
-_UDP = {  # our words -> the kernel's, in /proc/net/snmp (IPv4) and /proc/net/snmp6
-    "received": ("InDatagrams",),
-    "overflowed": ("RcvbufErrors", "MemErrors"),
-    "damaged": ("InCsumErrors",),
-    "unwanted": ("NoPorts",),
-    "refused": ("SndbufErrors",),
-}
-
 
 class _Host:
     """One host's readers."""
@@ -32,13 +24,7 @@ class _Host:
     def __init__(self, place: Place) -> None:
         self.reader = Reader(place)
         self.index = next(one.index for one in self.reader.links().values() if one.name == DATA_INTERFACE)
-        self._files = []
-        with place.inside():
-            for name in ("snmp", "snmp6"):
-                try:
-                    self._files.append(os.open(f"/proc/thread-self/net/{name}", os.O_RDONLY | os.O_CLOEXEC))
-                except FileNotFoundError:  # a kernel without IPv6
-                    continue
+        self._udp = Udp(place)
 
     def link(self) -> Link:
         return self.reader.link(self.index)
@@ -47,37 +33,11 @@ class _Host:
         return [one for one in self.reader.qdiscs() if one.index == self.index]
 
     def sockets(self) -> Sockets:
-        found: dict[str, int] = {}
-        for file in self._files:
-            text = os.pread(file, 1 << 16, 0).decode("ascii", "replace")
-            found |= _numbers(text)
-        return Sockets(
-            **{
-                ours: sum(found.get(f"{family}{name}", 0) for family in ("Udp", "Udp6") for name in names)
-                for ours, names in _UDP.items()
-            }
-        )
+        return self._udp.read()
 
     def close(self) -> None:
         self.reader.close()
-        for file in self._files:
-            os.close(file)
-
-
-def _numbers(text: str) -> dict[str, int]:
-    """Name -> number, of either file: a line of names and a line of numbers, or one of each to a line."""
-    out: dict[str, int] = {}
-    lines = text.splitlines()
-    for names, numbers in zip(lines, lines[1:], strict=False):
-        kind, _, rest = names.partition(":")
-        if rest and numbers.startswith(f"{kind}:") and not rest.split()[0].lstrip("-").isdigit():
-            values = numbers.partition(":")[2].split()
-            out |= {f"{kind}{name}": int(value) for name, value in zip(rest.split(), values, strict=False)}
-    for line in lines:
-        words = line.split()
-        if len(words) == 2 and words[0].startswith("Udp6"):
-            out[words[0]] = int(words[1])
-    return out
+        self._udp.close()
 
 
 class Gauges:

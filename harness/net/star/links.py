@@ -19,6 +19,7 @@ from lossbench.spec.topology import CONTROL_INTERFACE, DATA_INTERFACE, SWITCH, H
 IFF_UP, IFF_NOARP = 0x1, 0x80
 NUD_NOARP = 0x40
 NTF_MASTER = 0x04
+IFA_F_NODAD = 0x02
 DATA_PREFIX = {4: 24, 6: 64}
 
 
@@ -52,7 +53,8 @@ class Star:
     def hook_point(self, hook: Hook) -> HookPoint:
         """What a host sends enters the switch at its port."""
         side: Side = "ingress" if hook.direction == "uplink" else "egress"
-        return HookPoint(hook=hook, port_index=self.ports[hook.rank], mtu=self.topology.mtu, side=side)
+        onward = tuple(self.ports.values()) if side == "ingress" else ()
+        return HookPoint(hook=hook, port_index=self.ports[hook.rank], mtu=self.topology.mtu, side=side, onward=onward)
 
     def open(self) -> None:
         """Attach to a star that stands already."""
@@ -111,10 +113,10 @@ class Star:
             self.switch.link("set", index=self.switch.link_lookup(ifname=name)[0], state="up")
 
     def _build_host(self, host: Host) -> None:
-        mtu, place = self.topology.mtu, self.namespace(host.name)
+        mtu, place, hosts = self.topology.mtu, self.namespace(host.name), self.topology.all_hosts()
         for port, interface, size, mac in (
             (host.port, DATA_INTERFACE, mtu, {"address": host.mac}),
-            (host.control_port, CONTROL_INTERFACE, 1500, {}),
+            (host.control_port, CONTROL_INTERFACE, 1500, {"address": host.control_mac}),
         ):
             peer = {"ifname": interface, "net_ns_fd": place, "mtu": size, **mac}
             self.switch.link("add", ifname=port, kind="veth", mtu=size, peer=peer)
@@ -123,14 +125,16 @@ class Star:
             data, control = by_name[DATA_INTERFACE], by_name[CONTROL_INTERFACE]
             inside.link("set", index=by_name["lo"], state="up")
             # NOARP: no address resolution and no solicited-node multicast; the neighbours are entered by hand.
-            inside.link("set", index=data, flags=IFF_UP | IFF_NOARP, mask=IFF_UP | IFF_NOARP)
-            inside.link("set", index=control, state="up")
+            for index in (data, control):
+                inside.link("set", index=index, flags=IFF_UP | IFF_NOARP, mask=IFF_UP | IFF_NOARP)
             for address in host.addresses(self.topology.family):
-                version = 6 if ":" in address else 4
-                inside.addr("add", index=data, address=address, prefixlen=DATA_PREFIX[version])
+                # Without this flag an IPv6 address is tentative until a worker of the kernel has come round to it.
+                version, flags = (6, {"flags": IFA_F_NODAD}) if ":" in address else (4, {})
+                inside.addr("add", index=data, address=address, prefixlen=DATA_PREFIX[version], **flags)
             inside.addr("add", index=control, address=host.control_ipv4, prefixlen=24)
         with namespaces.inside(place):
-            add_neighbours(data, self.topology)
+            add_neighbours(data, [(a, h.mac) for h in hosts for a in h.addresses(self.topology.family)])
+            add_neighbours(control, [(h.control_ipv4, h.control_mac) for h in hosts])
 
     def set_offloads(self) -> None:
         for host in self.topology.all_hosts():

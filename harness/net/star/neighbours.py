@@ -1,12 +1,11 @@
-"""Who is where on the data links, entered by hand: nobody has to ask, so nothing but the experiment's packets is ever
-there."""
+"""Who is where on the links, entered by hand: nobody has to ask, so nothing but the experiment's packets is ever on
+the data links, and no link depends on the kernel's table of learned neighbours, which holds 1024 for all namespaces."""
 
 from __future__ import annotations
 
 import socket
 import struct
-
-from lossbench.spec.topology import Topology
+from collections.abc import Sequence
 
 NUD_PERMANENT = 0x80
 TRAIN = 100
@@ -14,13 +13,12 @@ RTM_NEWNEIGH, NLM_F_REQUEST_ACK_CREATE_REPLACE = 28, 0x1 | 0x4 | 0x400 | 0x100
 NDA_DST, NDA_LLADDR, NLMSG_ERROR = 1, 2, 2
 
 
-def add_neighbours(interface_index: int, topology: Topology) -> None:
-    """Permanent entries for all hosts in netlink message trains: 64 x 64 single calls would take seconds. The answers
-    to a longer train would not fit the socket."""
+def add_neighbours(interface_index: int, known: Sequence[tuple[str, str]]) -> None:
+    """Permanent entries (address, hardware address) in netlink message trains: 64 x 64 single calls would take seconds.
+    A longer train's answers would not fit the socket."""
     messages = [
-        _neighbour_message(interface_index, socket.AF_INET6 if ":" in address else socket.AF_INET, address, host.mac)
-        for host in topology.all_hosts()
-        for address in host.addresses(topology.family)
+        _neighbour_message(interface_index, socket.AF_INET6 if ":" in address else socket.AF_INET, address, mac)
+        for address, mac in known
     ]
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as channel:
         channel.bind((0, 0))

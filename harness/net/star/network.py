@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from pyroute2.netlink.exceptions import NetlinkError
 
-from lossbench.net.conservation import Between, leaks
+from lossbench.net import network
 from lossbench.net.counters import Detour, Held, HookCounters, ReadBack, Reading
 from lossbench.net.host import namespaces
 from lossbench.net.host.place import Place
@@ -25,11 +25,6 @@ from lossbench.net.tc.shaping import ClassState
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import Hook, Rules
 from lossbench.spec.topology import DATA_INTERFACE, SWITCH
-
-SETTLE_S = 3.0  # queues empty within this, or are taken as they stand
-SETTLE_STEP_S = 0.005
-QUIET_S = 0.03  # before a run nothing may have moved for this long
-LONGEST_DELAY_FACTOR = 5  # jitter is waited for this many deviations
 
 
 class StarNetwork:
@@ -108,6 +103,8 @@ class StarNetwork:
             if steps and not down:
                 self.star.switch.link("set", index=port, txqlen=shaping.ROOM_PACKETS)
             shaping.carry_out(self.star.switch, port, steps)
+            if down and self.experiment.shaping.queue == "fq_codel":  # marks are for those who ask for them
+                shaping.ask_for_marks(self.place(host.name))
             if up:
                 with self.place(host.name).netlink() as inside:
                     index = inside.link_lookup(ifname=DATA_INTERFACE)[0]
@@ -212,18 +209,7 @@ class StarNetwork:
         return replace(one, returned=one.returned - start.returned, dropped=one.dropped - start.dropped)
 
     def settled(self, *, since: Reading | None = None) -> tuple[Reading, int]:
-        """A reading between packets, once nothing is under way any more and, since an earlier one, every packet is
-        accounted for; and how many packets still moved if that did not come to pass in time."""
-        limit = time.monotonic() + SETTLE_S + self.longest_wait_s()
-        before = self.read()
-        while True:
-            time.sleep(SETTLE_STEP_S if since is not None else QUIET_S)
-            now = self.read(sockets=True)
-            still = before.moved() == now.moved()
-            whole = since is None or not leaks(Between(since, now))
-            if (still and whole and not now.under_way()) or time.monotonic() > limit:
-                return now, 0 if still else now.passed_since(before)
-            before = now
+        return network.settled(self, since=since)
 
     def end_programs(self) -> None:
         """Whatever a workload left running in its hosts."""
@@ -246,15 +232,7 @@ class StarNetwork:
     def not_in_force(self, look: Look | None = None) -> list[str]:
         """What the kernel no longer has as it was put there, and what stands ahead of it."""
         look = look or self.look()
-        out = self.gauges.ahead(look)
-        for hook, entries in self.read_back(look).items():
-            if entries[0].foreign:
-                out.append(f"{hook.name}: {entries[0].foreign} filters that are not ours stand at the loss point")
-            for one in entries:
-                if not (one.attached and one.equal):
-                    state = "changed" if one.attached else "not attached"
-                    out.append(f"{hook.name}: rule {one.rule} is {state} in the kernel")
-        return out
+        return [*self.gauges.ahead(look), *network.not_in_force(self.read_back(look))]
 
     def changes(self) -> list[str]:
         """What others changed since the last call; `listen` comes first."""
@@ -279,8 +257,7 @@ class StarNetwork:
         return [f"{name}: MTU {link.mtu}, not {asked}" for name, link in ends if link is not None and link.mtu != asked]
 
     def longest_wait_s(self) -> float:
-        delays = [r.profile.delay for here in self.rules.values() for r in here if r.profile.delay]
-        return 2 * max((d.mean_ms + LONGEST_DELAY_FACTOR * d.jitter_ms for d in delays), default=0.0) / 1000
+        return network.longest_wait_s(self.rules)
 
     # --- standing labs -----------------------------------------------------------------------------------------
 
@@ -294,7 +271,3 @@ class StarNetwork:
             if hasattr(self, "backend"):
                 stack.callback(self.backend.close)
             stack.callback(self.gauges.close)
-
-
-def classes_as_json(classes: dict[str, list[ClassState]]) -> dict[str, Any]:
-    return {link: [asdict(state) for state in states] for link, states in classes.items()}

@@ -27,6 +27,7 @@ class HookPoint:
     port_index: int
     mtu: int
     side: Side
+    onward: tuple[int, ...] = ()  # where packets come in: the ports that they may go out at, by rank
 
 
 def ensure_clsact(switch: IPRoute, port_index: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pyroute2.netlink import nla
 from pyroute2.netlink.rtnl import tcmsg
-from pyroute2.netlink.rtnl.tcmsg import sched_bpf, sched_pfifo
+from pyroute2.netlink.rtnl.tcmsg import sched_bpf, sched_fq_codel, sched_pfifo
 
 TC_H_ROOT = 0xFFFFFFFF
 U32_MAX = 2**32 - 1
@@ -27,6 +27,8 @@ def install() -> None:
     tcmsg.plugins["prio"] = SimpleNamespace(parent=TC_H_ROOT, options=PrioOptions, get_parameters=prio_parameters)
     tcmsg.plugins["ets"] = SimpleNamespace(parent=TC_H_ROOT, options=EtsOptions, get_parameters=ets_parameters)
     tcmsg.plugins["fq"] = SimpleNamespace(parent=TC_H_ROOT, options=FqOptions, get_parameters=fq_parameters)
+    codel = SimpleNamespace(parent=TC_H_ROOT, options=sched_fq_codel.options, get_parameters=fq_codel_parameters)
+    tcmsg.plugins["fq_codel"] = codel
     tcmsg.plugins["bpf"] = SimpleNamespace(
         parent=TC_H_ROOT,
         options=BpfOptions,
@@ -98,6 +100,21 @@ class FqOptions(nla):  # type: ignore[misc]
 def fq_parameters(arguments: dict[str, Any]) -> dict[str, Any]:
     """Only the limits: packets wait for the departure time they carry."""
     return {"attrs": [["TCA_FQ_PLIMIT", arguments["limit"]], ["TCA_FQ_FLOW_PLIMIT", arguments["limit"]]]}
+
+
+CODEL_INTERVALS = 20  # of its targets
+
+
+def fq_codel_parameters(arguments: dict[str, Any]) -> dict[str, Any]:
+    """As the kernel has it but for room and target; pyroute2's own names for these will change, as it warns."""
+    target = arguments.get("target_us", 5000)
+    numbers = {
+        "TARGET": target,
+        "INTERVAL": CODEL_INTERVALS * target,
+        "LIMIT": arguments.get("limit", 10_240),
+        "ECN": 1,
+    }
+    return {"attrs": [[f"TCA_FQ_CODEL_{name}", value] for name, value in numbers.items()]}
 
 
 # --- netem ---------------------------------------------------------------------------------------------------------

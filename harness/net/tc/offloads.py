@@ -6,7 +6,7 @@ loss point, or silently disables the receiver's GRO. GRO is on at the host (afte
 
 from __future__ import annotations
 
-from pyroute2.ethtool.ioctl import IoctlEthtool
+from pyroute2.ethtool.ioctl import IoctlEthtool, NotSupportedError
 
 SEGMENTATION = (
     "tx-tcp-segmentation",
@@ -38,11 +38,16 @@ def switch(interface: str, wanted: dict[str, bool]) -> dict[str, bool]:
         device.close()
 
 
-def read(interface: str, names: tuple[str, ...] = (*SEGMENTATION, "rx-gro")) -> dict[str, bool]:
+def read(interface: str, names: tuple[str, ...] | None = (*SEGMENTATION, "rx-gro")) -> dict[str, bool]:
+    """None: all that there are; an interface without ethtool has none."""
     device = IoctlEthtool(interface)
     try:
         features = device.get_features()
-        return {name: bool(features[name]) for name in names if name in features}
+        return {name: bool(features[name]) for name in names or sorted(features.keys()) if name in features}
+    except NotSupportedError:
+        if names is not None:
+            raise
+        return {}
     finally:
         device.close()
 

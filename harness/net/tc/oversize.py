@@ -23,29 +23,20 @@ def longer_than(limit: int) -> bytes:
     return b"".join(struct.pack("<HBBI", *item) for item in items)
 
 
-class OversizeCounter:
-    """One filter of priority 1 per hook."""
+def count_oversize(switch: IPRoute, point: HookPoint) -> None:
+    """One filter of priority 1 at the hook."""
+    ensure_clsact(switch, point.port_index)
+    limit = point.mtu + ETHERNET_HEADER
+    put_filter(switch, point, prio=PRIORITY, ops=longer_than(limit), action=aside(_dead_end(switch), "mirror"))
 
-    def __init__(self, switch: IPRoute) -> None:
-        self._switch = switch
 
-    def _dead_end(self) -> int:
-        found = self._switch.link_lookup(ifname=DEAD_END)
-        if not found:
-            self._switch.link("add", ifname=DEAD_END, kind="ifb")
-            found = self._switch.link_lookup(ifname=DEAD_END)
-            self._switch.link("set", index=found[0], state="up")
-        return int(found[0])
-
-    def put(self, point: HookPoint) -> None:
-        ensure_clsact(self._switch, point.port_index)
-        put_filter(
-            self._switch,
-            point,
-            prio=PRIORITY,
-            ops=longer_than(point.mtu + ETHERNET_HEADER),
-            action=aside(self._dead_end(), "mirror"),
-        )
+def _dead_end(switch: IPRoute) -> int:
+    found = switch.link_lookup(ifname=DEAD_END)
+    if not found:
+        switch.link("add", ifname=DEAD_END, kind="ifb")
+        found = switch.link_lookup(ifname=DEAD_END)
+        switch.link("set", index=found[0], state="up")
+    return int(found[0])
 
 
 def is_counter(one: Filter, point: HookPoint) -> bool:

@@ -53,7 +53,7 @@ class Reader:
         self._socket.close()
 
     def links(self) -> dict[int, Link]:
-        found = self._dump(RTM_GETLINK, LINKMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0, 0))
+        found = self.dump(RTM_GETLINK, LINKMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0, 0))
         return {link.index: link for link in map(link_of, found)}
 
     def link(self, index: int) -> Link:
@@ -61,18 +61,18 @@ class Reader:
 
     def qdiscs(self) -> list[Qdisc]:
         """Of every interface."""
-        return [qdisc_of(body) for body in self._dump(RTM_GETQDISC, tcmsg(0))]
+        return [qdisc_of(body) for body in self.dump(RTM_GETQDISC, tcmsg(0))]
 
     def classes(self, index: int) -> list[HtbClass]:
-        found = [class_of(body) for body in self._dump(RTM_GETTCLASS, tcmsg(index))]
+        found = [class_of(body) for body in self.dump(RTM_GETTCLASS, tcmsg(index))]
         return [one for one in found if one is not None]
 
     def filters(self, index: int, parent: int) -> list[Filter]:
         """In the order in which packets meet them."""
-        found = [filter_of(body) for body in self._dump(RTM_GETTFILTER, tcmsg(index, parent))]
+        found = [filter_of(body) for body in self.dump(RTM_GETTFILTER, tcmsg(index, parent))]
         return [one for one in found if one is not None]
 
-    def _dump(self, kind: int, body: bytes) -> list[bytes]:
+    def dump(self, kind: int, body: bytes) -> list[bytes]:
         for _ in range(8):  # a dump that something changed meanwhile is asked for again
             try:
                 return self._ask(kind, REQUEST | DUMP, body)

@@ -80,12 +80,20 @@ class Qdisc:
     dropped: int
     waiting: int  # packets
     waiting_bytes: int
+    marked: int = 0  # with ECN, by fq_codel
     options: Raw = field(repr=False, default=b"")
 
     @property
     def limit(self) -> int:
-        """Of a bfifo or pfifo."""
+        """Of a bfifo or pfifo, fq_codel's in packets."""
+        if self.kind == "fq_codel":
+            return int.from_bytes(attributes(self.options).get(2, b""), "little")
         return int(struct.unpack_from("<I", self.options)[0]) if len(self.options) >= 4 else 0
+
+    def codel(self) -> tuple[int, int, bool]:
+        """(target and interval of fq_codel in microseconds, whether it marks)."""
+        found = {kind: int.from_bytes(value, "little") for kind, value in attributes(self.options).items()}
+        return found.get(1, 0), found.get(3, 0), bool(found.get(4, 0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +115,7 @@ class Filter:
     target: int | None  # the interface that its action redirects or mirrors to
     acted: int | None  # packets that met its action
     keys: bytes = b""  # of u32
+    name: str = ""  # that whoever put a bpf filter there gave it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,9 +202,11 @@ def qdisc_of(body: bytes) -> Qdisc:
     stats = attributes(found.get(7, b""))
     count, packets = _basic(stats)
     waiting, backlog, dropped = struct.unpack_from("<III", stats[3]) if 3 in stats else (0, 0, 0)
+    kind = _text(found.get(1, b""))
+    own = stats.get(4, b"") if kind == "fq_codel" else b""  # struct tc_fq_codel_xstats: the fourth number
     return Qdisc(
         index=index,
-        kind=_text(found.get(1, b"")),
+        kind=kind,
         handle=handle,
         parent=parent,
         packets=packets,
@@ -203,6 +214,7 @@ def qdisc_of(body: bytes) -> Qdisc:
         dropped=dropped,
         waiting=waiting,
         waiting_bytes=backlog,
+        marked=int.from_bytes(own[12:16], "little"),
         options=found.get(2, b""),
     )
 
@@ -241,6 +253,7 @@ def filter_of(body: bytes) -> Filter | None:
         target=target,
         acted=acted,
         keys=options.get(5, b"") if kind == "u32" else b"",
+        name=_text(options.get(7, b"")) if kind == "bpf" else "",
     )
 
 

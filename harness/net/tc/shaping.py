@@ -1,4 +1,4 @@
-"""Rates and classes of links: HTB (or prio, ets below an HTB rate) with byte-limited leaves.
+"""Rates and classes of links: HTB (or prio, ets below an HTB rate) with byte-limited leaves, or fq_codel's.
 
 Downlinks are shaped at the switch's port, where a full queue really loses packets. Uplinks are shaped in the host,
 where a full queue is backpressure: its queue is larger than any socket's send buffer, so the sender loses nothing.
@@ -9,26 +9,30 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pyroute2 import IPRoute
 
+from lossbench.errors import NotAbleError
+from lossbench.net.host import namespaces
+from lossbench.net.host.place import Place
+from lossbench.net.tc.kinds import CODEL_INTERVALS
 from lossbench.net.tc.rtnl import Reader
 from lossbench.net.tc.rtnl_messages import Filter, HtbClass, Qdisc
-from lossbench.spec.experiment import Shaping, TrafficClass
+from lossbench.spec.shaping import Shaping, TrafficClass
 
 ROOT, LINK = 0x10000, 0x10001
 TC_H_ROOT = 0xFFFFFFFF
 ROOM, ROOM_PACKETS = 0xF00000, 32_768  # the queue of an unshaped port
 FIRST_LEAF = 0x100  # handles of the leaves' queues
 INNER = 0x20000  # handle of a prio or ets below the link's class
-BURST_MS = 1.0
+BURST_MS = 0.05  # what a link that was idle sends at once: more, and a short message is faster than the link
 QUEUE_MS = 10.0
 MIN_SWITCH_QUEUE = 512 * 1024  # eight full UDP_SEGMENT bursts: a smaller leaf loses packets at any rate
 MIN_HOST_QUEUE = 8 * 1024 * 1024
-REST = TrafficClass(name="rest", priority=7)
+LEAVES = ("bfifo", "fq_codel")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +54,7 @@ class ClassState:
     bytes: int
     dropped: int
     backlog_bytes: int
-
-
-def classes_of(shaping: Shaping) -> tuple[TrafficClass, ...]:
-    """The user's classes, and `rest` for everything else."""
-    return shaping.classes if any(c.name == "rest" for c in shaping.classes) else (*shaping.classes, REST)
+    marked: int = 0  # with ECN, by fq_codel
 
 
 def leaf_minor(number: int) -> int:
@@ -65,8 +65,8 @@ def plan(shaping: Shaping, *, rate_mbit: float, mtu: int, at_host: bool) -> list
     """Every tc call that shapes one link."""
     rate_bytes_s = rate_mbit * 1e6 / 8
     burst = round(max(rate_bytes_s * BURST_MS / 1000, 2 * (mtu + 14)))
-    classes = classes_of(shaping)
-    rest = next(i for i, c in enumerate(classes) if c.name == "rest")
+    classes = shaping.resolved()
+    rest = next(i for i, c in enumerate(classes) if c.takes_rest())
     htb = shaping.scheduler == "htb"
     default = leaf_minor(rest) if htb else LINK & 0xFFFF
     steps = [Step(command="add", kind="htb", arguments={"handle": ROOT, "default": default})]
@@ -80,19 +80,26 @@ def plan(shaping: Shaping, *, rate_mbit: float, mtu: int, at_host: bool) -> list
         if htb:
             share = rate_bytes_s * c.share_percent / 100
             steps.append(_htb_class(parent, LINK, share, rate_bytes_s, burst, mtu, priority=c.priority))
-        steps.append(
-            Step(
-                command="add",
-                kind="bfifo",
-                arguments={
-                    "handle": (FIRST_LEAF + number) << 16,
-                    "parent": parent,
-                    "limit": queue_bytes(c, rate_bytes_s=rate_bytes_s, at_host=at_host),
-                },
-            )
-        )
+        room_bytes = queue_bytes(c, rate_bytes_s=rate_bytes_s, at_host=at_host)
+        where = {"handle": (FIRST_LEAF + number) << 16, "parent": parent}
+        if shaping.queue == "fq_codel" and not at_host:  # in the host any queue is backpressure alone
+            steps.append(_fq_codel(shaping, room_bytes // (mtu + 14), where))
+        else:
+            steps.append(Step(command="add", kind="bfifo", arguments={**where, "limit": room_bytes}))
         steps += _filters(c, parent=ROOT if htb else INNER, target=parent, first_prio=1 + len(steps))
     return steps
+
+
+def _fq_codel(shaping: Shaping, packets: int, where: dict[str, int]) -> Step:
+    """Its room is counted in full packets: by bytes it would count the kernel's own memory, twice as much."""
+    arguments = {**where, "limit": max(packets, 2), "target_us": round(shaping.target_ms * 1000)}
+    return Step(command="add", kind="fq_codel", arguments=arguments)
+
+
+def _codel_as_asked(target_us: int) -> tuple[int, int, bool]:
+    """As the kernel says it again: its clock ticks every 1.024 us."""
+    target, interval = (((us * 1000 >> 10) << 10) // 1000 for us in (target_us, CODEL_INTERVALS * target_us))
+    return target, interval, True
 
 
 def queue_bytes(c: TrafficClass, *, rate_bytes_s: float, at_host: bool) -> int:
@@ -146,6 +153,15 @@ def room() -> list[Step]:
     return [Step(command="add", kind="pfifo_fast", arguments={"parent": TC_H_ROOT, "handle": ROOM})]
 
 
+def ask_for_marks(place: Place) -> None:
+    """Of a host's TCP."""
+    try:
+        with place.inside():
+            namespaces.write_sysctl("ipv4/tcp_ecn", 1)
+    except OSError as error:
+        raise NotAbleError(f"hosts can't ask for ECN (tcp_ecn: {error.strerror})", next_step="run as root") from None
+
+
 def carry_out(handle: IPRoute, interface_index: int, steps: list[Step]) -> None:
     for step in steps:
         handle.tc(step.command, step.kind, interface_index, **step.arguments)
@@ -153,12 +169,12 @@ def carry_out(handle: IPRoute, interface_index: int, steps: list[Step]) -> None:
 
 def is_queue(qdisc: Qdisc) -> bool:
     """One of the leaves below, or the room of an unshaped port."""
-    return qdisc.handle == ROOM or (qdisc.kind == "bfifo" and qdisc.handle >> 16 >= FIRST_LEAF)
+    return qdisc.handle == ROOM or (qdisc.kind in LEAVES and qdisc.handle >> 16 >= FIRST_LEAF)
 
 
 def leaves(qdiscs: Iterable[Qdisc], shaping: Shaping, *, rate_mbit: float) -> list[ClassState]:
     """Counters and backlog of every class of one link."""
-    names = {(FIRST_LEAF + number) << 16: c.name for number, c in enumerate(classes_of(shaping))}
+    names = {(FIRST_LEAF + number) << 16: c.name for number, c in enumerate(shaping.resolved())}
     found = {
         names[one.handle]: ClassState(
             name=names[one.handle],
@@ -167,11 +183,25 @@ def leaves(qdiscs: Iterable[Qdisc], shaping: Shaping, *, rate_mbit: float) -> li
             bytes=one.bytes,
             dropped=one.dropped,
             backlog_bytes=one.waiting_bytes,
+            marked=one.marked,
         )
         for one in qdiscs
-        if one.kind == "bfifo" and one.handle in names
+        if one.kind in LEAVES and one.handle in names
     }
     return [found[name] for name in names.values() if name in found]
+
+
+def classes_as_json(classes: Mapping[str, Iterable[ClassState]]) -> dict[str, Any]:
+    return {link: [asdict(state) for state in states] for link, states in classes.items()}
+
+
+def lost_by_class(links: Mapping[str, Iterable[ClassState]]) -> dict[str, int]:
+    """Packets that a class's queues have lost, on all links."""
+    out: dict[str, int] = {}
+    for states in links.values():
+        for one in states:
+            out[one.name] = out.get(one.name, 0) + one.dropped
+    return out
 
 
 def differs(
@@ -186,7 +216,12 @@ def differs(
         if step.command == "add" and (handle not in here or here[handle].kind != step.kind):
             out.append(f"its {step.kind} is gone")
         elif step.command == "add" and "limit" in asked and here[handle].limit != asked["limit"]:
-            out.append(f"a queue holds {here[handle].limit} bytes, not {asked['limit']}")
+            unit = "packets" if step.kind == "fq_codel" else "bytes"
+            out.append(f"a queue holds {here[handle].limit} {unit}, not {asked['limit']}")
+        elif step.kind == "fq_codel" and here[handle].codel() != _codel_as_asked(asked["target_us"]):
+            target, interval, marks = here[handle].codel()
+            real_one = f"{target} us in {interval}, {'with' if marks else 'without'} ECN"
+            out.append(f"its fq_codel has a target of {real_one}, not of {asked['target_us']} with ECN")
         elif step.command == "add-class" and real.get(handle) != (asked["rate"], asked["ceil"], asked["prio"]):
             rate = f"{real[handle][1] * 8 / 1e6:g} Mbit/s" if handle in real else "none"
             out.append(f"its rate is {rate}, not {asked['ceil'] * 8 / 1e6:g} Mbit/s")

@@ -14,6 +14,7 @@ from scapy.layers.l2 import Ether
 from scapy.packet import Packet, bind_layers
 
 from lossbench import contract
+from lossbench.proof.probe.flows import Flow, addresses
 
 
 class LossbenchDatagram(Packet):  # type: ignore[misc]
@@ -55,6 +56,19 @@ class Ends:
     source_port: int
     destination_port: int
     dscp: int
+
+
+def ends_of(flow: Flow) -> Ends:
+    source, destination = addresses(flow)
+    return Ends(
+        source_mac=flow.source.mac,
+        destination_mac=flow.destination.mac,
+        source=source,
+        destination=destination,
+        source_port=flow.source_port or 29499,
+        destination_port=flow.destination_port,
+        dscp=flow.dscp,
+    )
 
 
 def payload(header: contract.Header, *, size: int) -> bytes:

@@ -22,7 +22,6 @@ from lossbench.net.host.place import Place
 from lossbench.proof.probe import datagram
 from lossbench.proof.probe.flows import Flow, addresses
 from lossbench.proof.probe.heard import Heard
-from lossbench.spec.topology import DATA_INTERFACE
 
 PACKET_OUTGOING = 4
 UDP_SEGMENT, UDP_GRO, SO_RCVBUFFORCE, SO_SNDBUFFORCE, SO_RXQ_OVFL = 103, 104, 33, 32, 40
@@ -36,19 +35,29 @@ DELAY_SPACING_S = 0.004
 
 
 class Exchange:
-    """Sockets in every host that takes part; closed together."""
+    """Sockets in every host that takes part; closed together. `only`: ranks whose ends are here, the others' are
+    elsewhere (in a lab every machine has its own ends)."""
 
-    def __init__(self, flows: list[Flow], *, place_of: Callable[[str], Place], payload_bytes: int, token: int) -> None:
+    def __init__(
+        self,
+        flows: list[Flow],
+        *,
+        place_of: Callable[[str], Place],
+        payload_bytes: int,
+        token: int,
+        only: set[int] | None = None,
+    ) -> None:
         self.flows = flows
         self.size = payload_bytes
         self.token = token & ~0xFFFF  # the low bits number the flows
         self._overflow: dict[socket.socket, int] = {}
         self._place_of = place_of
         self._stack = ExitStack()
-        self._senders: list[socket.socket] = []
+        self._only = only
+        self._senders: dict[int, socket.socket] = {}  # by the flow's number
         self._receivers: dict[tuple[int, int, int, str], socket.socket] = {}
         self._templates: list[bytes] = []
-        self._origins: list[tuple[str, int] | bytes] = []  # where each flow's packets must come from
+        self.origins: dict[int, tuple[str, int] | bytes] = {}  # where each flow's packets must come from
 
     def __enter__(self) -> Exchange:
         try:
@@ -74,15 +83,21 @@ class Exchange:
         )
         data = datagram.payload(header, size=self.size)
         key = (flow.destination.rank, flow.family, flow.destination_port, flow.protocol)
-        with self._place_of(flow.destination.name).inside():
-            if key not in self._receivers:
-                self._receivers[key] = self._receiver(flow)
-        with self._place_of(flow.source.name).inside():
-            sender = self._sender(flow)
-        self._senders.append(sender)
-        self._templates.append(data if flow.protocol == "udp" else datagram.tcp_frame(_ends(flow), data))
         udp = flow.protocol == "udp"
-        self._origins.append(sender.getsockname()[:2] if udp else datagram.origin(self._templates[-1]))
+        self._templates.append(data if udp else datagram.tcp_frame(datagram.ends_of(flow), data))
+        if not udp:
+            self.origins[number] = datagram.origin(self._templates[-1])
+        if self._here(flow.destination.rank) and key not in self._receivers:
+            with self._place_of(flow.destination.name).inside():
+                self._receivers[key] = self._receiver(flow)
+        if self._here(flow.source.rank):
+            with self._place_of(flow.source.name).inside():
+                self._senders[number] = self._sender(flow)
+            if udp:
+                self.origins[number] = self._senders[number].getsockname()[:2]
+
+    def _here(self, rank: int) -> bool:
+        return self._only is None or rank in self._only
 
     def _keep(self, one: socket.socket) -> socket.socket:
         for option in (SO_RCVBUFFORCE, SO_SNDBUFFORCE):
@@ -93,7 +108,7 @@ class Exchange:
     def _receiver(self, flow: Flow) -> socket.socket:
         if flow.protocol == "tcp":
             one = self._keep(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003)))
-            one.bind((DATA_INTERFACE, 0x0003))
+            one.bind((flow.destination.interface, 0x0003))
         else:
             one = self._keep(socket.socket(socket.AF_INET if flow.family == 4 else socket.AF_INET6, socket.SOCK_DGRAM))
             with suppress(OSError):
@@ -113,7 +128,7 @@ class Exchange:
     def _sender(self, flow: Flow) -> socket.socket:
         if flow.protocol == "tcp":
             one = self._keep(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0))
-            one.bind((DATA_INTERFACE, 0))
+            one.bind((flow.source.interface, 0))
             return one
         source, destination = addresses(flow)
         one = self._keep(socket.socket(socket.AF_INET if flow.family == 4 else socket.AF_INET6, socket.SOCK_DGRAM))
@@ -137,24 +152,32 @@ class Exchange:
     ) -> list[Heard]:
         """`packets` per flow, all flows in turn, never faster than half the links' rate. `settled(received)` says from
         the kernel's counters that nothing is under way any more."""
-        heard = [Heard(flow=flow, sent=packets) for flow in self.flows]
+        heard = self.begun(packets)
+        self.send_all(heard, packets=packets, rate_mbit=rate_mbit)
+        self._settle(heard, settled=settled, wait_s=wait_s)
+        return heard
+
+    def begun(self, packets: int) -> list[Heard]:
+        """Nothing was heard yet."""
+        return [Heard(flow=flow, sent=packets) for flow in self.flows]
+
+    def send_all(self, heard: list[Heard], *, packets: int, rate_mbit: float | None) -> None:
+        """Of every flow that begins here; what comes meanwhile is heard."""
         batch = (
             BATCH if rate_mbit is None else max(1, min(BATCH, round(rate_mbit * 1e6 / 8 * 0.002 / (self.size + 66))))
         )
         round_s = 0.0 if rate_mbit is None else batch * (self.size + 66) * 8 / (rate_mbit * 1e6 * 0.5)
-        frames = [self._frames(n, batch) for n in range(len(self.flows))]
+        frames = {number: self._frames(number, batch) for number in self._senders}
         clock = time.monotonic()
         for first in range(0, packets, batch):
             count = min(batch, packets - first)
-            for number, sender in enumerate(self._senders):
+            for number, sender in self._senders.items():
                 self._send(number, sender, frames[number], first, count)
-            self._drain(heard)
+            self.drain(heard)
             # Whoever was held up makes good one round, no more: all of them at once would fill a slow link's queue.
             clock = max(clock + round_s, time.monotonic() - round_s)
             if round_s:
                 time.sleep(max(clock - time.monotonic(), 0))
-        self._settle(heard, settled=settled, wait_s=wait_s)
-        return heard
 
     def _frames(self, number: int, count: int) -> NDArray[np.uint8]:
         return np.tile(np.frombuffer(self._templates[number], dtype=np.uint8), (count, 1))
@@ -190,7 +213,7 @@ class Exchange:
 
     # --- receiving ---------------------------------------------------------------------------------------------
 
-    def _drain(self, heard: list[Heard]) -> int:
+    def drain(self, heard: list[Heard]) -> int:
         """Everything that waits in any socket; returns how many packets came."""
         total = 0
         for (host, _, _, protocol), receiver in self._receivers.items():
@@ -220,7 +243,7 @@ class Exchange:
         total = 0
         for token in np.unique(tokens):
             number = int(token) - self.token
-            if not 0 <= number < len(heard) or self._origins[number] != origin:
+            if not 0 <= number < len(heard) or self.origins.get(number) != origin:
                 continue  # a stranger's packet
             if heard[number].flow.destination.rank != host:
                 continue  # somebody else's, seen by a tap
@@ -246,7 +269,7 @@ class Exchange:
         """Until the counters add up, or nothing has come for a while."""
         quiet_since = time.monotonic()
         while time.monotonic() - quiet_since < wait_s + SETTLE_S:
-            if self._drain(heard):
+            if self.drain(heard):
                 quiet_since = time.monotonic()
             if settled(sum(h.sent - int(h.missing().sum()) for h in heard)):
                 return
@@ -254,27 +277,21 @@ class Exchange:
 
     def delay(self, *, wait_s: float) -> list[Heard]:
         """Single packets, spaced, received at once: one-way delay on one clock."""
-        heard = [Heard(flow=flow, sent=DELAY_SAMPLES) for flow in self.flows]
-        frames = [self._frames(n, 1) for n in range(len(self.flows))]
-        for first in range(DELAY_SAMPLES):
-            for number, sender in enumerate(self._senders):
-                self._send(number, sender, frames[number], first, 1)
-            until = time.monotonic() + DELAY_SPACING_S
-            while (left := until - time.monotonic()) > 0:
-                if select.select(list(self._receivers.values()), [], [], left)[0]:
-                    self._drain(heard)
+        heard = self.begun(DELAY_SAMPLES)
+        self.send_spaced(heard)
         self._settle(heard, settled=lambda received: received == DELAY_SAMPLES * len(heard), wait_s=wait_s)
         return heard
 
+    def send_spaced(self, heard: list[Heard]) -> None:
+        frames = {number: self._frames(number, 1) for number in self._senders}
+        for first in range(DELAY_SAMPLES):
+            for number, sender in self._senders.items():
+                self._send(number, sender, frames[number], first, 1)
+            self.listen(heard, DELAY_SPACING_S)
 
-def _ends(flow: Flow) -> datagram.Ends:
-    source, destination = addresses(flow)
-    return datagram.Ends(
-        source_mac=flow.source.mac,
-        destination_mac=flow.destination.mac,
-        source=source,
-        destination=destination,
-        source_port=flow.source_port or 29499,
-        destination_port=flow.destination_port,
-        dscp=flow.dscp,
-    )
+    def listen(self, heard: list[Heard], seconds: float) -> None:
+        """Whatever comes is heard at once."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            if select.select(list(self._receivers.values()), [], [], left)[0]:
+                self.drain(heard)

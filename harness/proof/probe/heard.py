@@ -20,6 +20,7 @@ class Heard:
     order: list[NDArray[np.uint32]] = field(default_factory=list)
     delays_ms: list[float] = field(default_factory=list)
     wrong_headers: int = 0
+    clock_ms: float = 0.0  # that the clocks of both ends may differ by
 
     def sequence(self) -> NDArray[np.uint32]:
         return np.concatenate(self.order) if self.order else np.zeros(0, dtype=np.uint32)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Protocol
+
 from lossbench.net.conservation import Between
 from lossbench.net.counters import TOTAL, UNMATCHED, Reading, RuleCounters
 from lossbench.net.network import Network
@@ -17,6 +20,23 @@ MIN_PROBES = 200  # packets per flow
 PROBE_HEADERS = 66  # Ethernet, IPv6 and UDP
 
 
+class Probes(Protocol):
+    """Sends probes and hears them: on this machine (Exchange), or from machine to machine."""
+
+    @property
+    def overflow(self) -> int: ...
+
+    def __enter__(self) -> Probes: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def delay(self, *, wait_s: float) -> list[Heard]: ...
+
+    def loss(
+        self, *, packets: int, rate_mbit: float | None, settled: Callable[[int], bool], wait_s: float
+    ) -> list[Heard]: ...
+
+
 def prove_network(
     network: Network,
     *,
@@ -25,6 +45,7 @@ def prove_network(
     token: int,
     bystanders: bool = False,
     limit_s: float = PROBE_S,
+    exchange_of: Callable[..., Probes] = Exchange,
 ) -> Proof:
     """Probe every rule; `packets` over all flows. `bystanders`: others may be sending."""
     flows, remarks = plan(network.rules, network.experiment.topology)
@@ -38,7 +59,7 @@ def prove_network(
         bits = (payload_bytes + PROBE_HEADERS) * 8
         each = max(MIN_PROBES, min(each, int(limit_s * rate_mbit * 1e6 / 2 / bits)))
     delayed = network.longest_wait_s()
-    with Exchange(flows, place_of=network.place, payload_bytes=payload_bytes, token=token) as exchange:
+    with exchange_of(flows, place_of=network.place, payload_bytes=payload_bytes, token=token) as exchange:
         samples = exchange.delay(wait_s=delayed) if delayed else []
         before = network.read(sockets=True) if bystanders else network.settled()[0]
         heard = exchange.loss(
@@ -94,6 +115,7 @@ def _flow_seen(rules: Rules, heard: Heard, samples: Heard | None) -> FlowSeen:
         duplicates=heard.duplicates(),
         reordered=heard.reordered(),
         delays_ms=tuple(samples.delays_ms) if samples else (),
+        clock_ms=samples.clock_ms if samples else 0.0,
         header={"step": flow.step, "half": flow.half, "source": flow.source.rank, "destination": flow.destination.rank},
         blocks=tuple(flow.block_of(i) for i in range(heard.sent)),
     )

@@ -1,4 +1,5 @@
-"""Step records of a run as curves: loss, drift. A line that is damaged is passed over, a file that is, named."""
+"""Step records of a run as curves: loss, drift, by steps and by seconds. A line that is damaged is passed over, a file
+that is, named."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ FIELDS = {
     "loss": polars.Float64,
     "pair": polars.Float64,
     "steps_per_epoch": polars.Float64,
+    "time_s": polars.Float64,
 }
 POINTS = 60  # of a curve that is drawn
 BAND_FROM = 3  # seeds
@@ -36,6 +38,16 @@ class Curve:
     high: NDArray[np.float64] | None = None
 
 
+@dataclass(frozen=True)
+class Of:
+    """What the records of one run draw."""
+
+    loss: Curve | None
+    loss_in_time: Curve | None
+    drift: Curve | None
+    epoch: float | None
+
+
 class Curves:
     """Loss and drift of groups of runs; each run's records are read once and let go."""
 
@@ -43,16 +55,26 @@ class Curves:
         self.groups = groups[:most]
         self.left_out = f" Only the first {most} of {len(groups)} lines are drawn." if len(groups) > most else ""
         self.problems: list[str] = []
-        self._of: dict[Path, tuple[Curve | None, Curve | None, float | None]] = {}
+        self._of: dict[Path, Of] = {}
         for run in (run for group in self.groups for run in group.runs):
             table = records(run, self.problems)
-            self._of[run.folder] = curve(table, "step", "loss"), curve(table, "drift", "pair"), epochs(table)
+            self._of[run.folder] = Of(
+                curve(table, "step", "loss"),
+                curve(table, "step", "loss", in_time=True),
+                curve(table, "drift", "pair"),
+                epochs(table),
+            )
 
     def loss(self, group: Group) -> Curve | None:
-        return together(one for run in self._drawn(group) if (one := self._of[run.folder][0]) is not None)
+        return together(one for run in self._drawn(group) if (one := self._of[run.folder].loss) is not None)
+
+    def loss_in_time(self, group: Group) -> Curve | None:
+        """Only of runs whose times may be believed."""
+        quiet = [run for run in group.runs if not run.standing.void("wall_s")]
+        return together(one for run in quiet if (one := self._of[run.folder].loss_in_time) is not None)
 
     def drift(self, group: Group) -> Curve | None:
-        return together(one for run in self._drawn(group) if (one := self._of[run.folder][1]) is not None)
+        return together(one for run in self._drawn(group) if (one := self._of[run.folder].drift) is not None)
 
     def _drawn(self, group: Group) -> list[Run]:
         """Those that may be averaged; where there are none, one of the others, and its name says so."""
@@ -63,7 +85,7 @@ class Curves:
 
     def epoch(self, group: Group) -> float | None:
         """Steps that make an epoch, if the workload said so."""
-        return next((e for run in group.runs if (e := self._of[run.folder][2])), None)
+        return next((e for run in group.runs if (e := self._of[run.folder].epoch)), None)
 
 
 def records(run: Run, problems: list[str]) -> polars.DataFrame:
@@ -102,16 +124,19 @@ def _line_by_line(raw: bytes, path: Path, problems: list[str]) -> polars.DataFra
         return polars.DataFrame(schema=FIELDS)
 
 
-def curve(table: polars.DataFrame, kind: str, measure: str) -> Curve | None:
-    """Mean over ranks at each step; None where there are fewer than two steps."""
+def curve(table: polars.DataFrame, kind: str, measure: str, *, in_time: bool = False) -> Curve | None:
+    """Mean over ranks at each step; None where there are fewer than two steps. `in_time`: seconds from the end of the
+    first step on, instead of steps."""
     rows = table.filter(
         (polars.col("kind") == kind) & polars.col(measure).is_finite() & polars.col("step").is_not_null()
     )
     if not len(rows):
         return None
-    means = rows.group_by("step").agg(polars.col(measure).mean()).sort("step")
-    steps, values = means["step"].to_numpy().astype(float) + 1, means[measure].to_numpy()
-    return Curve(steps, values) if len(steps) > 1 else None
+    means = rows.group_by("step").agg(polars.col(measure).mean(), polars.col("time_s").mean()).sort("step")
+    x = means["time_s" if in_time else "step"].cast(polars.Float64).to_numpy()
+    if len(x) < 2 or not np.isfinite(x).all() or not (np.diff(x) > 0).all():
+        return None
+    return Curve(x - x[0] if in_time else x + 1, means[measure].to_numpy())
 
 
 def windows(one: Curve) -> Curve:

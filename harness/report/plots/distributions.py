@@ -8,10 +8,11 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from lossbench.report.content import Content
-from lossbench.report.plots.canvas import COLOURS, MOST_LINES, Picture, label, legend, looks, sheet
+from lossbench.report.plots.canvas import COLOURS, MOST_CURVES, MOST_LINES, Picture, alike, looks, panel, stairs
+from lossbench.report.plots.curves import Curve
 from lossbench.results import measures
 
-MOST_SAMPLES = 20_000  # drawn of a distribution; its tail is always drawn whole
+MOST_POINTS, WHOLE = 240, 40  # drawn of a distribution; of its tail every sample
 
 
 def slower_than(content: Content) -> Picture | None:
@@ -21,26 +22,30 @@ def slower_than(content: Content) -> Picture | None:
     if not sets:
         return None
     left_out = f" Only the first {MOST_LINES} of {len(drawable)} sets are drawn." if len(drawable) > MOST_LINES else ""
-    figure, (axes,) = sheet()
-    several = len({one.what for one in sets}) > 1
-    styles = looks({**one.swept, "": one.what} if several else one.swept for one in sets)
-    for one, look in zip(sets, styles, strict=True):
-        values = np.sort(one.numbers)
-        share = 1 - np.arange(len(values)) / len(values)
-        keep = _thinned(len(values))
-        axes.plot(values[keep], share[keep], label=label(one.label + ("" if one.sound else " ?")), **look)
-    axes.set(xlabel="ms", ylabel="share that took longer", xscale="log", yscale="log")
-    legend(axes)
+    panels = []
+    for first in range(0, len(sets), MOST_CURVES):
+        some, one = sets[first : first + MOST_CURVES], panel()
+        several = len({each.what for each in some}) > 1
+        styles = looks({**each.swept, "": each.what} if several else each.swept for each in some)
+        for each, look in zip(some, styles, strict=True):
+            values = np.sort(each.numbers)
+            share = 1 - np.arange(len(values)) / len(values)
+            keep = _thinned(len(values))
+            one.curve(stairs(values[keep], share[keep], held=True), each.label + ("" if each.sound else " ?"), look)
+        one.axes.set(xlabel="milliseconds", ylabel="share that took longer", xscale="log", yscale="log")
+        panels.append(one)
+    alike(panels)
     says = "All seeds together; a step counts once, by its slowest rank. ?: too busy, failed, or not proven."
-    return Picture("tail", "Times and their tail", says + left_out, figure)
+    return Picture("tail", "Times and their tail", says + left_out, panels)
 
 
 def _thinned(size: int) -> Any:
-    if size <= MOST_SAMPLES:
+    """Which of the sorted samples: evenly in the body, more and more of them towards the tail."""
+    if size <= MOST_POINTS:
         return slice(None)
-    tail = MOST_SAMPLES // 10
-    body = np.linspace(0, size - tail - 1, MOST_SAMPLES // 10).astype(int)
-    return np.concatenate([body, np.arange(size - tail, size)])
+    body = np.linspace(0, size - 1, MOST_POINTS // 2).astype(int)
+    tail = size - np.geomspace(1, size, MOST_POINTS // 2).astype(int)
+    return np.unique(np.concatenate([body, tail, np.arange(size - WHOLE, size)]))
 
 
 def burst_lengths(content: Content) -> dict[str, tuple[Any, Any]]:
@@ -66,18 +71,20 @@ def bursts(content: Content) -> Picture | None:
     if not seen:
         return None
     chosen = dict(sorted(seen.items(), key=lambda item: -np.flatnonzero(item[1][0]).max())[:3])  # the longest say most
-    figure, panels = sheet(len(chosen), height=2.8, width=min(3.4 * len(chosen) + 1, 9))
-    for axes, (rule, (counts, wanted)) in zip(panels, chosen.items(), strict=True):
+    panels = []
+    for rule, (counts, wanted) in chosen.items():
+        one = panel(rule.partition(":")[2])
         shown = int(max(np.flatnonzero(counts).max(), np.flatnonzero(wanted > 0.5).max(initial=0))) + 1
-        counts, wanted, lengths = counts[:shown], wanted[:shown], np.arange(1, shown + 1)
-        axes.bar(lengths, counts, color=COLOURS[0], alpha=0.5, label="seen")
-        axes.plot(lengths[wanted > 0], wanted[wanted > 0], color=COLOURS[1], marker="o", markersize=3, label="asked")
-        axes.set(xlabel="packets lost in a row", ylabel="bursts", yscale="log", title=label(rule).partition(":")[2])
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    legend(panels[-1])
+        counts, wanted, lengths = counts[:shown], wanted[:shown], np.arange(1.0, shown + 1)
+        one.axes.bar(lengths, counts, color=COLOURS[0], alpha=0.4)
+        one.curve(Curve(lengths, counts), "seen", {"color": COLOURS[0], "linestyle": "none", "marker": "_"})
+        one.curve(Curve(lengths[wanted > 0], wanted[wanted > 0]), "asked", {"color": COLOURS[1], "marker": "o"})
+        one.axes.set(xlabel="packets lost in a row", ylabel="bursts", yscale="log")
+        one.axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        panels.append(one)
     says = "Of the probes that proved the fault."
     says += f" The burstiest three of {len(seen)} profiles." if len(seen) > 3 else ""
-    return Picture("bursts", "Burst lengths, asked and seen", says, figure)
+    return Picture("bursts", "Burst lengths, asked and seen", says, panels)
 
 
 def _numbers(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import matplotlib
@@ -10,11 +10,24 @@ import numpy as np
 
 from lossbench.report.content import Content
 from lossbench.report.groups import Group
-from lossbench.report.plots.canvas import MOST_LINES, STYLE, Picture, draw, legend, looks, sheet
+from lossbench.report.plots.canvas import (
+    MOST_CURVES,
+    MOST_LINES,
+    STYLE,
+    Panel,
+    Picture,
+    alike,
+    looks,
+    panel,
+    without_zeros,
+)
+from lossbench.report.plots.colocation import cost_by_loss, speed_up_by_loss
 from lossbench.report.plots.curves import Curve, Curves
 from lossbench.report.plots.distributions import bursts, slower_than
+from lossbench.report.plots.over_time import backlog_over_time, rates_over_time
 from lossbench.report.plots.paper import beside_the_paper
 from lossbench.report.plots.sweeps import against_the_sweep, against_theory, times_against_loss
+from lossbench.results.naming import key_of, word
 
 
 def all_pictures(content: Content) -> list[Picture]:
@@ -24,55 +37,100 @@ def all_pictures(content: Content) -> list[Picture]:
     drawn = Curves([group for group in content.groups if not group.row], most=MOST_LINES)
     makers: list[Callable[[], Picture | None]] = [
         lambda: beside_the_paper(drawn),
-        lambda: convergence(drawn),
-        lambda: drift_plot(drawn),
+        lambda: speed_up_by_loss(content),
+        lambda: cost_by_loss(content),
         lambda: against_the_sweep(content),
         lambda: times_against_loss(content),
+        lambda: convergence(drawn),
+        lambda: convergence_in_time(drawn),
+        lambda: drift_plot(drawn),
         lambda: against_theory(content),
         lambda: slower_than(content),
+        lambda: backlog_over_time(content),
+        lambda: rates_over_time(content),
         lambda: bursts(content),
     ]
     content.problems += drawn.problems
     with matplotlib.rc_context(STYLE):
         content.pictures = [picture for make in makers if (picture := make()) is not None]
+        for picture in content.pictures:
+            for one in picture.panels:
+                one.name_lines()
     return content.pictures
 
 
-def _lines(drawn: Curves, of: Callable[[Group], Curve | None]) -> list[tuple[Group, Curve, dict[str, Any]]]:
-    styles = looks(group.point for group in drawn.groups)
-    found = [(group, of(group), style) for group, style in zip(drawn.groups, styles, strict=True)]
-    return [(group, one, style) for group, one, style in found if one is not None]
-
-
 def convergence(drawn: Curves) -> Picture | None:
-    lines = _lines(drawn, drawn.loss)
-    if not lines:
-        return None
-    figure, (axes,) = sheet()
-    for group, one, look in lines:
-        draw(axes, one, drawn.label(group), look)
-    _logarithmic_if_wide(axes, [one.y for _, one, _ in lines])
-    axes.set(xlabel="step", ylabel="training loss")
-    legend(axes)
-    says = "Mean over workers, geometric mean over seeds; the band is a 95 % t-interval over seeds (from three on)."
+    panels = _panels(drawn, drawn.loss, "training loss", "step")
+    says = "Mean over workers, geometric mean over seeds; a band is a 95 % t-interval over seeds (from three on)."
     says += " ?: not proven, or simulated." if any(drawn.label(g).endswith("?") for g in drawn.groups) else ""
-    return Picture("convergence", "Training loss", says + drawn.left_out, figure)
+    return Picture("convergence", "Training loss by step", says + drawn.left_out, panels) if panels else None
+
+
+def convergence_in_time(drawn: Curves) -> Picture | None:
+    panels = _panels(drawn, drawn.loss_in_time, "training loss", "seconds")
+    says = "The same against the clock, from the end of the first step; only runs whose times are valid."
+    return Picture("convergence_in_time", "Training loss by time", says + drawn.left_out, panels) if panels else None
 
 
 def drift_plot(drawn: Curves) -> Picture | None:
-    lines = [(group, one, look) for group, one, look in _lines(drawn, drawn.drift) if float(np.max(one.y)) > 0]
-    if not lines:
-        return None
-    figure, (axes,) = sheet()
-    for group, one, look in lines:
-        draw(axes, one, drawn.label(group), look)
-    axes.set(xlabel="step", ylabel="squared distance of two workers", yscale="log")
-    legend(axes)
+    zero = [drawn.label(group) for group in drawn.groups if (one := drawn.drift(group)) and not float(np.max(one.y))]
+
+    def found(group: Group) -> Curve | None:
+        one = drawn.drift(group)
+        return without_zeros(one) if one is not None and float(np.max(one.y)) > 0 else None
+
+    panels = _panels(drawn, found, "squared distance", "step", log=True)
     says = "How far two workers' models are apart, on a logarithmic scale."
-    return Picture("drift", "Drift", says + drawn.left_out, figure)
+    says += f" Exactly zero, and not drawn: {', '.join(zero)}." if zero else ""
+    return Picture("drift", "Drift", says + drawn.left_out, panels) if panels else None
 
 
-def _logarithmic_if_wide(axes: Any, values: list[Any]) -> None:
-    low, high = min(float(v.min()) for v in values), max(float(v.max()) for v in values)
-    if low > 0 and high / low > 20:
-        axes.set_yscale("log")
+def _panels(drawn: Curves, of: Callable[[Group], Curve | None], y: str, x: str, *, log: bool = False) -> list[Panel]:
+    """All curves of one kind: in one panel if they are few, else in small multiples."""
+    curves = {id(group): found for group in drawn.groups if (found := of(group)) is not None}
+    out: list[Panel] = []
+    for title, key, some in shared_out([group for group in drawn.groups if id(group) in curves]):
+        one = panel(title)
+        styles = _styles(drawn.groups, key)
+        for group in some:
+            name, look = drawn.label(group), styles[_without(group, key)]
+            one.curve(curves[id(group)], (name.replace(title, "", 1).strip() if title else name) or name, look)
+        one.axes.set(xlabel=x, ylabel=y)
+        out.append(one)
+    if out and (log or _wide([found.y for found in curves.values()])):
+        for one in out:
+            one.axes.set_yscale("log")
+    alike(out)
+    return out
+
+
+def _styles(groups: Sequence[Group], key: str) -> dict[str, dict[str, Any]]:
+    """Of all groups, drawn here or not: a strategy has its colour in every picture."""
+    points = {_without(group, key): {k: v for k, v in group.point.items() if k != key} for group in groups}
+    return dict(zip(points, looks(points.values()), strict=True))
+
+
+def _without(group: Group, key: str) -> str:
+    return key_of({k: v for k, v in group.point.items() if k != key})
+
+
+def shared_out(groups: Sequence[Group]) -> list[tuple[str, str, list[Group]]]:
+    """(title, key, groups) of every panel: few curves each, by the values of a swept thing, in as few panels as
+    possible; else six by six."""
+    if len(groups) <= MOST_CURVES:
+        return [("", "", list(groups))] if groups else []
+    found: list[list[tuple[str, str, list[Group]]]] = []
+    for key in dict.fromkeys(key for group in groups for key in group.point):
+        parts: dict[str, list[Group]] = {}
+        for group in groups:
+            parts.setdefault(word(group.point.get(key, "")), []).append(group)
+        if len(parts) > 1 and max(map(len, parts.values())) <= MOST_CURVES:
+            found.append([(value, key, some) for value, some in parts.items()])
+    if found:
+        return min(found, key=len)
+    return [("", "", list(groups[n : n + MOST_CURVES])) for n in range(0, len(groups), MOST_CURVES)]
+
+
+def _wide(values: list[Any]) -> bool:
+    low, high = (float(end([end(v) for v in values])) for end in (np.min, np.max))
+    return low > 0 and high / low > 20

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from lossbench.report.groups import Group
-from lossbench.report.plots.canvas import COLOURS, Picture, draw, legend, sheet
+from lossbench.report.plots.canvas import COLOURS, Picture, panel
 from lossbench.report.plots.curves import Curve, Curves
 from lossbench.results import measures
 from lossbench.results.measures import short
@@ -44,32 +44,34 @@ def _paper_figure(group: Group) -> str:
 def beside_the_paper(drawn: Curves) -> Picture | None:
     ours: dict[str, list[tuple[Group, Curve]]] = {}
     for group in drawn.groups:
-        one, name = drawn.loss(group), _paper_figure(group)
-        if name in paper() and one is not None and drawn.epoch(group):
-            ours.setdefault(name, []).append((group, one))
+        found, name = drawn.loss(group), _paper_figure(group)
+        if name in paper() and found is not None and drawn.epoch(group):
+            ours.setdefault(name, []).append((group, found))
     if not ours:
         return None
-    figure, panels = sheet(len(ours), width=4.2 * len(ours) + 0.8)
-    for axes, (name, lines) in zip(panels, sorted(ours.items()), strict=True):
+    panels = []
+    for name, lines in sorted(ours.items()):
+        one = panel(f"figure {name[3:]}")
         colours: dict[str, str] = {}
         last = 1.0
-        for group, one in lines:
+        for group, curve in lines:
             series = _arrival(group)
             colour = colours.setdefault(series, COLOURS[len(colours) % len(COLOURS)])
             scale = 1 / (drawn.epoch(group) or 1.0)
-            last = max(last, float(one.x[-1]) * scale)
-            label = drawn.label(group) if len(lines) < 8 else f"ours {series}"
-            draw(axes, one, label, {"color": colour, "linestyle": "-"}, scale=scale)
+            last = max(last, float(curve.x[-1]) * scale)
+            said = drawn.label(group) if len(lines) < 8 else f"ours {series}"
+            one.curve(curve, said, {"color": colour, "linestyle": "-"}, scale=scale)
         for series, colour in colours.items():
             points = [(x, y) for x, y in paper()[name].get(series, []) if x <= max(last, 2) + 1]
             if points:
-                axes.plot(*zip(*points, strict=True), ".", markersize=3, color=colour, label=f"paper {series}")
-        axes.set(xlabel="epoch", ylabel="training loss", title=f"figure {name[3:]}")
-        legend(axes)
+                dots = {"color": colour, "linestyle": "none", "marker": ".", "markersize": 3}
+                one.curve(Curve(*np.array(points).T), f"paper {series}", dots)
+        one.axes.set(xlabel="epoch", ylabel="training loss")
+        panels.append(one)
     simulated = [run.simulated for lines in ours.values() for group, _ in lines for run in group.runs]
     kind = "genuine" if not any(simulated) else "simulated" if all(simulated) else "genuine and simulated"
     says = f"Lines: ours, {kind} loss. Dots: digitised from Yu et al. 2019 (simulated loss, 16 workers)."
-    return Picture("paper", "Beside the RPS paper", says, figure)
+    return Picture("paper", "Beside the RPS paper", says, panels)
 
 
 def _arrival(group: Group) -> str:

@@ -2,49 +2,58 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
 
 import numpy as np
 
 from lossbench.report import inference
 from lossbench.report.content import Content
 from lossbench.report.groups import Group, shown_of
-from lossbench.report.plots.canvas import COLOURS, Picture, label, legend, looks, sheet
+from lossbench.report.plots.canvas import COLOURS, MOST_CURVES, Picture, alike, in_words, looks, panel
+from lossbench.report.plots.curves import Curve
 from lossbench.results import measures
 from lossbench.results.index import Run
 from lossbench.results.measures import RATIOS
 from lossbench.results.naming import word
 
+ARM = re.compile(r"(?:(loss) )?(\d+\.?\d*)%?")  # "loss 2%": what a sweep from the command line is called
+OF_ANY_PROGRAM = ("wall_s", "tcp_resent_percent")
+
 
 def _swept_numbers(group: Group) -> dict[str, float]:
-    return {key: n for key, value in group.point.items() if (n := measures.number(value)) is not None}
+    out = {key: n for key, value in group.point.items() if (n := measures.number(value)) is not None}
+    found = ARM.fullmatch(str(group.point.get("arm", "")))
+    return out | ({"arm loss percent": float(found[2])} if found and found[1] else {})
 
 
 def against_the_sweep(content: Content) -> Picture | None:
     """The first two results against the number that is swept; one line for each combination of the rest."""
     groups = [group for group in content.groups if _swept_numbers(group)]
     keys = {key for group in groups for key in _swept_numbers(group)}
-    names = [name for name in shown_of(groups) if groups[0].measure(name).column == "outcome"][:2]
+    shown = shown_of(groups)
+    names = [name for name in shown if groups and groups[0].measure(name).column == "outcome"][:2]
+    if set(OF_ANY_PROGRAM) & set(shown):
+        names = [name for name in OF_ANY_PROGRAM if any(group.sound(name) for group in groups)]
     if len(keys) != 1 or not names or len({word(g.point) for g in groups}) < 3:
         return None
     (key,) = keys
-    figure, panels = sheet(len(names), width=3.6 * len(names) + 1.2)
-    for axes, name in zip(panels, names, strict=True):
-        for number, (line, points) in enumerate(_by_rest(groups, key, name).items()):
+    panels, intervals = [], False
+    for name in names:
+        one = panel()
+        lines = _by_rest(groups, key, name)
+        for (line, points), look in zip(lines.items(), looks({"": line} for line in lines), strict=True):
             x, y, half = np.array(sorted(points)).T
-            look: Any = {"color": COLOURS[number % len(COLOURS)], "marker": "o", "markersize": 3, "capsize": 2}
-            axes.errorbar(x, y, yerr=half if half.any() else None, label=label(line), **look)
-        axes.set(
-            xlabel=key.rpartition(".profile.")[2].replace(".", " ").removeprefix("workload options "),
-            ylabel=name.replace("_", " "),
-        )
-    legend(panels[0])
-    return Picture(
-        "sweep",
-        f"{names[0].replace('_', ' ')} against {key.rpartition('.')[2]}",
-        "Mean over seeds; bars are 95 % t-intervals.",
-        figure,
-    )
+            intervals |= bool(half.any())
+            one.points(x, y, line, {**look, "marker": "o"}, errors=half if half.any() else None)
+        one.axes.set(xlabel=_swept_words(key), ylabel=in_words(name))
+        panels.append(one)
+    says = "Mean over seeds; bars are 95 % t-intervals." if intervals else "One seed: no interval."
+    return Picture("sweep", f"{in_words(names[0])} by {_swept_words(key)}", says, panels)
+
+
+def _swept_words(key: str) -> str:
+    said = key.rpartition(".profile.")[2].replace(".", " ").removeprefix("workload options ").removeprefix("arm ")
+    return said.replace("_", " ").replace("loss percent", "loss (%)")
 
 
 def _by_rest(groups: list[Group], key: str, name: str) -> dict[str, list[tuple[float, float, float]]]:
@@ -52,7 +61,7 @@ def _by_rest(groups: list[Group], key: str, name: str) -> dict[str, list[tuple[f
     for group in groups:
         found = inference.estimate(list(group.sound(name).values()))
         if found is not None:
-            rest = " ".join(word(value) for other, value in group.point.items() if other != key)
+            rest = " ".join(word(value) for other, value in group.point.items() if not key.startswith(other))
             line = f"{rest} {group.row}".strip() or "mean"
             out.setdefault(line, []).append((_swept_numbers(group)[key], found.mean, found.half or 0.0))
     return out
@@ -75,16 +84,19 @@ def times_against_loss(content: Content) -> Picture | None:
     lines = {name: points for name, points in lines.items() if len({x for x, _ in points}) > 1}
     if not lines:
         return None
-    figure, (axes,) = sheet()
-    styles = looks({"contender": contender, "rest": rest} for contender, rest in lines)
-    for (name, points), look in zip(lines.items(), styles, strict=True):
-        x, y = np.array(sorted(points)).T
-        axes.plot(x, y, marker="o", markersize=3, label=label(" ".join(name).strip()), **look)
-    axes.set(xlabel="loss asked for (%)", ylabel="median time (ms)", yscale="log")
-    legend(axes)
+    panels = []
+    for first in range(0, len(lines), MOST_CURVES):
+        some, one = dict(list(lines.items())[first : first + MOST_CURVES]), panel()
+        styles = looks({"contender": contender, "rest": rest} for contender, rest in some)
+        for (name, points), look in zip(some.items(), styles, strict=True):
+            x, y = np.array(sorted(points)).T
+            one.points(x, y, " ".join(name).strip(), {**look, "marker": "o"})
+        one.axes.set(xlabel="loss asked for (%)", ylabel="median time (ms)", yscale="log")
+        panels.append(one)
+    alike(panels)
     says = "Median over calls; all sides on the same ports, in turns."
     says += " The machine was busy: believe the ratios, not the times." if ratios else ""
-    return Picture("times", "Time of a collective against loss", says, figure)
+    return Picture("times", "Time of a collective by loss", says, panels)
 
 
 def _independent(run: Run) -> bool:
@@ -107,14 +119,14 @@ def against_theory(content: Content) -> Picture | None:
             points.append((p, exact * found.mean, exact * (found.half or 0.0)))
     if len({round(p, 2) for p, _, _ in points}) < 2:
         return None
-    figure, (axes,) = sheet()
+    one = panel()
     x, y, half = np.array(sorted(points)).T
     line = np.linspace(0, max(0.1, 1.15 * x.max()), 200)
-    axes.plot(line, 2 * line / (1 - line**2), label="exact: 2p / (1 - p²)", color=COLOURS[0])
-    axes.plot(line, 2 * line / (1 + line), label="as stated: 2p / (1 + p)", color=COLOURS[1], linestyle="--")
-    axes.errorbar(x, y, yerr=half if half.any() else None, fmt="o", markersize=4, color=COLOURS[2], label="measured")
-    axes.set(xlabel="share lost in the broadcast, p", ylabel="drift / variance of an update")
-    legend(axes)
-    return Picture(
-        "theory", "Drift against theory", "The exact line holds for independent updates of zero mean.", figure
-    )
+    one.curve(Curve(line, 2 * line / (1 - line**2)), "exact: 2p / (1 - p²)", {"color": COLOURS[0]})
+    stated = {"color": COLOURS[1], "linestyle": "--"}
+    one.curve(Curve(line, 2 * line / (1 + line)), "as stated: 2p / (1 + p)", stated)
+    look = {"color": COLOURS[2], "linestyle": "none", "marker": "o"}
+    one.points(x, y, "measured", look, errors=half if half.any() else None)
+    one.axes.set(xlabel="share lost in the broadcast, p", ylabel="drift / variance of an update")
+    says = "The exact line holds for independent updates of zero mean."
+    return Picture("theory", "Drift and its theory", says, [one])

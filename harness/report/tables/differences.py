@@ -10,6 +10,8 @@ from lossbench.report.inference import ALPHA, Difference
 from lossbench.report.tables.table import Cell, Table
 from lossbench.results.measures import short
 
+MOST = 10.0  # times the baseline, in percent
+
 
 def baseline_of(groups: list[Group], wanted: str) -> Group:
     found = [group for group in groups if group.name == wanted] or [g for g in groups if wanted in g.name]
@@ -69,7 +71,8 @@ def differences(gathered: Gathered) -> Table | None:
 def difference_cell(one: Difference | None) -> Cell:
     if one is None:
         return Cell("-", "void")
-    factor, unit = (100 / abs(one.base), "%") if one.base else (1.0, "")
+    # Of next to nothing everything is a million percent: then the difference itself.
+    factor, unit = (100 / abs(one.base), "%") if one.base and abs(one.mean) <= MOST * abs(one.base) else (1.0, "")
     half = 0.0 if one.low is None or one.high is None else factor * (one.high - one.low) / 2
     shown = f"{half:.2f}" if unit and half < 10 else short(half)
     p = "-" if one.p_all is None else f"{one.p_all:.2g}"

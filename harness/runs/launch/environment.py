@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from lossbench.contract import DATA_PORT
-from lossbench.spec.topology import CONTROL_INTERFACE, DATA_INTERFACE, Host, Topology
+from lossbench.spec.topology import Host, Topology
 
 MASTER_PORT = 29500
 
@@ -30,22 +31,24 @@ def environment(
         "WORLD_SIZE": str(topology.hosts),
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",
-        "LOSSBENCH_RANKS_HERE": str(topology.hosts),
+        "LOSSBENCH_RANKS_HERE": str(1 if topology.machines else topology.hosts),
         "MASTER_ADDR": topology.all_hosts()[0].control_ipv4,
         "MASTER_PORT": str(MASTER_PORT),
         "LOSSBENCH_RUN": run.run_id,
         "LOSSBENCH_TOKEN": f"{run.token:016x}",
         "LOSSBENCH_SEED": str(run.seed),
-        "LOSSBENCH_INTERFACE": DATA_INTERFACE,
-        "LOSSBENCH_CONTROL_INTERFACE": CONTROL_INTERFACE,
+        "LOSSBENCH_INTERFACE": host.interface,
+        "LOSSBENCH_CONTROL_INTERFACE": host.control_interface,
+        "LOSSBENCH_CONTROL": host.control_ipv4,
         "LOSSBENCH_ADDRESSES": ",".join(h.address(topology.family) for h in topology.all_hosts()),
         "LOSSBENCH_PORT": str(DATA_PORT),
+        "LOSSBENCH_STACK": "machine" if topology.machines else "own",
         "LOSSBENCH_SPEC": str(folder / "options.json"),
         "LOSSBENCH_RECORDS": str(records),
         "LOSSBENCH_GO": str(folder / "go"),
         # torch: bytes go over the data link; ranks of one machine do not take shortcuts past it.
-        "GLOO_SOCKET_IFNAME": DATA_INTERFACE,
-        "NCCL_SOCKET_IFNAME": DATA_INTERFACE,
+        "GLOO_SOCKET_IFNAME": host.interface,
+        "NCCL_SOCKET_IFNAME": host.interface,
         "NCCL_HOSTID": f"{run.run_id}-{host.name}",
         "NCCL_SHM_DISABLE": "1",
         "NCCL_P2P_DISABLE": "1",
@@ -55,3 +58,19 @@ def environment(
     if "OMP_NUM_THREADS" not in os.environ:
         out["OMP_NUM_THREADS"] = str(threads)
     return out
+
+
+def outside_of_a_run(host: Host, topology: Topology, run: Identity, *, folder: Path, threads: int) -> dict[str, str]:
+    """For a program in a network that stands by itself: nobody gave it options, nobody reads its records."""
+    out = environment(host, topology, run, folder=folder, records=folder, threads=threads)
+    return {
+        key: value for key, value in out.items() if key not in ("LOSSBENCH_SPEC", "LOSSBENCH_RECORDS", "LOSSBENCH_GO")
+    }
+
+
+def gpu_for(number: int, gpus: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Of a machine with several, each host gets one in turn, and calls it cuda:0; else all would take the first.
+    Who chose some (CUDA_VISIBLE_DEVICES) keeps to these."""
+    chosen = environment.get("CUDA_VISIBLE_DEVICES")
+    known = [str(n) for n in range(len(gpus))] if chosen is None else [one for one in chosen.split(",") if one]
+    return {"CUDA_VISIBLE_DEVICES": known[number % len(known)]} if len(known) > 1 else {}

@@ -25,11 +25,19 @@ from typing import Any, NoReturn
 
 from lossbench.errors import RunError
 from lossbench.net.host.enter import stepper
-from lossbench.processes import Running, die_with_parent, ended, module_command, module_environment, signal_group
+from lossbench.processes import (
+    Running,
+    catches,
+    die_with_parent,
+    ended,
+    module_command,
+    module_environment,
+    signal_group,
+)
 from lossbench.runs.launch import module
 from lossbench.runs.launch.program import Exec, Start
 
-BORN_LIMIT_S = 300.0  # of importing torch on a machine that has other things to do
+BORN_LIMIT_S = 300.0  # of importing torch on a machine that has other things to do, or an emulated one
 
 
 class Child:
@@ -43,6 +51,9 @@ class Child:
 
     def signal(self, number: int) -> None:
         self._nursery.ask({"signal": number, "pid": self.pid})
+
+    def catches(self, number: int) -> bool:
+        return catches(self.pid, number)
 
     def reap(self) -> None:
         self._nursery.ask({"reap": self.pid})
@@ -146,6 +157,10 @@ class Nurseries:
         if modules not in self._open:
             self._open[modules] = Nursery(modules)
         return self._open[modules]
+
+    def let_go(self) -> None: ...
+
+    def check(self) -> None: ...
 
     def close(self) -> None:
         for nursery in self._open.values():

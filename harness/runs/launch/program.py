@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Protocol
 
 from lossbench.errors import RunError, UsageError
+from lossbench.files import no_room
 from lossbench.net.host import rootless
 from lossbench.net.host.place import Place
 from lossbench.processes import Running, module_command, module_environment
+from lossbench.runs.launch import companion, torchrun
 from lossbench.runs.launch.module import OURS
 from lossbench.spec import about
 from lossbench.spec.experiment import Experiment, Program
@@ -31,9 +33,13 @@ class Start:
 
     program: Program
     place: Place
-    environment: dict[str, str]
+    variables: dict[str, str]  # of ours; the rest is the environment that we have ourselves
     log: Path
     hosts_path: Path
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, **self.variables}
 
     @property
     def module(self) -> str:
@@ -51,6 +57,12 @@ class Launcher(Protocol):
 
     def start(self, start: Start) -> Running: ...
 
+    def let_go(self) -> None:
+        """All are ready, and may begin; on this machine a FIFO tells them."""
+
+    def check(self) -> None:
+        """Raises if a machine that was started on is gone."""
+
     def close(self) -> None: ...
 
 
@@ -58,25 +70,31 @@ class Exec:
     """A process of its own, from the beginning."""
 
     def start(self, start: Start) -> Running:
-        environment = start.environment
-        if start.module:
+        environment, command = start.environment, command_of(start.program)
+        if start.module or start.program.torchrun:
             environment = module_environment(environment)
+        if not start.module and "LOSSBENCH_ROLE" not in start.variables:
+            command = companion.command(command)
         with open(start.log, "wb") as output:
             try:
-                return start.place.start(
-                    command_of(start.program), environment=environment, output=output, hosts_path=start.hosts_path
-                )
+                return start.place.start(command, environment=environment, output=output, hosts_path=start.hosts_path)
             except OSError as error:
                 reason = f": {error}"
             except Exception as error:  # noqa: BLE001 - subprocess wraps what went wrong between fork and exec
                 reason = f":\n{last_lines(start.log)}" if start.log.stat().st_size else f": {error}"
         raise RunError(f"the rank of {start.place.name} could not be started{reason}")
 
+    def let_go(self) -> None: ...
+
+    def check(self) -> None: ...
+
     def close(self) -> None: ...
 
 
 def command_of(program: Program) -> list[str]:
     """The program and its arguments."""
+    if program.command and program.torchrun:
+        return torchrun.command(program.torchrun, _present(command_of_user(list(program.command))))
     if program.command:
         return _present(command_of_user(list(program.command)))
     about.find(program.name)
@@ -141,4 +159,5 @@ def last_lines(path: Path) -> str:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return "(no log)"
-    return "\n".join(f"  | {line}" for line in lines[-LOG_LINES_SHOWN:]) or "  | (nothing was printed)"
+    shown = [*lines[-LOG_LINES_SHOWN:], *filter(None, [no_room(path.parent)])]
+    return "\n".join(f"  | {line}" for line in shown) or "  | (nothing was printed)"

@@ -12,37 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from lossbench.contract import DATA_PORT
-from lossbench.errors import RunError
 from lossbench.net.host.enter import hosts_file
 from lossbench.net.host.place import Place
-from lossbench.processes import Running, catches
+from lossbench.processes import Running
+from lossbench.results import machine
 from lossbench.results.folders import RunFolder
-from lossbench.runs.launch.environment import MASTER_PORT, Identity, environment
+from lossbench.runs.launch import capture
+from lossbench.runs.launch.environment import MASTER_PORT, Identity, environment, gpu_for
+from lossbench.runs.launch.member import Member
 from lossbench.runs.launch.program import Exec, Launcher, Start, last_lines
-from lossbench.spec.experiment import Beside, Experiment
+from lossbench.spec.experiment import Beside, Experiment, Program
 from lossbench.spec.topology import Host
 
 STACK_LINES_SHOWN, RANKS_SHOWN = 16, 3
 GRACE_S = 3.0
-
-
-@dataclass(kw_only=True)
-class _Member:
-    """One rank of the workload, or of a program beside it."""
-
-    number: int
-    role: str = ""
-    process: Running  # of this rank, and maybe of others too
-    records: Path
-    log: Path
-    foreground: bool = True
-    barrier: bool = True
-    read_to: int = 0
-    ready: bool = False
-
-    @property
-    def name(self) -> str:
-        return f"{self.role} {self.number}" if self.role else f"rank {self.number}"
 
 
 @dataclass(kw_only=True)
@@ -55,9 +38,11 @@ class Ranks:
     place_of: Callable[[str], Place]
     identity: Identity
     launcher: Launcher = field(default_factory=Exec)
-    members: list[_Member] = field(default_factory=list)
+    members: list[Member] = field(default_factory=list)
     damaged_lines: int = 0
+    _later: list[tuple[Beside, int]] = field(default_factory=list)
     _gate: int = -1
+    _captures: list[Running] = field(default_factory=list)
 
     def prepare(self, *, extra: dict[str, Any] | None = None) -> None:
         """`extra`: options that the harness itself adds to the workload's."""
@@ -74,25 +59,46 @@ class Ranks:
         return path
 
     def start(self) -> None:
+        self._captures = capture.start(self.experiment, self.place_of, self.store, self.folder / "hosts")
         for number, program in enumerate(self.experiment.beside, start=1):
-            self._start_beside(program, number)
+            if program.from_s:
+                self._later.append((program, number))
+            else:
+                self._start_beside(program, number)
         self._start_workload()
+
+    def never_came(self) -> list[str]:
+        """Programs whose time to begin lay behind the run's end."""
+        return [program.role for program, _ in self._later]
+
+    def come_and_go(self, elapsed_s: float) -> None:
+        """Programs beside the workload that begin or end at a time of their own."""
+        for program, number in [one for one in self._later if elapsed_s >= (one[0].from_s or 0)]:
+            self._later.remove((program, number))
+            self._start_beside(program, number)
+        for member in self.members:
+            member.end_at(elapsed_s)
 
     def _start_workload(self) -> None:
         experiment, hosts = self.experiment, self.experiment.topology.all_hosts()
         each = experiment.workload.ranks_per_process
         crews = [hosts[n : n + each] for n in range(0, len(hosts), each)] if each else [hosts]
-        threads = max(1, (os.cpu_count() or 1) // len(crews))
+        threads = max(1, (os.cpu_count() or 1) // len(crews) // max(1, experiment.workload.torchrun))
         foreground = not any(program.foreground for program in experiment.beside)
-        for crew in crews:
+        shared = not experiment.topology.machines and not experiment.workload.torchrun
+        for number, crew in enumerate(crews):
             first = crew[0]
             variables = self._environment(first, self.store.records_path(first.rank), threads)
+            if experiment.beside:
+                variables["LOSSBENCH_BESIDE"] = ",".join(program.role for program in experiment.beside)
+            if shared:
+                variables |= gpu_for(number, machine.gpus(), os.environ)
             if len(crew) > 1:
                 variables["LOSSBENCH_SEATS"] = str(self._seats(crew))
             log = self.store.log_path(first.rank)
             process = self._launch(first, variables, log)
             self.members += [
-                _Member(
+                Member(
                     number=host.rank,
                     process=process,
                     records=self.store.records_path(host.rank),
@@ -112,10 +118,10 @@ class Ranks:
                 self.store.path / part
                 for part in (f"records/{program.role}-{number}.jsonl", f"logs/{program.role}-{number}.log")
             )
-            variables = self._environment(host, records, 1) | {
+            variables = self._environment(host, records, 1, program) | {
                 "RANK": str(number),
                 "WORLD_SIZE": str(len(hosts)),
-                "LOSSBENCH_RANKS_HERE": str(len(hosts)),
+                "LOSSBENCH_RANKS_HERE": str(1 if topology.machines else len(hosts)),
                 "MASTER_ADDR": hosts[0].control_ipv4,
                 "MASTER_PORT": str(MASTER_PORT + number_of_role),
                 "LOSSBENCH_PORT": str(DATA_PORT + number_of_role),
@@ -123,20 +129,25 @@ class Ranks:
                 "LOSSBENCH_ADDRESSES": ",".join(one.address(topology.family) for one in hosts),
                 "LOSSBENCH_SPEC": str(self.folder / f"options-{program.role}.json"),
             }
+            if program.from_s:
+                variables["LOSSBENCH_GO"] = ""  # the gate was open long ago
             self.members.append(
-                _Member(
+                Member(
                     number=number,
                     role=program.role,
                     process=self._launch(host, variables, log, program),
                     records=records,
                     log=log,
                     foreground=program.foreground,
-                    barrier=program.barrier,
+                    barrier=program.barrier and not program.from_s,
+                    to_s=program.to_s,
                 )
             )
 
-    def _environment(self, host: Host, records: Path, threads: int) -> dict[str, str]:
-        return environment(
+    def _environment(self, host: Host, records: Path, threads: int, program: Program | None = None) -> dict[str, str]:
+        dscp = self.experiment.dscp_of(program or self.experiment.workload)
+        marked = {"LOSSBENCH_DSCP": str(dscp)} if dscp is not None else {}
+        return marked | environment(
             host,
             self.experiment.topology,
             self.identity,
@@ -150,7 +161,7 @@ class Ranks:
             Start(
                 program=program or self.experiment.workload,
                 place=self.place_of(host.name),
-                environment={**os.environ, **variables},
+                variables=variables,
                 log=log,
                 hosts_path=self.folder / "hosts",
             )
@@ -172,29 +183,16 @@ class Ranks:
 
     def open_gate(self) -> None:
         """Every rank waits for one byte of the FIFO: all are let through at once, and none can come too late for it."""
-        os.write(self._gate, b"g" * len(self.members))
+        os.write(self._gate, b"g" * len(self.members) * max(1, self.experiment.workload.torchrun))
+        self.launcher.let_go()
 
     def read(self) -> list[tuple[str, dict[str, Any]]]:
         """New records of all ranks, whole lines only; each with the role of who said it (empty: the workload)."""
         out = []
         for rank in self.members:
-            try:
-                with open(rank.records, "rb") as file:
-                    file.seek(rank.read_to)
-                    data = file.read()
-            except FileNotFoundError:
-                continue
-            whole, _, _ = data.rpartition(b"\n")
-            rank.read_to += len(whole) + 1 if whole else 0
-            for line in whole.splitlines():
-                try:
-                    record = json.loads(line)
-                except (ValueError, RecursionError):
-                    self.damaged_lines += 1
-                    continue
-                if isinstance(record, dict):
-                    rank.ready = rank.ready or record.get("kind") == "ready"
-                    out.append((rank.role, {**record, "rank": rank.number}))
+            records, damaged = rank.new_records()
+            self.damaged_lines += damaged
+            out += [(rank.role, record) for record in records]
         return out
 
     def not_ready(self) -> list[str]:
@@ -211,15 +209,14 @@ class Ranks:
 
     def gone(self) -> list[str]:
         """Programs beside the foreground that have ended by themselves."""
-        return [rank.name for rank in self.members if not rank.foreground and rank.process.poll() is not None]
+        beside = [rank for rank in self.members if not rank.foreground and not rank.ended]
+        return [rank.name for rank in beside if rank.process.poll() is not None]
 
     def check_alive(self) -> None:
-        """A rank that died ends the run, with its last words."""
+        """A rank that died ends the run, with its last words; so does a machine that is gone."""
+        self.launcher.check()
         for rank in self.members:
-            code = rank.process.poll()
-            if code:
-                how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with status {code}"
-                raise RunError(f"{rank.name} {how}; its last lines ({rank.log}):\n{last_lines(rank.log)}")
+            rank.check_alive()
 
     def stuck(self, names: Sequence[str]) -> str:
         """Last lines, and stacks if they are Python, of ranks that should have ended or begun: they do not live on."""
@@ -227,7 +224,7 @@ class Ranks:
         chosen = list({rank.process.pid: rank for rank in chosen}.values())[:RANKS_SHOWN]
         before = {rank.name: last_lines(rank.log) for rank in chosen}
         sizes = {rank.name: rank.log.stat().st_size for rank in chosen if rank.log.exists()}
-        asked = [rank for rank in chosen if catches(rank.process.pid, signal.SIGABRT)]
+        asked = [rank for rank in chosen if rank.process.catches(signal.SIGABRT)]
         for rank in asked:
             rank.process.signal(signal.SIGABRT)
         deadline = time.monotonic() + GRACE_S
@@ -243,10 +240,11 @@ class Ranks:
     def stop(self) -> None:
         """By process group, politely first; what they say at their end can still be read."""
         for number in (signal.SIGTERM, signal.SIGKILL):
-            for rank in self.members:
-                rank.process.signal(number)
+            every = [*(rank.process for rank in self.members), *self._captures]
+            for process in every:
+                process.signal(number)
             deadline = time.monotonic() + GRACE_S
-            while any(rank.process.poll() is None for rank in self.members) and time.monotonic() < deadline:
+            while any(process.poll() is None for process in every) and time.monotonic() < deadline:
                 time.sleep(0.01)
 
     def end(self) -> None:
@@ -255,16 +253,12 @@ class Ranks:
         for rank in self.members:
             rank.process.reap()
         self.members.clear()
+        for one in self._captures:
+            one.reap()
+        self._captures.clear()
         if self._gate >= 0:
             os.close(self._gate)
             self._gate = -1
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal
-        return f"signal {number}"
 
 
 def _after(path: Path, size: int) -> list[str]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
 
 from lossbench.workloads.sync.channels.members import Members
 from lossbench.workloads.transport.half import Account
+from lossbench.workloads.transport.packet.wire import Bytes
+from lossbench.workloads.transport.plan import Parcels
 
 
 class Half(Protocol):
@@ -15,6 +18,13 @@ class Half(Protocol):
 
     def wait(self) -> tuple[torch.Tensor, Account]:
         """What it was made into, and what arrived."""
+
+
+class Carried(Protocol):
+    """Bytes under way."""
+
+    def wait(self) -> tuple[dict[int, Bytes], Account]:
+        """By peer, zero where nothing came; which packets came."""
 
 
 class Channel(Protocol):
@@ -31,6 +41,10 @@ class Channel(Protocol):
 
     def set_step(self, step: int) -> None:
         """The training step that stands in the packets."""
+
+    def set_deadline(self, seconds: float | None) -> None:
+        """From now on a half ends here after so long without progress, and what is missing is cut; None: as the policy
+        says."""
 
     def begin_scatter(
         self,
@@ -56,8 +70,26 @@ class Channel(Protocol):
     ) -> Half:
         """Everybody's block into `out`, what is missing keeps what is there (or becomes zero)."""
 
-    def mean(self, values: torch.Tensor) -> None:
-        """Reliably, in place: by the transport that the user trusts (Gloo, NCCL)."""
+    @property
+    def datagram_bytes(self) -> int:
+        """Header and payload of the widest packet."""
+
+    def begin_exchange(
+        self,
+        send: Mapping[int, Bytes],
+        sizes: Mapping[int, int],
+        *,
+        half: str,
+        size: int,
+        cut: Parcels,
+        reliable: bool = False,
+    ) -> Carried:
+        """Bytes to and from each peer, packet by packet as `cut` says. `sizes`: of what comes, by peer; `half`, `size`:
+        what it is a part of, and how many elements that has, the same on all ranks."""
+
+    def mean(self, values: torch.Tensor, *, direct: bool = False) -> None:
+        """Reliably, in place: by the transport that the user trusts (Gloo, NCCL). `direct`: each rank sends each other
+        one its part, as the lossy halves do, instead of what the transport does (a ring)."""
 
     def total(self, numbers: torch.Tensor) -> torch.Tensor:
         """A reliable sum of a few float64 numbers."""

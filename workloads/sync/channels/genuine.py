@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -10,14 +11,14 @@ import torch.distributed as dist
 
 from lossbench.contract import Door
 from lossbench.workloads.collective.group import LossyGroup
-from lossbench.workloads.collective.primitives import Pending, begin_gather, begin_scatter
+from lossbench.workloads.collective.primitives import Carried, Pending, begin_exchange, begin_gather, begin_scatter
 from lossbench.workloads.collective.where import inner_gloo
 from lossbench.workloads.sync.channels.members import Members
 from lossbench.workloads.transport import tuning
 from lossbench.workloads.transport.half import Account
+from lossbench.workloads.transport.packet.wire import Bytes
 from lossbench.workloads.transport.policy import Policy
 
-CONNECT_LIMIT = timedelta(seconds=120)
 CALL_LIMIT = timedelta(hours=24)  # others may evaluate, or write a checkpoint
 TRUSTED = ("gloo", "nccl", "lossy")  # who carries what must arrive; lossy: our own datagrams, repeated until they do
 
@@ -25,14 +26,22 @@ TRUSTED = ("gloo", "nccl", "lossy")  # who carries what must arrive; lossy: our 
 class Genuine:
     simulated = False
 
-    def __init__(self, group: LossyGroup, store: Any = None, *, trusted: str = "gloo", rto_min_ms: float = 0.0) -> None:
-        """`rto_min_ms`: the floor of TCP's retransmission timer for Gloo; 0 leaves the kernel's (200 ms)."""
+    def __init__(
+        self,
+        group: LossyGroup,
+        store: Any = None,
+        *,
+        trusted: str = "gloo",
+        rto_min_ms: float = 0.0,
+        rto_max_ms: float = 0.0,
+    ) -> None:
+        """`rto_min_ms`, `rto_max_ms`: of TCP's retransmission timer for Gloo; 0 leaves the kernel's (200 ms, 120 s)."""
         if trusted not in TRUSTED:
             raise ValueError(f"trusted transport '{trusted}': one of {', '.join(TRUSTED)}")
         self.group = group
         self.rank, self.world = group.rank(), group.size()
         self.members = Members(group) if group.policy.absent == "continue" else None
-        self._store, self._trusted, self._rto_min_ms = store, trusted, rto_min_ms
+        self._store, self._trusted, self._rto_ms = store, trusted, (rto_min_ms, rto_max_ms)
         self._reliable: Any = None
         self.notes: list[str] = []  # what a reader of the results should know
 
@@ -60,34 +69,64 @@ class Genuine:
     def set_step(self, step: int) -> None:
         self.group.set_step(step)
 
+    def set_deadline(self, seconds: float | None) -> None:
+        self.group._endpoint.set_deadline(seconds)
+
     def begin_scatter(self, values: torch.Tensor, **how: Any) -> Pending:
         return begin_scatter(self.group, values, **{"normaliser": "count", **how})
 
     def begin_gather(self, mine: torch.Tensor, out: torch.Tensor, **how: Any) -> Pending:
         return begin_gather(self.group, mine, out, **how)
 
-    def mean(self, values: torch.Tensor) -> None:
-        if self._trusted == "lossy":
+    def begin_exchange(self, send: Mapping[int, Bytes], sizes: Mapping[int, int], **how: Any) -> Carried:
+        return begin_exchange(self.group, send, sizes, **how)
+
+    @property
+    def datagram_bytes(self) -> int:
+        return self.group.datagram_bytes
+
+    def mean(self, values: torch.Tensor, *, direct: bool = False) -> None:
+        if self._trusted == "lossy":  # direct, always
             exact = values.double()  # float64 is not among what may get lost
             self.group.allreduce([exact]).wait()
             values.copy_(exact / self.world)
             return
         if self._reliable is None:
             self._reliable = self._connect()
+        if direct:
+            self._mean_directly(values)
+            return
         self._reliable.allreduce([values]).wait()
         values.div_(self.world)
 
+    def _mean_directly(self, values: torch.Tensor) -> None:
+        """Two exchanges of all with all: parts to their owners, means to everybody."""
+        each = -(-values.numel() // self.world)
+        parts = values.new_zeros(self.world, each)
+        parts.view(-1)[: values.numel()] = values
+        came = torch.empty_like(parts)
+        self._reliable.alltoall_base(came, parts, [], []).wait()
+        parts[:] = came.mean(0)
+        self._reliable.alltoall_base(came, parts, [], []).wait()
+        values.copy_(came.view(-1)[: values.numel()])
+
     def _connect(self) -> Any:
         """When first used: most strategies never need it."""
-        if self._rto_min_ms:
-            try:
-                tuning.set_rto_min(self._rto_min_ms)
-            except tuning.NotHereError as reason:
-                self.notes.append(f"TCP waits 200 ms for a lost tail ({reason})")
+        least, most = self._rto_ms
+        try:
+            if least:
+                tuning.set_rto_min(least)
+        except tuning.NotHereError as reason:
+            self.notes.append(f"TCP waits 200 ms for a lost tail ({reason})")
+        try:
+            if most:
+                tuning.set_rto_max(most)
+        except tuning.NotHereError as reason:
+            self.notes.append(f"TCP backs off up to 120 s ({reason})")
         under = dist.PrefixStore("trusted", self._store)
         if self._trusted == "nccl":
             return dist.ProcessGroupNCCL(under, self.rank, self.world, dist.ProcessGroupNCCL.Options())
-        return inner_gloo(under, self.rank, self.world, CONNECT_LIMIT)
+        return inner_gloo(under, self.rank, self.world, CALL_LIMIT)
 
     def total(self, numbers: torch.Tensor) -> torch.Tensor:
         out = numbers.double().cpu()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +15,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from lossbench.contract import HALVES, derive_seed
+from lossbench.contract import HALVES, HEADER_BYTES, derive_seed
 from lossbench.workloads.collective.staging import codec_of
+from lossbench.workloads.sync.channels.means import Means, spread
 from lossbench.workloads.transport.half import Account
 from lossbench.workloads.transport.packet.layout import Layout
-from lossbench.workloads.transport.packet.wire import Bits
+from lossbench.workloads.transport.packet.wire import Bits, Bytes
+from lossbench.workloads.transport.plan import Parcels, payload
 
 DATAGRAM_BYTES = 1472  # MTU 1500
+ASIDE: dict[str, Any] = {"ended": "all", "seconds": 0.0, "cut": 0, "lost": 0, "withheld": 0}
 Chain = list[list[tuple[float, int, float]]]  # states -> outcomes (probability, next state, loss)
 
 
@@ -102,7 +105,7 @@ class Medium:
 
     def __init__(self, world: int, layers: Sequence[Sequence[Rule]] = (), seed: int = 0) -> None:
         self.world, self.layers, self.seed = world, [list(rules) for rules in layers], seed
-        self.posted: list[torch.Tensor] = [torch.empty(0)] * world
+        self.posted: list[Any] = [None] * world
         self.barrier = threading.Barrier(world)
         self._paths: dict[tuple[int, int, int, int], Path] = {}
 
@@ -124,10 +127,10 @@ class Medium:
 class Done:
     """A half: there is nothing to wait for."""
 
-    out: torch.Tensor
+    out: Any
     account: Account
 
-    def wait(self) -> tuple[torch.Tensor, Account]:
+    def wait(self) -> tuple[Any, Account]:
         return self.out, self.account
 
 
@@ -140,13 +143,16 @@ class Simulated:
         self.notes: list[str] = []
         self.present, self.members = tuple(range(self.world)), None
         self._counts = {"data_expected": 0, "data_arrived": 0, "payload_bytes": 0}
-        self._first = [0, 0]  # packets of first halves: expected, arrived
+        self._means = Means()
 
     def set_step(self, step: int) -> None:
         self._step = step
 
-    def _meet(self, mine: torch.Tensor) -> list[torch.Tensor]:
-        """Everybody's tensor; `_part` when nobody reads them any more."""
+    def set_deadline(self, seconds: float | None) -> None:
+        """There is nothing to wait for."""
+
+    def _meet(self, mine: Any) -> list[Any]:
+        """What everybody gives; `_part` when nobody reads it any more."""
         self._medium.posted[self.rank] = mine
         self._medium.barrier.wait(timeout=600)
         return self._medium.posted
@@ -172,19 +178,13 @@ class Simulated:
         sums, number = torch.zeros_like(own), torch.zeros_like(own)
         arrived = {}
         for peer in self._peers():
-            arrived[peer] = self._arrived(peer, HALVES["reduce_scatter"], block, layout)
-            mask = self._spread(arrived[peer], layout, own)
+            arrived[peer] = self._arrived(peer, HALVES["reduce_scatter"], block, layout.packets[block])
+            mask = spread(arrived[peer], layout.width, own).to(own.dtype)
             sums += mask * posted[peer][low : low + counts[block]]
             number += mask
-        if normaliser == "count":
-            mean = (sums + own) / (number + 1)
-        elif normaliser == "world":
-            mean = (sums + own) / self.world
-        else:
-            share = max(self._share(arrived), 1e-6)
-            mean = own / self.world + sums / (self.world * share)
+        mean = self._means.of(own, sums, number, arrived=arrived, normaliser=normaliser, world=self.world)
         self._part()
-        return Done(mean, self._account(HALVES["reduce_scatter"], arrived, layout, begun))
+        return Done(mean, self._account(HALVES["reduce_scatter"], arrived, layout.segment - HEADER_BYTES, begun))
 
     def begin_gather(
         self,
@@ -203,16 +203,43 @@ class Simulated:
         arrived = {}
         for peer in self._peers():
             block = owners[peer]
-            arrived[peer] = self._arrived(peer, HALVES["all_gather"], block, layout)
+            arrived[peer] = self._arrived(peer, HALVES["all_gather"], block, layout.packets[block])
             here = out[layout.offsets[block] : layout.offsets[block] + counts[block]]
-            mask = self._spread(arrived[peer], layout, here).bool()
+            mask = spread(arrived[peer], layout.width, here)
             here.copy_(torch.where(mask, posted[peer], torch.zeros_like(here) if zero_missing else here))
         own = owners[self.rank]
         out[layout.offsets[own] : layout.offsets[own] + counts[own]] = mine
         self._part()
-        return Done(out, self._account(HALVES["all_gather"], arrived, layout, begun))
+        return Done(out, self._account(HALVES["all_gather"], arrived, layout.segment - HEADER_BYTES, begun))
 
-    def mean(self, values: torch.Tensor) -> None:
+    datagram_bytes = DATAGRAM_BYTES
+
+    def begin_exchange(
+        self,
+        send: Mapping[int, Bytes],
+        sizes: Mapping[int, int],
+        *,
+        half: str,
+        size: int,
+        cut: Parcels,
+        reliable: bool = False,
+    ) -> Done:
+        del size
+        begun = time.perf_counter()
+        posted = self._meet({peer: data.copy() for peer, data in send.items()})
+        taken, arrived = {}, {}
+        for peer, count in sizes.items():
+            width = cut.width or payload(count, DATAGRAM_BYTES)
+            packets, block = -(-count // width), cut.taken[peer] if cut.taken else 0
+            bits = np.ones(packets, np.bool_) if reliable else self._arrived(peer, HALVES[half], block, packets)
+            taken[peer], arrived[peer] = posted[peer][self.rank] * np.repeat(bits, width)[:count], bits
+        self._part()
+        if reliable:  # no part of what may get lost
+            return Done(taken, Account(**ASIDE, half=HALVES[half], step=self._step, arrived=arrived))
+        return Done(taken, self._account(HALVES[half], arrived, cut.width, begun))
+
+    def mean(self, values: torch.Tensor, *, direct: bool = False) -> None:
+        del direct
         total = torch.stack(self._meet(values)).mean(0)
         self._part()
         values.copy_(total)
@@ -236,27 +263,14 @@ class Simulated:
     def _layout(self, values: torch.Tensor, counts: tuple[int, ...]) -> Layout:
         return Layout.plan(counts, codec=codec_of(values), datagram_bytes=DATAGRAM_BYTES)
 
-    def _arrived(self, peer: int, half: int, block: int, layout: Layout) -> Bits:
-        return self._medium.arrived(
-            peer, self.rank, step=self._step, half=half, block=block, packets=layout.packets[block]
-        )
+    def _arrived(self, peer: int, half: int, block: int, packets: int) -> Bits:
+        return self._medium.arrived(peer, self.rank, step=self._step, half=half, block=block, packets=packets)
 
-    def _spread(self, bits: Bits, layout: Layout, like: torch.Tensor) -> torch.Tensor:
-        """From packets to elements."""
-        packets = torch.from_numpy(bits).to(device=like.device, dtype=like.dtype, non_blocking=True)
-        return packets.repeat_interleave(layout.width)[: len(like)]
-
-    def _share(self, arrived: dict[int, Bits]) -> float:
-        """Of all first halves so far, this one included."""
-        self._first[0] += sum(len(b) for b in arrived.values())
-        self._first[1] += sum(int(b.sum()) for b in arrived.values())
-        return self._first[1] / self._first[0] if self._first[0] else 1.0
-
-    def _account(self, half: int, arrived: dict[int, Bits], layout: Layout, begun: float) -> Account:
+    def _account(self, half: int, arrived: dict[int, Bits], payload_bytes: int, begun: float) -> Account:
         expected, came = sum(len(b) for b in arrived.values()), sum(int(b.sum()) for b in arrived.values())
         self._counts["data_expected"] += expected
         self._counts["data_arrived"] += came
-        self._counts["payload_bytes"] += came * layout.width * layout.codec.memory.itemsize
+        self._counts["payload_bytes"] += came * payload_bytes
         return Account(
             half=half,
             step=self._step,

@@ -12,13 +12,23 @@ from lossbench.workloads.sync.channels.base import Channel, Half
 class Around:
     """See base.Channel."""
 
+    seed = 0  # of the run, for codings that draw: the same on all ranks
+
     def __init__(self, inner: Channel) -> None:
         self.inner = inner
         self.rank, self.world, self.simulated, self.notes = inner.rank, inner.world, inner.simulated, inner.notes
         self.members = inner.members
 
+    def say(self, text: str) -> None:
+        """For the reader of the results, once: called where it is used, as not every strategy uses the halves."""
+        if text not in self.notes:
+            self.notes.append(text)
+
     def set_step(self, step: int) -> None:
         self.inner.set_step(step)
+
+    def set_deadline(self, seconds: float | None) -> None:
+        self.inner.set_deadline(seconds)
 
     def begin_scatter(self, values: torch.Tensor, **how: Any) -> Half:
         return self.inner.begin_scatter(values, **how)
@@ -30,8 +40,8 @@ class Around:
     def present(self) -> tuple[int, ...]:
         return self.inner.present
 
-    def mean(self, values: torch.Tensor) -> None:
-        self.inner.mean(values)
+    def mean(self, values: torch.Tensor, *, direct: bool = False) -> None:
+        self.inner.mean(values, direct=direct)
 
     def total(self, numbers: torch.Tensor) -> torch.Tensor:
         return self.inner.total(numbers)
@@ -45,3 +55,9 @@ class Around:
     def __getattr__(self, name: str) -> Any:
         """What only the channel inside has (DDP asks a genuine one for its group)."""
         return getattr(self.inner, name)
+
+
+def is_its_own_truth(mine: torch.Tensor, place: torch.Tensor) -> bool:
+    """An owner that sends its values from where they are keeps them as they are: what others get may be rounded, but
+    not what it steps on."""
+    return mine.data_ptr() == place.data_ptr()

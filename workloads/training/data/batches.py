@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from lossbench.contract import derive_seed
 from lossbench.workloads.errors import DataError
@@ -31,7 +32,9 @@ class Batches:
         seed: int,
         device: torch.device,
         window: int = 64,
+        skew: float = 0.0,
     ) -> None:
+        """`skew`: images of some labels more often, by a Dirichlet's draw for each rank; drawn with replacement."""
         self.data, self.ranks, self.world, self.items, self.seed = data, list(ranks), world, items, seed
         self.window, self._device = window, device
         self._train = tuple(part.to(device) for part in data.train)
@@ -40,6 +43,7 @@ class Batches:
         if self.steps_per_epoch < 1:
             raise DataError(f"{data.name} has {self._count()} items: too few for {world} ranks with {items} each")
         self._epoch, self._order, self._shift = -1, torch.empty(0), 0
+        self._skewed = Skewed(data, world=world, skew=skew, seed=seed) if skew else None
 
     def _count(self) -> int:
         if self.data.kind == "text":  # one window less: every epoch begins somewhere else
@@ -47,6 +51,13 @@ class Batches:
         return len(self.data.train[0])
 
     def at(self, step: int) -> Batch:
+        if self._skewed is not None:
+            chosen = torch.from_numpy(self._skewed.at(step, self.ranks, self.items)).to(self._device)
+        else:
+            chosen = self._dealt(step)
+        return tuple(part.view(len(self.ranks), self.items, *part.shape[1:]) for part in self._prepared(chosen, step))
+
+    def _dealt(self, step: int) -> torch.Tensor:
         epoch, number = divmod(step, self.steps_per_epoch)
         if epoch != self._epoch:
             random = np.random.default_rng(derive_seed(self.seed, "data order", epoch))
@@ -54,8 +65,7 @@ class Batches:
             self._shift, self._epoch = int(random.integers(self.window)), epoch
         first = number * self.items * self.world
         dealt = self._order[first : first + self.items * self.world].view(self.items, self.world)
-        chosen = dealt[:, self.ranks].t().reshape(-1)
-        return tuple(part.view(len(self.ranks), self.items, *part.shape[1:]) for part in self._prepared(chosen, step))
+        return dealt[:, self.ranks].t().reshape(-1)
 
     def _prepared(self, chosen: torch.Tensor, step: int) -> Batch:
         if self.data.kind == "images":
@@ -94,6 +104,27 @@ class Batches:
                 yield (windows(source[0], chosen * self.window, self.window),)
             else:
                 yield tuple(part[chosen] for part in source)
+
+
+class Skewed:
+    """Workers whose data differ: how often each has each label (Hsu et al. 2019)."""
+
+    def __init__(self, data: DataSet, *, world: int, skew: float, seed: int) -> None:
+        if data.kind != "images":
+            raise DataError(f"skew is about the labels of images; {data.name} is {data.kind}")
+        labels = data.train[1].numpy()
+        self._seed, self._items = seed, [np.flatnonzero(labels == label) for label in np.unique(labels)]
+        random = np.random.default_rng(derive_seed(seed, "skew"))
+        self._shares = random.dirichlet([skew] * len(self._items), world)
+
+    def at(self, step: int, ranks: Sequence[int], items: int) -> NDArray[np.int64]:
+        """Numbers of images, rank by rank."""
+        return np.concatenate([self._of(step, rank, items) for rank in ranks])
+
+    def _of(self, step: int, rank: int, items: int) -> NDArray[np.int64]:
+        random = np.random.default_rng(derive_seed(self._seed, "skewed", step, rank))
+        labels = random.choice(len(self._items), items, p=self._shares[rank])
+        return np.array([random.choice(self._items[label]) for label in labels])
 
 
 def normalised(pixels: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,12 +12,16 @@ from torch import nn
 from lossbench.workloads.errors import ModelError
 from lossbench.workloads.training.models.llama import SHAPES, Llama
 from lossbench.workloads.training.models.resnet import ResNet
-from lossbench.workloads.training.models.small import Mlp, Walk
+from lossbench.workloads.training.models.small import Linear, Mlp, Walk
 from lossbench.workloads.training.models.tagger import Tagger
 
 
 def _mlp(about: Mapping[str, Any]) -> nn.Module:
     return Mlp(inputs=about["channels"] * about["side"] ** 2, classes=about["classes"])
+
+
+def _linear(about: Mapping[str, Any]) -> nn.Module:
+    return Linear(inputs=about["channels"] * about["side"] ** 2, classes=about["classes"])
 
 
 def _resnet(depth: int, about: Mapping[str, Any]) -> nn.Module:
@@ -28,12 +33,14 @@ def _tagger(sizes: Mapping[str, int], about: Mapping[str, Any]) -> nn.Module:
 
 
 def _llama(name: str, about: Mapping[str, Any]) -> nn.Module:
-    del about
-    return Llama(SHAPES[name])
+    shape = SHAPES[name]
+    words = int(about.get("vocabulary", 0))
+    return Llama(shape if words <= shape.vocabulary else replace(shape, vocabulary=words))
 
 
 MODELS: dict[str, tuple[str, Callable[[Mapping[str, Any]], nn.Module]]] = {
     "mlp": ("images", _mlp),
+    "linear": ("images", _linear),
     "resnet20": ("images", partial(_resnet, 20)),
     "resnet110": ("images", partial(_resnet, 110)),
     "resnet8": ("images", partial(_resnet, 8)),

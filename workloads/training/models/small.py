@@ -20,6 +20,15 @@ class Mlp(nn.Sequential):
         )
 
 
+class Linear(nn.Sequential):
+    """Softmax regression from zero: convex, so that what theory says of gradients can be seen in few steps."""
+
+    def __init__(self, *, inputs: int, classes: int) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(inputs, classes))
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
+
+
 class Walk(nn.Module):
     """Nothing but a vector: for `random_walk`, whose gradients are noise."""
 

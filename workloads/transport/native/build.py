@@ -1,7 +1,8 @@
 """The engine in C, compiled on first use and cached; where there is no compiler numpy does the same, slower.
 
 LOSSBENCH_NATIVE=0 switches it off; LOSSBENCH_NATIVE=/path/to.so takes one that was built elsewhere;
-LOSSBENCH_NATIVE=sanitize builds one that watches itself (run Python with LD_PRELOAD=libasan.so)."""
+LOSSBENCH_NATIVE=sanitize builds one that watches its memory (run Python with LD_PRELOAD=libasan.so),
+LOSSBENCH_NATIVE=sanitize-threads one that watches its threads (libtsan.so, setarch -R)."""
 
 from __future__ import annotations
 
@@ -20,8 +21,13 @@ from lossbench.workloads.transport import structures
 
 FOLDER = Path(__file__).parent
 SOURCES = sorted(FOLDER.glob("*.c"))
-FLAGS = ["-O3", "-fno-strict-aliasing", "-std=gnu11", "-D_GNU_SOURCE", "-shared", "-fPIC", "-pthread"]
-SANITIZE = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]
+DIALECT = ["-fno-strict-aliasing", "-std=gnu11", "-D_GNU_SOURCE", "-pthread"]
+FLAGS = ["-O3", *DIALECT, "-shared", "-fPIC"]
+LIBRARIES = ["-lm"]
+SANITIZE = {
+    "sanitize": ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"],
+    "sanitize-threads": ["-g", "-O1", "-fsanitize=thread"],
+}
 
 
 class NoNativeError(Exception):
@@ -35,16 +41,16 @@ def load() -> ctypes.CDLL | str:
     if wanted == "0":
         return "switched off by LOSSBENCH_NATIVE=0"
     try:
-        path = Path(wanted) if wanted.startswith("/") else built(sanitize=wanted == "sanitize")
+        path = Path(wanted) if wanted.startswith("/") else built(SANITIZE.get(wanted, []))
         return structures.typed(ctypes.CDLL(str(path)))
     except (NoNativeError, OSError) as error:
         return str(error)
 
 
-def built(*, sanitize: bool = False) -> Path:
+def built(watched: list[str] | None = None) -> Path:
     """One library per source and machine; ranks that start together build it once."""
     folder = Path(os.environ.get("LOSSBENCH_CACHE") or Path.home() / ".cache" / "lossbench") / "native"
-    flags = [*FLAGS, *(SANITIZE if sanitize else ())]
+    flags = [*FLAGS, *(watched or [])]
     text = b"".join(path.read_bytes() for path in [*SOURCES, *FOLDER.glob("*.h")]) + " ".join(flags).encode()
     path = folder / f"engine-{hashlib.sha256(text).hexdigest()[:12]}-{platform.machine()}.so"
     if path.exists():
@@ -72,7 +78,7 @@ def _trusted(path: Path) -> Path:
 def _compile(command: list[str], path: Path) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / "engine.so"
-        command = [*command, "-o", str(made), *map(str, SOURCES), "-lm"]
+        command = [*command, "-o", str(made), *map(str, SOURCES), *LIBRARIES]
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode:
             raise NoNativeError(f"the C compiler failed: {result.stderr.strip().splitlines()[-1:]}")

@@ -10,6 +10,7 @@
 #define LONG_PAUSE (50 * MS)
 #define LONGEST_PAUSE (500 * MS)
 #define GAVE_UP_PAUSE (20 * MS)
+#define GAVE_UP_TIMES 25      /* unasked: .5 s */
 #define TIMED_EVERY (2 * MS)
 #define STALLED_PAUSE (20 * MS) /* room comes by itself, unless what gives it was lost */
 enum { QUICK_REPEATS = 10, MANY_REPEATS = 60, TIMED_PACKETS = 16 };
@@ -30,19 +31,21 @@ static ns first_pause(const peer *p)
 
 /* --- what is sent ------------------------------------------------------------------------------------------------- */
 
-static void send_marker(engine *e, const header *like, uint32_t packets, uint32_t sent, uint64_t bytes, uint32_t state)
+static uint32_t send_marker(engine *e, const header *like, uint32_t packets, uint32_t sent, uint64_t bytes, uint32_t state)
 {
     header h = *like;
     h.kind = MARKER;
     h.chunk = sent;
-    control c = {.packets = packets, .sent = sent, .bytes = bytes, .extra = like->kind,
-                 .state = (uint16_t)state, .time_ns = (uint64_t)clock_ns()};
     peer *p = &e->peers[h.destination];
+    control c = {.packets = packets, .sent = sent, .bytes = bytes, .extra = like->kind, .base = state == ASKS ? p->control_in : 0,
+                 .state = (uint16_t)state, .time_ns = (uint64_t)clock_ns()};
     ns at = now_ns();
     send_control(e, p, &h, &c, NULL, 0);
-    p->asked[c.number % ASKED].at = at; /* the sending thread's markers too: a number is shown when its time is */
-    __atomic_store_n(&p->asked[c.number % ASKED].number, c.number, __ATOMIC_RELEASE);
-    e->counts.markers++;
+    SHOW(p->asked[c.number % ASKED].number, 0); /* the sending thread's markers too: a number is shown with its time only */
+    SHOW(p->asked[c.number % ASKED].at, at);
+    SHOW(p->asked[c.number % ASKED].number, c.number);
+    __atomic_fetch_add(&e->markers, 1, __ATOMIC_RELAXED);
+    return c.number;
 }
 
 /* A marker into the stream, once in a while: the receiver sees how long packets wait on their way. */
@@ -50,23 +53,28 @@ void time_flow(engine *e, flow *f)
 {
     peer *p = &e->peers[f->peer];
     ns now = now_ns();
-    if (!e->adaptive || f->cursor >= f->packets || now - p->timed_at < TIMED_EVERY || p->sent - p->timed_sent < TIMED_PACKETS)
+    uint64_t sent = SEEN(p->sent);
+    if (!e->adaptive || f->cursor >= f->packets || now - p->timed_at < TIMED_EVERY || sent - p->timed_sent < TIMED_PACKETS)
         return;
     p->timed_at = now;
-    p->timed_sent = p->sent;
+    p->timed_sent = sent;
     send_marker(e, (header *)f->prefix, f->packets, f->cursor, f->bytes, TIMES);
 }
 
-/* Which packets below the highest known are missing. Returns the bytes of the bitmap. */
-static uint32_t bitmap_of(const flow *f, uint8_t *bits, uint32_t *base)
+/* Which packets below the highest known are missing, `most` of them, others at every half. Returns the bytes of the
+ * bitmap. `sequence` 0: the first of them. */
+static uint32_t bitmap_of(const flow *f, uint32_t most, uint32_t sequence, uint8_t *bits, uint32_t *base)
 {
-    uint32_t at = 0, last = 0;
-    while (at < f->highest && f->arrived[at]) at++;
+    uint32_t at = 0, last = 0, holes = f->highest - f->count;
+    if (!most) return 0;
+    uint32_t skip = holes > most ? (sequence * 2654435761u >> 8) % (holes - most + 1) : 0;
+    for (; at < f->highest && (f->arrived[at] || skip); at++) skip -= !f->arrived[at];
     *base = at;
     if (at >= f->highest) return 0;
     memset(bits, 0, BITMAP);
-    for (uint32_t i = at; i < f->highest && i < at + 8 * BITMAP; i++)
+    for (uint32_t i = at; i < f->highest && i < at + 8 * BITMAP && most; i++)
         if (!f->arrived[i]) {
+            most--;
             bits[(i - at) / 8] |= (uint8_t)(1 << ((i - at) % 8));
             last = (i - at) / 8 + 1;
         }
@@ -94,7 +102,7 @@ void acknowledge(engine *e, half *h, flow *f, uint32_t state)
     c.extra = e->peers[f->peer].told = window_for(e);
     ns held = f->marker_at ? clock_ns() - f->marker_at : 0; /* whoever is told `answers` takes it for an answer to that marker */
     c.held_us = held > 0 ? (uint32_t)(held / 1000) : 0;
-    uint32_t base = 0, bytes = h->reliable && state == GOING_ON ? bitmap_of(f, bits, &base) : 0;
+    uint32_t base = 0, bytes = h->reliable && state == GOING_ON ? bitmap_of(f, to_repair(h, f), h->reliable == IN_ORDER ? 0 : h->sequence, bits, &base) : 0;
     c.base = base;
     reply(e, f->peer, &about, &c, bits, bytes);
 }
@@ -120,6 +128,7 @@ void tell_gave_up(engine *e, uint32_t rank)
     peer *p = &e->peers[rank];
     if (now - p->gave_up_told < GAVE_UP_PAUSE) return;
     p->gave_up_told = now;
+    p->gave_up_times++;
     if (e->failed.code == DISAGREE && rank == e->failed.rank) { /* with our own view of the call */
         control c = {.state = REFUSED, .bytes = e->failed.my_bytes};
         reply(e, rank, &e->failed.mine, &c, NULL, 0);
@@ -128,16 +137,49 @@ void tell_gave_up(engine *e, uint32_t rank)
     tell(e, rank, GAVE_UP, e->failed.about, why);
 }
 
+static int to_tell(const engine *e, uint32_t rank) /* whoever is gone can't be told */
+{
+    const peer *p = &e->peers[rank];
+    uint32_t why = e->failed.code == PEER_GAVE_UP ? e->failed.error : e->failed.code;
+    if ((why == SILENT || why == PEER_LEFT) && rank == e->failed.about && p->gave_up_times) return 0;
+    return p->in_group && !p->said_goodbye && !p->gave_up_too && p->gave_up_times < GAVE_UP_TIMES;
+}
+
+/* When the next is due; 0: whoever can know does. A notice may get lost as all packets may, and whoever does not hear it
+ * takes us for the one who is gone. */
+ns tell_again(engine *e)
+{
+    ns due = 0;
+    for (uint32_t rank = 0; rank < e->world; rank++) {
+        const peer *p = &e->peers[rank];
+        if (to_tell(e, rank)) tell_gave_up(e, rank);
+        if (to_tell(e, rank) && (!due || p->gave_up_told + GAVE_UP_PAUSE < due)) due = p->gave_up_told + GAVE_UP_PAUSE;
+    }
+    if (due) sooner(e, due);
+    return due;
+}
+
+/* What comes after the end: who knows is answered as long as others are told (it may not know that we know). */
+void hear_failed(engine *e, uint32_t rank, const uint8_t *packet, uint32_t bytes)
+{
+    const header *h = (const header *)packet;
+    const control *c = (const control *)(packet + HEADER);
+    peer *p = &e->peers[rank];
+    int knows = h->kind == ACK && bytes >= HEADER + sizeof *c && (c->state == GAVE_UP || c->state == REFUSED);
+    if (knows) p->gave_up_too = 1;
+    if (!knows || p->gave_up_times < GAVE_UP_TIMES) tell_gave_up(e, rank);
+}
+
 /* --- breaking ------------------------------------------------------------------------------------------------------ */
 
 /* The halves end in `fail_all`, when nobody holds them. */
 void break_group(engine *e, uint32_t code, uint32_t rank, uint32_t about, uint32_t error)
 {
     if (e->failed.code) return;
-    e->failed.code = code;
     e->failed.rank = rank;
     e->failed.about = about;
     e->failed.error = error;
+    SHOW(e->failed.code, code);
     sooner(e, 0);
 }
 
@@ -168,8 +210,8 @@ static void drop_tails(engine *e, peer *p, uint32_t below)
 static void flow_finished(half *h, flow *f) /* the peer wants nothing more of it */
 {
     if (f->done) return;
-    f->done = 1;
-    h->out_left--;
+    SHOW(f->done, 1);
+    SHOW(h->out_left, h->out_left - 1);
 }
 
 /* Every half below `passed` is over at this peer: it has sent all of its own, and wants nothing more of ours. */
@@ -201,6 +243,20 @@ static int disagrees(const engine *e, const half *h, const flow *f, const header
            mine.size != theirs->size || mine.block != theirs->block || f->packets != c->packets || f->bytes != c->bytes;
 }
 
+/* Of a flow that is repaired in part: so many rounds that brought nothing are enough. Some losses are for ever (a block,
+ * by its number). A round is an answer of ours that was heard: of a rank that slept, many markers wait that knew of none. */
+static int in_vain(engine *e, const half *h, flow *f, const control *c)
+{
+    enum { ROUNDS = 32 };
+    if (must_all(h) || f->highest < f->packets || c->state == TIMES) return 0;
+    /* These three are for flows that go out; here: came at the last look, looks, the answer to that. */
+    if (f->repaired != f->count) f->repairs = 0;
+    f->repaired = f->count;
+    if (f->repairs && ahead(c->base, f->repair_after) < 0) return 0;
+    f->repair_after = SEEN(e->peers[f->peer].control_out) + 1;
+    return ++f->repairs > ROUNDS;
+}
+
 /* A marker with no packets asks for ours. `again`: it was kept until its half was asked for here. */
 void hear_marker(engine *e, uint32_t rank, const header *h, const control *c, ns arrived, int again)
 {
@@ -214,7 +270,7 @@ void hear_marker(engine *e, uint32_t rank, const header *h, const control *c, ns
     } else if (!c->packets) {
         flow *out = out_of(e, one, rank);
         if (out && one->sending && !out->done)
-            send_marker(e, (header *)out->prefix, out->packets, out->cursor, out->bytes, ASKS);
+            send_marker(e, (header *)out->prefix, out->packets, SEEN(out->cursor), out->bytes, ASKS);
         else
             answer(e, rank, h, c, NOT_YET, arrived);
     } else {
@@ -226,8 +282,12 @@ void hear_marker(engine *e, uint32_t rank, const header *h, const control *c, ns
         if (!again) marker_delay(e, &e->peers[rank], c->time_ns, arrived);
         if (c->sent <= f->packets && c->sent > f->highest) f->highest = c->sent;
         if (c->sent >= f->packets && !one->reliable) flow_ended(e, one, f, now);
+        if (one->reliable && !f->done && (enough(one, f) || in_vain(e, one, f, c))) {
+            flow_complete(one, f);
+            sooner(e, 0);
+        }
         if (c->state == TIMES) return; /* it only wanted to be timed */
-        int over = one->reliable ? f->count == f->packets : c->sent >= f->packets;
+        int over = one->reliable ? (int)f->done : c->sent >= f->packets;
         acknowledge(e, one, f, over ? FINISHED : GOING_ON);
     }
 }
@@ -239,16 +299,18 @@ static void plan_repairs(engine *e, flow *f, const control *c, const uint8_t *bi
     f->repair = malloc(8 * bytes * sizeof *f->repair);
     f->repairs = f->repaired = 0;
     if (!f->repair) return;
+    uint32_t sent = SEEN(f->cursor);
     for (uint32_t i = 0; i < 8 * bytes; i++)
-        if (bits[i / 8] >> (i % 8) & 1 && c->base + i < f->cursor) f->repair[f->repairs++] = c->base + i;
-    f->repair_after = e->peers[f->peer].control_out + 1; /* whatever is asked from now on is asked behind them */
+        if (bits[i / 8] >> (i % 8) & 1 && c->base + i < sent) f->repair[f->repairs++] = c->base + i;
+    f->repair_after = SEEN(e->peers[f->peer].control_out) + 1; /* whatever is asked from now on is asked behind them */
 }
 
 /* Of any of the latest markers: on a long way several are asked before the first is answered. */
 static void hear_answer_time(engine *e, peer *p, const control *c, ns now)
 {
-    if (!c->answers || __atomic_load_n(&p->asked[c->answers % ASKED].number, __ATOMIC_ACQUIRE) != c->answers) return;
-    ns took = now - p->asked[c->answers % ASKED].at - (ns)c->held_us * 1000;
+    uint32_t place = c->answers % ASKED, before = SEEN(p->asked[place].number);
+    ns at = SEEN(p->asked[place].at), took = now - at - (ns)c->held_us * 1000;
+    if (!c->answers || before != c->answers || SEEN(p->asked[place].number) != before) return;
     if (took < 0) took = 0;
     loop_took(e, p, took);
     p->answer = p->answer ? p->answer + (took - p->answer) / 4 : took;
@@ -260,7 +322,7 @@ static void hear_ack(engine *e, uint32_t rank, const header *h, const control *c
     ns now = now_ns();
     half *one = half_at(e, h->sequence);
     flow *f = one && one->sending ? out_of(e, one, rank) : NULL;
-    if (c->extra) p->window = c->extra;
+    if (c->extra) SHOW(p->window, c->extra);
     if (f && !f->done) {
         if (c->state == NOT_YET) {
             f->pause = f->pause < BUSY_PAUSE ? BUSY_PAUSE : f->pause + f->pause / 4 < 10 * BUSY_PAUSE ? f->pause + f->pause / 4 : f->pause;
@@ -269,14 +331,15 @@ static void hear_ack(engine *e, uint32_t rank, const header *h, const control *c
             return;
         }
         hear_answer_time(e, p, c, now);
+        SHOW(f->unheard, c->sent <= f->count && c->state == GOING_ON);
         if (c->sent > f->count) { f->count = c->sent; f->repeats = 0; f->pause = 0; one->progress = now; }
         if (ahead(c->limit, f->limit) > 0) {
-            f->limit = c->limit;
+            SHOW(f->limit, c->limit);
             f->due = 0;
             wake_sender(e);
         }
         if (c->state == FINISHED) {
-            if (!one->reliable && f->packets) p->loss += 0.1f * (1.0f - (float)c->sent / (float)f->packets - p->loss);
+            if (!must_all(one) && f->packets) p->loss += 0.1f * (1.0f - (float)c->sent / (float)f->packets - p->loss);
             flow_finished(one, f);
         } else if (one->reliable && bytes)
             plan_repairs(e, f, c, bits, bytes);
@@ -315,7 +378,9 @@ void hear_control(engine *e, uint32_t rank, const uint8_t *packet, uint32_t byte
     if (heard_before(p, c->number)) { e->counts.duplicates++; return; }
     p->heard = now_ns();
     if (h->kind == ACK && c->state == GAVE_UP) {
+        p->gave_up_too = 1;
         break_group(e, PEER_GAVE_UP, rank, c->about, c->base);
+        tell_gave_up(e, rank); /* at once: it may wait for that before it ends */
     } else if (h->kind == ACK && c->state == REFUSED) {
         if (!e->failed.code) {
             half *one = half_at(e, h->sequence);
@@ -327,12 +392,13 @@ void hear_control(engine *e, uint32_t rank, const uint8_t *packet, uint32_t byte
             break_group(e, DISAGREE, rank, rank, 0);
         }
     } else if (h->kind == ACK && c->state == GOODBYE) {
-        if (!p->said_goodbye) tell(e, rank, FINISHED, rank, 0); /* where we are: it need not wait if we need nothing */
+        tell(e, rank, FINISHED, rank, GOODBYE); /* where we are: it need not wait if we need nothing, nor say it again */
         p->said_goodbye = 1;
         note_passed(e, rank, c->passed);
         sooner(e, 0);
     } else {
         note_passed(e, rank, c->passed);
+        if (h->kind == ACK && c->state == FINISHED && c->base == GOODBYE && !c->packets) p->knows_goodbye = 1;
         if (e->failed.code) return;
         if (h->kind == MARKER) hear_marker(e, rank, h, c, arrived, 0);
         else hear_ack(e, rank, h, c, packet + least, bytes - least);
@@ -355,17 +421,17 @@ void keep_tail(engine *e, const half *h, const flow *f, ns now)
 static void tick_out(engine *e, half *h, flow *f, ns now)
 {
     peer *p = &e->peers[f->peer];
-    int sent = f->cursor >= f->packets && f->repaired >= f->repairs, stalled = f->cursor < f->packets && f->cursor >= f->limit;
+    uint32_t went = SEEN(f->cursor);
+    int sent = went >= f->packets && f->repaired >= f->repairs, stalled = went < f->packets && went >= f->limit;
     if (f->done || f->held || !(sent || stalled)) return;
     if (!f->due) { /* its end has just come, or room was asked for */
         int at_once = p->loss > LOSSY_FROM || f->repairs;
         f->pause = first_pause(p);
         f->due = at_once ? now : now + PATIENCE + p->answer;
-        if (stalled) { f->due = now + STALLED_PAUSE + 4 * p->answer; e->counts.stalls++; }
+        if (stalled) { f->due = f->unheard ? now : now + STALLED_PAUSE + 4 * p->answer; e->counts.stalls++; }
     }
     if (f->due <= now) {
-        send_marker(e, (header *)f->prefix, f->packets, f->cursor, f->bytes, ASKS);
-        f->marker = p->control_out;
+        f->marker = send_marker(e, (header *)f->prefix, f->packets, went, f->bytes, ASKS);
         f->asked_at = now;
         f->pause = longer(f->pause ? f->pause : first_pause(p), ++f->repeats);
         f->due = now + f->pause;

@@ -1,14 +1,15 @@
 /* How much may be under way to this rank. The receiver decides: it alone knows what all senders together do to its link.
  *
- *   window = rate x (loop + TARGET + slack + 2 late) x brake
+ *   window = (rate x (TARGET + slack + 2 late) + far) x brake
  *
- * rate: the most that came within 5 ms, lately. loop: the least that a question and its answer took lately, of the
- * farthest peer, beyond 10 ms (below that it says more about queues and busy machines than about the way). TARGET: how long packets may wait in a queue. slack: what it takes
- * besides (a busy machine): more as long as nothing waits, less as soon as packets do. late: how
- * long packets lie in the socket before this rank comes to read them (more ranks than cores); they wait nowhere else
- * meanwhile. brake: below 1 while they wait for much longer. They say so themselves: markers in their stream carry the
- * time when they left, the kernel knows when they came, and only differences to the least seen lately count, so clocks
- * need not agree. Loss says nothing: a link may lose ten percent and have room.
+ * rate: the most that came within 5 ms, lately. TARGET: how long packets may wait in a queue. slack: what it takes
+ * besides (a busy machine): more as long as nothing waits, less as soon as packets do. late: how long packets lie in the
+ * socket before this rank comes to read them (more ranks than cores); they wait nowhere else meanwhile. far: what is on
+ * the way, up to rate x loop. loop: the least that a question and its answer took lately, of the farthest peer, beyond
+ * 10 ms (below that it says more about queues and busy machines). brake: below 1 while packets wait for much longer. They
+ * say so themselves: markers in their stream carry the time when they left, the kernel knows when they came, and only
+ * differences to the least seen lately count, so clocks need not agree. Loss says nothing: a link may lose ten percent and
+ * have room.
  *
  *   1. packets came                   arrived_bytes
  *   2. a marker came                  marker_delay
@@ -24,9 +25,11 @@
 #define NEAR (10 * MS)        /* of a loop: queues and busy machines make that much, ways do not */
 #define UNUSED (20 * MS)
 #define MOST_LATE (15 * MS)
+#define NEVER INT64_MAX
 #define FAST 0.25             /* bytes a nanosecond: 2 Gbit/s */
 #define GIVE_AGAIN MS
-enum { LEAST_PACKETS = 2, MOST_AGAIN = 8, SOME_RUNS = 8, FAIR_BYTES = 128 << 10 };
+enum { LEAST_PACKETS = 2, MOST_AGAIN = 8, SOME_RUNS = 8 };
+enum { FAIR_BYTES = 128 << 10, SOME_WAIT = 64 << 10, FIRST_FAR = 64 << 10 };
 
 /* The least (or, of negative numbers, the most) of the last one to two spans of time. */
 static void note(recent *r, ns value, ns now, ns span)
@@ -44,11 +47,31 @@ static ns least(const recent *r) { return r->least < r->before ? r->least : r->b
 /* Long ways have more jitter: it is not taken for a queue. */
 static ns target(const engine *e) { return TARGET + e->loop / 8; }
 
-static void set_window(engine *e)
+/* For a way that is long. A busy machine answers late too and looks like one: so this room is given a loop at a time, and
+ * only while next to nothing waits all the time; on a way that is truly long nothing does. */
+static double room_on_the_way(engine *e, ns now)
+{
+    double most = e->rate * (double)(e->loop + e->loop / 8);
+    if (!e->loop) { /* nothing is known of the way yet */
+        e->turned_at = 0;
+        return 0;
+    }
+    if (!e->turned_at) { e->far = FIRST_FAR; e->turned_at = now; e->least_wait = NEVER; }
+    if (now - e->turned_at > e->loop && e->least_wait != NEVER) {
+        int waits = e->least_wait > 2 * TARGET && e->rate * (double)e->least_wait > SOME_WAIT;
+        e->far = waits ? e->far - e->far / 8 : 2 * e->far;
+        e->turned_at = now;
+        e->least_wait = NEVER;
+    }
+    if (e->far > most) e->far = most;
+    return e->far;
+}
+
+static void set_window(engine *e, ns now)
 {
     double rate = e->rate = (double)-least(&e->fastest) / 1e6; /* bytes a nanosecond */
     ns late = rate > FAST ? 2 * e->late : 0; /* slower links have queues that are shorter than that */
-    double window = rate * (double)(e->loop + target(e) + e->slack + late) * e->brake;
+    double window = (rate * (double)(TARGET + e->slack + late) + room_on_the_way(e, now)) * e->brake;
     double floor = (double)e->others * LEAST_PACKETS * e->segment;
     /* A queue much longer than ours alone could make belongs to others: keep a share of it. */
     if (rate > 0 && (double)e->queue_delay > 4 * window / rate && floor < FAIR_BYTES) floor = FAIR_BYTES;
@@ -66,7 +89,7 @@ void loop_took(engine *e, peer *p, ns took)
         const recent *loop = &e->peers[rank].loop;
         if (loop->since && least(loop) - NEAR > e->loop) e->loop = least(loop) - NEAR;
     }
-    if (e->adaptive && e->rate > 0 && e->loop > before + MS) set_window(e);
+    if (e->adaptive && e->rate > 0 && e->loop > before + MS) set_window(e, now_ns());
 }
 
 void arrived_bytes(engine *e, uint64_t bytes, ns now)
@@ -77,7 +100,7 @@ void arrived_bytes(engine *e, uint64_t bytes, ns now)
         ns came = e->arrival_before - e->rate_from;
         if (e->loop && e->rate_bytes && came < 4 * SPAN) { /* on a long way a window comes in one go, perhaps a short one */
             note(&e->fastest, -(ns)(e->rate_bytes * 1000000 / (uint64_t)(came > SPAN ? came : SPAN)), now, 5 * SECOND);
-            set_window(e);
+            set_window(e, now);
         }
         e->rate_bytes = 0;
         e->rate_from = e->last_arrival;
@@ -92,7 +115,7 @@ void arrived_bytes(engine *e, uint64_t bytes, ns now)
         if (e->queue_delay > target(e)) e->slack -= e->slack / 16;
         else if (e->queue_delay < target(e) / 2) e->slack += MORE_SLACK;
         if (e->slack > MOST_SLACK) e->slack = MOST_SLACK;
-        set_window(e);
+        set_window(e, now);
     }
     e->rate_bytes = 0;
     e->rate_from = e->last_arrival;
@@ -118,6 +141,7 @@ void marker_delay(engine *e, peer *p, uint64_t sent_ns, ns arrived)
         if (other->in_group && now - other->waited_at < FRESH && other->waited < shortest) shortest = other->waited;
     }
     e->queue_delay = shortest; /* in front of this rank: all senders meet it */
+    if (shortest < e->least_wait) e->least_wait = shortest;
     if (now - e->braked_at < shortest + MS) return;
     e->braked_at = now;
     if (shortest > 2 * (target(e) + e->slack)) e->brake = e->brake > 0.3 ? e->brake * 0.8 : 0.24;
@@ -146,6 +170,8 @@ static uint32_t portion(const engine *e, const half *h, const flow *f)
 
 static uint32_t left_of(const flow *f) { return f->limit > f->highest ? f->limit - f->highest : 0; }
 
+static int may_need(const flow *f) { return !f->done && !f->ended && f->count && f->limit < f->packets; }
+
 static void raise_limit(flow *f, uint32_t packets, ns now)
 {
     uint32_t limit = f->highest + packets;
@@ -155,35 +181,46 @@ static void raise_limit(flow *f, uint32_t packets, ns now)
     f->given_again = 0;
 }
 
-/* Somebody asked: whoever has nothing left gets a little even if there is no room. */
-void give_limit(engine *e, half *h, flow *f)
-{
-    if (!f->done && left_of(f) < LEAST_PACKETS) raise_limit(f, e->adaptive ? LEAST_PACKETS : portion(e, h, f), now_ns());
-}
-
-/* What came made room: it is given to those who need it, in turns. Whoever does not use what it has for a while (it is
- * not here yet, or never heard of it) does not keep it from others. */
-void share_room(engine *e, half *h, flow *after, ns now)
+/* What is not given to anybody. Whoever does not use what it has for a while (it is not here yet, or never heard of it)
+ * does not keep it from others. */
+static double room_left(const engine *e, const half *h, ns now, uint32_t *outstanding)
 {
     double room = e->window;
+    for (uint32_t i = 0; i < h->ins; i++) {
+        const flow *f = &h->in[i];
+        ns since = f->heard_at > f->given_at ? f->heard_at : f->given_at;
+        if (f->done || f->ended || now - since >= UNUSED + 4 * e->late + 2 * e->loop) continue;
+        room -= (double)left_of(f) * f->segment;
+        *outstanding += left_of(f);
+    }
+    return room;
+}
+
+/* Somebody asked: whoever has nothing left gets its portion, even if nothing of it ever came (a block may be lost whole),
+ * and a little even if there is no room. */
+void give_limit(engine *e, half *h, flow *f)
+{
+    if (f->done || left_of(f) >= LEAST_PACKETS) return;
+    ns now = now_ns();
+    uint32_t packets = portion(e, h, f), outstanding = 0;
+    double room = e->adaptive ? room_left(e, h, now, &outstanding) / f->segment : packets;
+    if (room < packets) packets = room > LEAST_PACKETS ? (uint32_t)room : LEAST_PACKETS;
+    raise_limit(f, packets, now);
+}
+
+/* What came made room: it is given to those who need it, in turns. */
+void share_room(engine *e, half *h, flow *after, ns now)
+{
     uint32_t wanted = portion(e, h, after), needy = 0, outstanding = 0;
     h->came_since += 1;
     if (left_of(after) > wanted - 3 * wanted / 8 && h->came_since < SOME_RUNS) return;
     h->came_since = 0;
-    for (uint32_t i = 0; i < h->ins; i++) {
-        flow *f = &h->in[i];
-        ns since = f->heard_at > f->given_at ? f->heard_at : f->given_at;
-        if (f->done || f->ended) continue;
-        if (now - since < UNUSED + 4 * e->late + 2 * e->loop) {
-            room -= (double)left_of(f) * f->segment;
-            outstanding += left_of(f);
-        }
-        needy += f->count && f->limit < f->packets;
-    }
+    double room = room_left(e, h, now, &outstanding);
+    for (uint32_t i = 0; i < h->ins; i++) needy += may_need(&h->in[i]);
     for (uint32_t n = 0; n < h->ins && needy; n++) {
         flow *f = &h->in[h->turn++ % h->ins];
         uint32_t left = left_of(f), more = portion(e, h, f);
-        if (f->done || f->ended || !f->count || f->limit >= f->packets || left > more - 3 * more / 8) continue;
+        if (!may_need(f) || left > more - 3 * more / 8) continue;
         if ((double)(more - left) * f->segment > room) more = left + (uint32_t)(room > 0 ? room / f->segment : 0);
         if (!outstanding && more < left + LEAST_PACKETS) more = left + LEAST_PACKETS; /* nobody may wait for nobody */
         if (more < left + LEAST_PACKETS || (more < left + portion(e, h, f) / 8 && f->highest + more < f->packets))

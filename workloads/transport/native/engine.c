@@ -22,6 +22,8 @@
 #define REFUSED_PAUSE (MS / 5)
 #define QUIET (250 * MS)      /* of lingering: markers are repeated more often than that */
 #define LINGER (3 * SECOND)
+#define GOODBYE_PAUSE (20 * MS)
+#define GOODBYES 10
 #define A_LITTLE (MS / 2)
 enum { TRICKLE = 24 << 10, BULK = 128 << 10 };
 enum { CALLS = 16, FIRST_WINDOW = 64 << 10, FIRST_ROOM = 256 << 10 };
@@ -48,17 +50,20 @@ static void nap(engine *e, ns until)
     ns now = now_ns(), left = (e->tick_at < until ? e->tick_at : until) - now;
     int patient = trickles(e);
     if (e->blocked == 2 && left > REFUSED_PAUSE) left = REFUSED_PAUSE;
-    if (e->pace > 0 && e->pace_at > now && e->pace_at - now < left && e->first) left = e->pace_at - now;
+    ns paced = e->pace > 0 && e->first ? SEEN(e->pace_at) - now : 0;
+    if (paced > 0 && paced < left) left = paced;
     if (left <= 0) return;
     if (patient && left > A_LITTLE) left = A_LITTLE;
     struct timespec pause = {left / SECOND, left % SECOND};
     int deaf = patient || e->failed.code == SOCKET_ERROR; /* a socket that is gone would be "ready" for ever */
     struct pollfd ready[2] = {{deaf ? -1 : e->fd, POLLIN | (e->blocked == 1 ? POLLOUT : 0), 0}, {e->wake, POLLIN, 0}};
-    e->asleep++;
-    pthread_mutex_unlock(&e->lock);
-    ppoll(ready, 2, &pause, NULL);
-    pthread_mutex_lock(&e->lock);
-    e->asleep--;
+    __atomic_fetch_add(&e->asleep, 1, __ATOMIC_ACQ_REL);
+    if (!SEEN(e->look)) {
+        pthread_mutex_unlock(&e->lock);
+        ppoll(ready, 2, &pause, NULL);
+        pthread_mutex_lock(&e->lock);
+    }
+    __atomic_fetch_sub(&e->asleep, 1, __ATOMIC_ACQ_REL);
     uint64_t count;
     if (ready[1].revents && read(e->wake, &count, sizeof count) < 0) return;
 }
@@ -68,6 +73,8 @@ static int step(engine *e)
 {
     int moved = receive_some(e, CALLS), sends = !e->has_sender;
     ns now = now_ns();
+    uint32_t error = SEEN(e->send_error);
+    if (error) break_group(e, SOCKET_ERROR, e->rank, e->rank, error);
     if (__atomic_exchange_n(&e->look, 0, __ATOMIC_ACQUIRE)) e->tick_at = 0;
     if (now >= e->tick_at) { /* an appointment, or something that may end a half */
         e->tick_at = now + FAR;
@@ -90,16 +97,41 @@ static int needed(const engine *e) /* by a peer that has not passed what we took
     return 0;
 }
 
-/* The last acknowledgement may get lost: a peer that repeats its marker must still find somebody. */
+/* To those who do not know it yet; 0: all do. */
+static int say_goodbye(engine *e)
+{
+    int some = 0;
+    for (uint32_t rank = 0; rank < e->world; rank++) {
+        const peer *p = &e->peers[rank];
+        if (!p->in_group || p->knows_goodbye) continue;
+        tell(e, rank, GOODBYE, e->rank, 0);
+        some |= !p->said_goodbye; /* who left may be gone */
+    }
+    return some;
+}
+
+/* The last acknowledgement may get lost: a peer that repeats its marker must still find somebody; so may a goodbye, and
+ * whoever did not hear it would wait for us for `timeout_s`. */
 static void linger(engine *e)
 {
-    ns until = now_ns() + LINGER, quiet_since = now_ns();
-    for (uint32_t rank = 0; rank < e->world; rank++)
-        if (e->peers[rank].in_group) tell(e, rank, GOODBYE, e->rank, 0);
-    while (!e->aborting && needed(e) && now_ns() < until && now_ns() - quiet_since < QUIET) {
-        if (step(e)) quiet_since = now_ns();
-        else nap(e, quiet_since + QUIET);
+    ns now = now_ns(), until = now + LINGER, quiet_since = now, told = now;
+    int times = 1, again = say_goodbye(e);
+    for (; !e->aborting && now < until && (again || (needed(e) && now - quiet_since < QUIET)); now = now_ns()) {
+        if (again && now - told >= GOODBYE_PAUSE) {
+            again = say_goodbye(e) && ++times < GOODBYES;
+            told = now;
+        }
+        if (step(e)) quiet_since = now;
+        else nap(e, again ? told + GOODBYE_PAUSE : quiet_since + QUIET);
     }
+}
+
+/* Whoever did not hear why we end would take us for the dead one. */
+static void linger_failed(engine *e)
+{
+    ns until = now_ns() + QUIET * 2;
+    while (e->failed.code != SOCKET_ERROR && tell_again(e) && now_ns() < until)
+        if (!step(e)) nap(e, until);
 }
 
 static ns hand_over(const engine *e)
@@ -114,15 +146,16 @@ static void *own_thread(void *argument)
     engine *e = argument;
     pthread_mutex_lock(&e->lock);
     while (!e->closing || (e->first && !e->aborting)) {
-        if (e->aborting) { break_group(e, ABORTED, e->rank, e->rank, 0); fail_all(e); }
-        else if (e->driven || now_ns() - e->left_at < hand_over(e)) {
+        if (e->driven || now_ns() - e->left_at < hand_over(e)) {
             struct timespec until = at_clock(hand_over(e));
             pthread_cond_timedwait(&e->changed, &e->lock, &until);
         } else if (!step(e) && !e->driven)
             nap(e, now_ns() + FAR);
     }
+    if (e->first) break_group(e, ABORTED, e->rank, e->rank, 0); /* they are given up */
     fail_all(e);
-    if (!e->failed.code) linger(e);
+    if (e->failed.code) linger_failed(e);
+    else linger(e);
     pthread_mutex_unlock(&e->lock);
     return NULL;
 }
@@ -181,14 +214,22 @@ void lb_peer(engine *e, uint32_t rank, const void *address, uint32_t bytes)
     p->in_group = 1;
 }
 
+static void stop_sender(engine *e)
+{
+    uint64_t one = 1;
+    if (!e->has_sender) return;
+    SHOW(e->sender_stops, 1);
+    if (write(e->send_wake, &one, sizeof one) < 0) sooner(e, 0);
+    pthread_join(e->sender, NULL);
+}
+
 int lb_start(engine *e)
 {
-    int error = pthread_create(&e->thread, NULL, own_thread, e);
+    int error = e->has_sender ? pthread_create(&e->sender, NULL, sender_thread, e) : 0;
+    if (error) e->has_sender = 0;
+    else error = pthread_create(&e->thread, NULL, own_thread, e);
     e->has_thread = !error;
-    if (e->has_sender && !error) {
-        error = pthread_create(&e->sender, NULL, sender_thread, e);
-        e->has_sender = !error;
-    }
+    if (error) stop_sender(e);
     return error;
 }
 
@@ -199,7 +240,7 @@ void lb_submit(engine *e, half **halves, uint32_t count, int wake)
     pthread_mutex_lock(&e->lock);
     for (uint32_t i = 0; i < count; i++) {
         half *h = halves[i];
-        if (e->failed.code || e->closing) { h->ended = FAILED; h->over = 1; continue; }
+        if (e->failed.code || e->closing) { h->ended = FAILED; SHOW(h->over, 1); continue; }
         pthread_mutex_lock(&e->send_lock);
         h->sequence = e->next++;
         h->previous = e->last;
@@ -209,11 +250,11 @@ void lb_submit(engine *e, half **halves, uint32_t count, int wake)
         e->last = h;
         pthread_mutex_unlock(&e->send_lock);
     }
-    e->closed_below = e->first ? e->first->sequence : e->next;
+    SHOW(e->closed_below, e->first ? e->first->sequence : e->next);
     sooner(e, 0);
     if (!e->driven) step(e); /* the first packets leave before anybody is woken */
     uint64_t one = 1;
-    if (wake && e->first && e->asleep && write(e->wake, &one, sizeof one) < 0) sooner(e, 0);
+    if (wake && e->first && SEEN(e->asleep) && write(e->wake, &one, sizeof one) < 0) sooner(e, 0);
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -231,6 +272,9 @@ void lb_submit_pair(engine *e, half *first, half *second, uint8_t *data, uint64_
     first->step = second->step = step_number;
     lb_submit(e, both, 2, 1);
 }
+
+/* Whether it is; then all that was written of it is there. */
+int lb_over(const half *h) { return (int)SEEN(h->over); }
 
 /* Until this half is over; 0 if `timeout_s` came first. */
 int lb_wait(engine *e, half *h, double timeout_s)
@@ -262,10 +306,10 @@ void lb_release(engine *e, half *h, uint32_t index)
 {
     uint64_t one = 1;
     pthread_mutex_lock(&e->lock);
-    if (!h->over) h->out[index].held = 0;
+    if (!h->over) SHOW(h->out[index].held, 0);
     wake_sender(e);
     sooner(e, 0);
-    if (e->asleep && write(e->wake, &one, sizeof one) < 0) sooner(e, 0);
+    if (SEEN(e->asleep) && write(e->wake, &one, sizeof one) < 0) sooner(e, 0);
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -273,9 +317,11 @@ void lb_read(engine *e, counted *counts, failure *failed, uint64_t *sent, uint64
 {
     pthread_mutex_lock(&e->lock);
     *counts = e->counts;
+    counts->markers = SEEN(e->markers);
+    counts->refused = SEEN(e->refused);
     *failed = e->failed;
     for (uint32_t rank = 0; rank < e->world; rank++) {
-        sent[rank] = e->peers[rank].sent;
+        sent[rank] = SEEN(e->peers[rank].sent);
         received[rank] = e->peers[rank].received;
     }
     pthread_mutex_unlock(&e->lock);
@@ -310,10 +356,7 @@ void lb_close(engine *e, double patience_s)
     pthread_cond_broadcast(&e->changed);
     pthread_mutex_unlock(&e->lock);
     if (e->has_thread) pthread_join(e->thread, NULL);
-    if (!e->has_sender) return;
-    e->sender_stops = 1;
-    if (write(e->send_wake, &one, sizeof one) < 0) sooner(e, 0);
-    pthread_join(e->sender, NULL);
+    stop_sender(e);
 }
 
 void lb_free(engine *e)

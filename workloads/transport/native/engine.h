@@ -5,6 +5,7 @@
  * structures.py mirrors what Python sees, and compares sizes and offsets when it is loaded. */
 #ifndef LOSSBENCH_ENGINE_H
 #define LOSSBENCH_ENGINE_H
+#include <math.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -24,6 +25,10 @@ enum { RUNNING = 0, ALL = 1, MARKERS = 2, FRACTION = 3, DEADLINE = 4, FAILED = 5
 enum { SILENT = 1, DISAGREE = 2, PEER_GAVE_UP = 3, PEER_LEFT = 4, SOCKET_ERROR = 5, ABORTED = 6 };  /* why it failed */
 #define MS 1000000LL
 #define SECOND 1000000000LL
+/* The thread that only sends (send.c) holds `send_lock`, everybody else `lock`: what both of them touch is written by one
+ * of them and shown whole, with all that was written before it. */
+#define SHOW(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELEASE)
+#define SEEN(place) __atomic_load_n(&(place), __ATOMIC_ACQUIRE)
 #define LOSSY_FROM 0.002f /* share of lost packets from which things are said again without waiting long */
 
 typedef struct __attribute__((packed)) {
@@ -48,7 +53,7 @@ typedef struct __attribute__((packed)) { /* what follows the header of a marker 
     uint64_t time_ns;     /* marker: when it left, by its sender's clock */
     uint64_t bytes;       /* of the flow's payload */
     uint32_t base, extra; /* ack: first packet of the bitmap that may follow (1: missing), the window for halves to come;
-                             marker: 0, kind of its data packets */
+                             marker: the latest control packet that its sender heard, kind of its data packets */
 } control;
 
 typedef struct {          /* the packets of one half from or to one peer */
@@ -59,7 +64,7 @@ typedef struct {          /* the packets of one half from or to one peer */
     float weight;         /* in: of this peer's values in a sum */
     uint32_t held;        /* out: not yet: a copy from elsewhere is under way */
     /* results and state */
-    volatile uint32_t cursor, limit; /* out: packets sent, packets that may be sent; in: limit told */
+    uint32_t cursor, limit; /* out: packets sent, packets that may be sent; in: limit told */
     uint32_t count, highest, duplicates;
     uint32_t done;        /* in: complete or ended; out: the peer wants nothing more */
     uint32_t ended;       /* in: the peer has sent all */
@@ -68,6 +73,7 @@ typedef struct {          /* the packets of one half from or to one peer */
     uint32_t repair_after;/* out: bitmaps that answer older markers are about packets sent again since */
     uint32_t repairs, repaired; /* out: packets to be sent again, and how many of them were */
     uint32_t repeats, given_again;
+    uint32_t unheard;     /* out: of what was sent lately nothing came: no room comes by itself */
     uint32_t top;         /* in: one past the highest number that came; highest_at: when, by the kernel's clock */
     ns due, pause, asked_at, highest_at, heard_at, nacked_at, given_at;
     ns marker_at, again_at; /* in: when the marker came, by the wall clock; when room was given again */
@@ -84,7 +90,7 @@ typedef struct half {     /* asked for again and again: only the fields up to `s
     uint32_t mode;
     uint32_t after;       /* it sends only when the one submitted before it is over: the second half of a call */
     uint32_t hold;        /* its flows are sent when they are released, one by one */
-    float close_fraction;
+    float close_fraction; /* lossy: over when so much has come; reliable: repaired until so much has come */
     ns deadline;          /* without progress; 0: none */
     /* what is done when it ends: sums become means, means are rounded; what did not come is scaled */
     float *sums;
@@ -95,7 +101,7 @@ typedef struct half {     /* asked for again and again: only the fields up to `s
     uint32_t width, kind, normaliser, world;
     float times, missing; /* missing: factor for what did not come; 1: left alone */
     /* results */
-    volatile uint32_t over; /* 1: ended; nothing of it is touched any more */
+    uint32_t over;        /* 1: ended; nothing of it is touched any more */
     uint32_t sequence, ended, expected, came; /* packets of all flows that come in */
     ns began, first, closed, progress;
     /* state */
@@ -127,7 +133,7 @@ typedef struct {          /* a lossy flow whose half is over here, while the pee
 typedef struct {
     struct sockaddr_storage address;
     socklen_t address_bytes;
-    uint32_t in_group, said_goodbye;
+    uint32_t in_group, said_goodbye, knows_goodbye;
     uint64_t sent, received;
     uint32_t control_out, control_in;
     uint64_t control_seen; /* the 64 numbers up to control_in */
@@ -144,6 +150,7 @@ typedef struct {
     tail tails[TAILS];
     uint32_t tails_live, tail_next;
     ns gave_up_told;
+    uint32_t gave_up_times, gave_up_too; /* how often it was told; it says so itself: it knows */
 } peer;
 
 typedef struct {          /* what came of a half that is over: late packets can be told from double ones */
@@ -182,7 +189,8 @@ typedef struct engine {
     pthread_cond_t changed;
     pthread_t thread, sender;
     int send_wake;
-    volatile uint32_t look, sender_stops, sender_asleep;
+    uint32_t look, sender_stops, sender_asleep, send_error; /* look: whoever drives has something to see to */
+    uint64_t markers, refused; /* counted by both threads */
     uint32_t has_thread, has_sender, closing, aborting, driven, waiting, asleep;
     ns left_at;
     half *ring[RING];
@@ -196,11 +204,11 @@ typedef struct engine {
     ns tick_at, reorder, pace_at;
     uint64_t since_inversion;
     /* what arrives, as the credits see it (credit.c) */
-    double window, rate, brake, per_nap;
+    double window, rate, brake, per_nap, far;
     uint64_t taken_bytes, taken_before;
     uint64_t rate_bytes;
     recent fastest;       /* rate, below zero */
-    ns rate_from, queue_delay, slack, late, last_arrival, braked_at;
+    ns rate_from, queue_delay, slack, late, last_arrival, braked_at, turned_at, least_wait;
     uint32_t tails_live;
 } engine;
 
@@ -234,6 +242,8 @@ void remember(engine *e, const half *h);
 void hear_control(engine *e, uint32_t rank, const uint8_t *packet, uint32_t bytes, ns arrived);
 void hear_marker(engine *e, uint32_t rank, const header *h, const control *c, ns arrived, int again);
 void tell_gave_up(engine *e, uint32_t rank);
+void hear_failed(engine *e, uint32_t rank, const uint8_t *packet, uint32_t bytes);
+ns tell_again(engine *e);
 void acknowledge(engine *e, half *h, flow *f, uint32_t state);
 void note_passed(engine *e, uint32_t rank, uint32_t passed);
 void tick_markers(engine *e, ns now);
@@ -268,6 +278,25 @@ static inline uint32_t length_of(const flow *f, uint32_t number)
 {
     uint64_t at = (uint64_t)number * payload_of(f), left = f->bytes - at;
     return left < payload_of(f) ? (uint32_t)left : payload_of(f);
+}
+enum { IN_ORDER = 2 }; /* of `reliable`: repaired in part, the first packets first */
+
+/* Everything must arrive; else it is lossy, or repaired in part. */
+static inline int must_all(const half *h) { return h->reliable && h->close_fraction >= 1; }
+static inline uint32_t wanted(const half *h, const flow *f) /* packets that must arrive */
+{
+    if (must_all(h)) return f->packets;
+    uint32_t least = (uint32_t)ceilf(h->close_fraction * (float)f->packets);
+    return least < f->packets ? least : f->packets;
+}
+static inline int enough(const half *h, const flow *f) /* nothing of it is asked for again */
+{
+    return f->count == f->packets || (h->reliable && f->highest == f->packets && f->count >= wanted(h, f));
+}
+static inline uint32_t to_repair(const half *h, const flow *f) /* of those that are missing now */
+{
+    uint32_t holes = f->highest - f->count, may = f->packets - wanted(h, f);
+    return f->highest > f->count && holes > may ? holes - may : 0;
 }
 static inline int32_t ahead(uint32_t a, uint32_t b) { return (int32_t)(a - b); } /* how many halves a lies ahead of b */
 static inline void sooner(engine *e, ns at) { if (at < e->tick_at) e->tick_at = at; }

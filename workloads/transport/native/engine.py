@@ -85,7 +85,7 @@ class NativeEngine:
 
     def wait(self, half: Half, timeout_s: float, *, short: bool = False) -> bool:
         """False if the time was over first. `short`: it will be over very soon."""
-        if half.record.over:
+        if self.over(half):
             return True
         hold = short and NativeEngine._here[self._key] == 1
         if hold and self._holding.lb_wait(self._engine, half.pointer, min(HOLD_S, timeout_s)):
@@ -93,7 +93,7 @@ class NativeEngine:
         return bool(self._library.lb_wait(self._engine, half.pointer, timeout_s))
 
     def over(self, half: Half) -> bool:
-        return bool(half.record.over)
+        return bool(self._holding.lb_over(half.pointer))
 
     def release(self, half: Half, number: int) -> None:
         self._library.lb_release(self._engine, half.pointer, number)

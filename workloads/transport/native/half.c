@@ -62,6 +62,7 @@ void flow_complete(half *h, flow *f)
     f->done = 1;
     h->in_left--;
     if (f->ended) h->ended_open--;
+    if (f->count < f->packets) f->ended = 1; /* the peer has sent all of it: what is missing the network took */
 }
 
 void flow_ended(engine *e, half *h, flow *f, ns now)
@@ -92,7 +93,7 @@ static ns allowance(engine *e)
 static int all_gone(const half *h)
 {
     for (uint32_t i = 0; i < h->outs; i++)
-        if (!h->out[i].done && h->out[i].cursor < h->out[i].packets) return 0;
+        if (!h->out[i].done && SEEN(h->out[i].cursor) < h->out[i].packets) return 0;
     return 1;
 }
 
@@ -101,7 +102,7 @@ static uint32_t ending(engine *e, half *h, ns now, ns *next)
 {
     if (!h->sending) return RUNNING;
     int sent = h->reliable ? !h->out_left : all_gone(h);
-    if (sent && !h->in_left) return ALL;
+    if (sent && !h->in_left) return must_all(h) || share_of(h) == 1.0f ? ALL : FRACTION;
     if (h->reliable) return RUNNING;
     if (sent && h->in_left == h->ended_open) {
         ns at = h->last_ended + allowance(e);
@@ -127,7 +128,7 @@ static void account(engine *e, half *h, ns now)
         if (f->ended) e->counts.lost += gone;
         else e->counts.cut += gone;
         e->counts.duplicates += f->duplicates;
-        if (!h->reliable) {
+        if (!must_all(h)) {
             peer *p = &e->peers[f->peer];
             p->loss += 0.1f * ((float)gone / (float)f->packets - p->loss);
             e->counts.payload_bytes += (uint64_t)f->count * payload_of(f);
@@ -136,11 +137,11 @@ static void account(engine *e, half *h, ns now)
     }
     for (uint32_t i = 0; i < h->outs; i++) {
         flow *f = &h->out[i];
-        if (!h->reliable) e->counts.withheld += f->packets - f->cursor;
+        if (!must_all(h)) e->counts.withheld += f->packets - f->cursor;
         if (!h->reliable && !f->done && ahead(e->peers[f->peer].passed, h->sequence) <= 0 && f->cursor) keep_tail(e, h, f, now);
     }
     e->counts.halves++;
-    if (h->reliable) { /* all of it arrived in the end */
+    if (must_all(h)) { /* all of it arrived in the end */
         e->counts.reliable_halves++;
         return;
     }
@@ -149,7 +150,8 @@ static void account(engine *e, half *h, ns now)
     e->counts.by_deadline += h->ended == DEADLINE;
 }
 
-static void let_go(engine *e, half *h)
+/* From here on nothing of it is sent. */
+static void take_out(engine *e, half *h)
 {
     pthread_mutex_lock(&e->send_lock);
     if (h->previous) h->previous->next = h->next;
@@ -157,35 +159,41 @@ static void let_go(engine *e, half *h)
     if (h->next) h->next->previous = h->previous;
     else e->last = h->previous;
     if (half_at(e, h->sequence) == h) e->ring[h->sequence % RING] = NULL;
+    SHOW(e->closed_below, e->first ? e->first->sequence : e->next);
+    h->next = h->previous = NULL;
+    pthread_mutex_unlock(&e->send_lock);
+}
+
+static void let_go(half *h)
+{
     for (uint32_t i = 0; i < h->outs; i++) { free(h->out[i].repair); h->out[i].repair = NULL; }
     free(h->of);
     h->of = NULL;
-    e->closed_below = e->first ? e->first->sequence : e->next;
-    h->next = h->previous = NULL;
-    pthread_mutex_unlock(&e->send_lock);
-    __atomic_store_n(&h->over, 1, __ATOMIC_RELEASE); /* from here on it is Python's again */
+    SHOW(h->over, 1); /* from here on it is Python's again */
 }
 
 static void close_half(engine *e, half *h, uint32_t why, ns now)
 {
     h->ended = why;
     h->closed = now;
+    take_out(e, h); /* before the counting: what goes while it is counted would be called withheld */
     account(e, h, now);
-    if (!h->reliable) remember(e, h);
+    if (!must_all(h)) remember(e, h);
     e->reorder -= e->reorder / 16; /* until it is seen again */
     finish_numbers(h);
-    let_go(e, h);
+    let_go(h);
     if (e->waiting) pthread_cond_broadcast(&e->changed);
 }
 
 void fail_all(engine *e)
 {
     while (e->first) {
-        e->first->ended = FAILED;
-        let_go(e, e->first);
+        half *h = e->first;
+        h->ended = FAILED;
+        take_out(e, h);
+        let_go(h);
     }
-    for (uint32_t rank = 0; e->failed.code && rank < e->world; rank++)
-        if (e->peers[rank].in_group) tell_gave_up(e, rank);
+    if (e->failed.code) tell_again(e);
     if (e->waiting) pthread_cond_broadcast(&e->changed);
 }
 
@@ -226,8 +234,10 @@ void check_halves(engine *e, ns now)
     }
     for (half *h = e->first; h && !e->failed.code; h = h->next) {
         if (!h->sending) continue;
-        for (uint32_t i = 0; i < h->ins; i++) check_alive(e, h, &h->in[i], now);
-        for (uint32_t i = 0; i < h->outs && h->reliable; i++) check_alive(e, h, &h->out[i], now);
+        for (uint32_t i = 0; i < h->ins; i++) /* of one that has sent all nothing is waited for, whatever was lost */
+            if (h->reliable || !h->in[i].ended) check_alive(e, h, &h->in[i], now);
+        for (uint32_t i = 0; i < h->outs; i++) /* nor of one that has got all; but it must give room for the rest */
+            if (h->reliable || SEEN(h->out[i].cursor) < h->out[i].packets) check_alive(e, h, &h->out[i], now);
     }
     sooner(e, next);
     if (e->failed.code) fail_all(e);

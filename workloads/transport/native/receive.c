@@ -102,14 +102,14 @@ static void after_run(engine *e, half *h, flow *f, uint32_t bytes, ns now)
     }
     arrived_bytes(e, bytes, now);
     if (f->done) return;
-    if (f->count == f->packets) {
+    if (enough(h, f)) {
         flow_complete(h, f);
         sooner(e, 0);
         if (h->reliable) acknowledge(e, h, f, FINISHED);
         return;
     }
     if (!h->reliable && f->highest == f->packets) flow_ended(e, h, f, now); /* its last packet is its end marker */
-    int holes = h->reliable && f->count < f->highest && now - f->nacked_at > NACK_PAUSE;
+    int holes = h->reliable && to_repair(h, f) && now - f->nacked_at > NACK_PAUSE;
     if (holes) {
         f->nacked_at = now;
         acknowledge(e, h, f, GOING_ON);
@@ -117,20 +117,38 @@ static void after_run(engine *e, half *h, flow *f, uint32_t bytes, ns now)
     share_room(e, h, f, now);
 }
 
+/* Nearer halves go first: whoever runs wild far ahead must not take the room of what is needed next. 1 if some was made. */
+static int forget_beyond(engine *e, uint32_t sequence)
+{
+    for (int32_t far = RING - 1; far > ahead(sequence, e->closed_below); far--) {
+        early **place = &e->early[(e->closed_below + far) % RING], *one = *place;
+        if (!one) continue;
+        *place = one->next;
+        e->early_bytes -= one->bytes;
+        e->counts.early += (one->bytes + one->segment - 1) / one->segment;
+        free(one);
+        return 1;
+    }
+    return 0;
+}
+
 void keep_early(engine *e, uint32_t rank, const uint8_t *data, uint32_t bytes, uint32_t segment, ns now)
 {
     const header *h = (const header *)data;
     early **place = &e->early[h->sequence % RING];
-    if (e->early_bytes + bytes > (e->pipeline + 1) * e->room_bytes || ahead(h->sequence, e->closed_below) >= RING) {
-        e->counts.early += (bytes + segment - 1) / segment;
-        return;
-    }
-    if (h->kind == MARKER) /* the latest says all */
+    uint64_t room = (e->pipeline + 1) * e->room_bytes;
+    int keep = ahead(h->sequence, e->closed_below) < RING && bytes <= room;
+    if (h->kind == MARKER && keep) /* the latest says all */
         for (early *one = *place; one; one = one->next)
             if (one->rank == rank && !memcmp(one->data, data, 4) && ((header *)one->data)->sequence == h->sequence) {
                 memcpy(one->data, data, bytes);
                 return;
             }
+    while (keep && e->early_bytes + bytes > room) keep = forget_beyond(e, h->sequence);
+    if (!keep) {
+        e->counts.early += (bytes + segment - 1) / segment;
+        return;
+    }
     early *one = malloc(sizeof *one + bytes);
     if (!one) return;
     *one = (early){.rank = rank, .bytes = bytes, .segment = segment, .at = now};
@@ -221,7 +239,7 @@ static void sort_out(engine *e, const uint8_t *data, uint32_t bytes, uint32_t se
             h->source >= e->world || !e->peers[h->source].in_group || !from_there(&e->peers[h->source], from)) {
             e->counts.strangers++;
         } else if (e->failed.code) {
-            if (genuine(e, data + at, length)) tell_gave_up(e, h->source);
+            if (genuine(e, data + at, length)) hear_failed(e, h->source, data + at, length);
         } else if (h->kind == DATA || h->kind == RELIABLE) {
             end = at + run_length(e, data + at, bytes - at, segment, length);
             hear_data(e, h->source, data + at, end - at, segment, now);

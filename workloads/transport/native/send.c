@@ -20,17 +20,19 @@ enum { LARGEST = 65000 };
 /* What the packets of a flow begin with: ours, or (incoming) what a peer that makes the same call must send. */
 void prepare_header(const engine *e, const half *h, const flow *f, header *to, int incoming)
 {
-    *to = (header){.magic = MAGIC, .version = VERSION, .kind = h->reliable ? RELIABLE : DATA, .sequence = h->sequence,
+    *to = (header){.magic = MAGIC, .version = VERSION, .kind = must_all(h) ? RELIABLE : DATA, .sequence = h->sequence,
                    .source = (uint16_t)(incoming ? f->peer : e->rank), .destination = (uint16_t)(incoming ? e->rank : f->peer),
                    .step = h->step, .half = h->half, .dtype = h->dtype, .traffic = h->traffic, .size = h->size,
                    .block = f->block};
 }
 
-/* Without a lock: whoever takes packets in must not wait for a round of sending to end. */
+/* Without a lock: whoever takes packets in must not wait for a round of sending to end. Changes of one number have an
+ * order: this one comes before the other thread says that it sleeps, and then it sees what there is to send, or after,
+ * and then it is woken. (Reading alone could come too early: what is to be sent would not be seen yet.) */
 void wake_sender(engine *e)
 {
     uint64_t one = 1;
-    if (!e->has_sender || !__atomic_load_n(&e->sender_asleep, __ATOMIC_SEQ_CST)) return;
+    if (!e->has_sender || !__atomic_fetch_add(&e->sender_asleep, 0, __ATOMIC_ACQ_REL)) return;
     if (write(e->send_wake, &one, sizeof one) < 0) return; /* it is full: there is a wake-up in it */
 }
 
@@ -49,7 +51,7 @@ void begin_sending(engine *e, half *h)
     }
     h->unsent = h->outs;
     h->began = h->progress = now_ns();
-    h->sending = 1;
+    SHOW(h->sending, 1); /* not before what it begins with */
     wake_sender(e);
 }
 
@@ -87,6 +89,18 @@ static uint32_t frame(const engine *e, const flow *f, const uint32_t *numbers, u
     return used;
 }
 
+/* Something for whoever drives: the end of a flow has left, its marker may be due and its half over. (As in wake_sender:
+ * either they see `look` before they sleep, or they are woken.) */
+static void look_again(engine *e)
+{
+    uint64_t one = 1;
+    if (!e->has_sender) sooner(e, 0);
+    else {
+        SHOW(e->look, 1);
+        if (__atomic_fetch_add(&e->asleep, 0, __ATOMIC_ACQ_REL) && write(e->wake, &one, sizeof one) < 0) return;
+    }
+}
+
 /* `count` packets of a flow: numbers[0..count), or from `first` on. Returns how many went: 0 if nothing may go now. */
 static uint32_t send_packets(engine *e, flow *f, const uint32_t *numbers, uint32_t first, uint32_t count, int *blocked)
 {
@@ -94,29 +108,23 @@ static uint32_t send_packets(engine *e, flow *f, const uint32_t *numbers, uint32
     peer *p = &e->peers[f->peer];
     uint32_t bytes = frame(e, f, numbers, first, &count, room), went = 0;
     while (went < count) {
-        uint32_t step = e->no_segments ? 1 : count - went, at = went * f->segment, rest = bytes - at;
+        uint32_t step = SEEN(e->no_segments) ? 1 : count - went, at = went * f->segment, rest = bytes - at;
         struct iovec io = {room + at, step == 1 && rest > f->segment ? f->segment : rest};
         int error = transmit(e, p, &io, 1, step > 1 ? f->segment : 0);
-        if (error == EIO && step > 1) { e->no_segments = 1; continue; } /* this device can't have its packets cut */
-        if (error == ENOBUFS) { e->counts.refused++; *blocked = 2; break; } /* a full queue of the host: nothing was lost */
+        if (error == EIO && step > 1) { SHOW(e->no_segments, 1); continue; } /* this device can't have its packets cut */
+        if (error == ENOBUFS) { __atomic_fetch_add(&e->refused, 1, __ATOMIC_RELAXED); *blocked = 2; break; } /* a full queue of the host: nothing was lost */
         if (error == EAGAIN) { *blocked = 1; break; }
         if (error == EINTR) continue;
-        if (error == EBADF || error == EINVAL) { break_group(e, SOCKET_ERROR, e->rank, e->rank, (uint32_t)error); break; }
+        if (error == EBADF || error == EINVAL) { /* the group breaks, by whoever drives */
+            SHOW(e->send_error, (uint32_t)error);
+            look_again(e);
+            *blocked = 2;
+            break;
+        }
         went += step; /* whatever else the host says (no route, link down): lost, as in a network */
     }
     __atomic_fetch_add(&p->sent, went, __ATOMIC_RELAXED);
     return went;
-}
-
-/* The end of a flow has left: whoever drives sends its marker, and may find the half over. */
-static void all_sent(engine *e)
-{
-    uint64_t one = 1;
-    if (!e->has_sender) sooner(e, 0);
-    else {
-        __atomic_store_n(&e->look, 1, __ATOMIC_RELEASE);
-        if (e->asleep && write(e->wake, &one, sizeof one) < 0) return;
-    }
 }
 
 static uint32_t batch_of(const flow *f)
@@ -128,17 +136,18 @@ static uint32_t batch_of(const flow *f)
 static int paced(engine *e, uint64_t bytes)
 {
     if (e->pace <= 0) return 1;
-    ns now = now_ns();
-    if (now < e->pace_at) return 0;
-    if (e->pace_at < now - BUCKET) e->pace_at = now - BUCKET;
-    e->pace_at += (ns)((double)bytes / e->pace);
+    ns now = now_ns(), at = SEEN(e->pace_at), next;
+    do {
+        if (now < at) return 0;
+        next = (at < now - BUCKET ? now - BUCKET : at) + (ns)((double)bytes / e->pace);
+    } while (!__atomic_compare_exchange_n(&e->pace_at, &at, next, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
     return 1;
 }
 
 static int send_repairs(engine *e, flow *f, int *blocked)
 {
     uint32_t left = f->repairs - f->repaired, most = batch_of(f), allowed = left < most ? left : most;
-    if (!allowed || f->done || !paced(e, (uint64_t)allowed * f->segment)) return 0;
+    if (!allowed || !paced(e, (uint64_t)allowed * f->segment)) return 0;
     uint32_t went = send_packets(e, f, f->repair + f->repaired, 0, allowed, blocked);
     f->repaired += went;
     e->counts.resent += went;
@@ -148,17 +157,25 @@ static int send_repairs(engine *e, flow *f, int *blocked)
 
 static int send_first(engine *e, half *h, flow *f, int *blocked)
 {
-    uint32_t end = f->limit < f->packets ? f->limit : f->packets, most = batch_of(f);
-    if (f->held || f->done || f->cursor >= end) return 0;
+    uint32_t limit = SEEN(f->limit), end = limit < f->packets ? limit : f->packets, most = batch_of(f);
+    if (SEEN(f->held) || f->cursor >= end) return 0;
     uint32_t count = end - f->cursor < most ? end - f->cursor : most;
-    if (count > 8 && (uint64_t)count * f->segment * 4 > e->peers[f->peer].window)
+    if (count > 8 && (uint64_t)count * f->segment * 4 > SEEN(e->peers[f->peer].window))
         count = count / 4 > 8 ? count / 4 : 8; /* a quarter of what may be under way: no bursts into a small queue */
     if (!paced(e, (uint64_t)count * f->segment)) return 0;
     uint32_t went = send_packets(e, f, NULL, f->cursor, count, blocked);
-    __atomic_store_n(&f->cursor, f->cursor + went, __ATOMIC_RELEASE);
+    SHOW(f->cursor, f->cursor + went);
     if (went) time_flow(e, f);
     if (went && f->cursor >= f->packets && !h->reliable) __atomic_fetch_sub(&h->unsent, 1, __ATOMIC_ACQ_REL);
     return went > 0;
+}
+
+/* After some of it went: a marker may be due. */
+static int to_see_to(flow *f, int again)
+{
+    uint32_t cursor = SEEN(f->cursor);
+    if (cursor >= f->packets) return !again || f->repaired >= f->repairs;
+    return SEEN(f->unheard) && cursor >= SEEN(f->limit);
 }
 
 /* One batch to every peer that may have one, the next rank first (`out` is in that order): incast is spread. What was
@@ -166,15 +183,15 @@ static int send_first(engine *e, half *h, flow *f, int *blocked)
 int send_round(engine *e, int first, int again)
 {
     int went = 0, blocked = 0;
-    for (half *h = e->first; h && !e->failed.code; h = h->next) {
-        if (!h->sending || !(h->reliable ? h->out_left : h->unsent)) continue;
+    for (half *h = e->first; h && !SEEN(e->failed.code); h = h->next) {
+        if (!SEEN(h->sending) || !(h->reliable ? SEEN(h->out_left) : SEEN(h->unsent))) continue;
         for (uint32_t i = 0; i < h->outs && !blocked; i++) {
             flow *f = &h->out[i];
             int some = 0;
-            if (f->done) continue;
+            if (SEEN(f->done)) continue;
             if (again) some += send_repairs(e, f, &blocked);
             if (first) some += send_first(e, h, f, &blocked);
-            if (some && f->cursor >= f->packets && f->repaired >= f->repairs) all_sent(e); /* its marker may be due */
+            if (some && to_see_to(f, again)) look_again(e);
             went += some;
         }
     }
@@ -187,10 +204,10 @@ void *sender_thread(void *argument)
 {
     engine *e = argument;
     pthread_mutex_lock(&e->send_lock);
-    while (!e->sender_stops) {
+    while (!SEEN(e->sender_stops)) {
         int went = send_round(e, 1, 0);
         if (!went) { /* look once more when everybody knows that it sleeps: no wake-up gets lost */
-            __atomic_store_n(&e->sender_asleep, 1, __ATOMIC_SEQ_CST);
+            __atomic_exchange_n(&e->sender_asleep, 1, __ATOMIC_ACQ_REL);
             went = send_round(e, 1, 0);
         }
         pthread_mutex_unlock(&e->send_lock); /* let the other thread change the list of halves */
@@ -201,7 +218,7 @@ void *sender_thread(void *argument)
             struct pollfd ready = {e->send_wake, POLLIN, 0};
             if (ppoll(&ready, 1, &limit, NULL) > 0 && read(e->send_wake, &count, sizeof count) < 0) went = 0;
         }
-        __atomic_store_n(&e->sender_asleep, 0, __ATOMIC_SEQ_CST);
+        SHOW(e->sender_asleep, 0);
         pthread_mutex_lock(&e->send_lock);
     }
     pthread_mutex_unlock(&e->send_lock);
@@ -213,7 +230,7 @@ void send_control(engine *e, peer *p, header *h, control *c, const uint8_t *bitm
     uint8_t packet[HEADER + sizeof(control) + BITMAP];
     uint32_t bytes = HEADER + sizeof *c + bitmap_bytes;
     c->number = __atomic_add_fetch(&p->control_out, 1, __ATOMIC_RELAXED);
-    c->passed = e->closed_below;
+    c->passed = SEEN(e->closed_below);
     memcpy(packet, h, HEADER);
     memcpy(packet + HEADER, c, sizeof *c);
     if (bitmap_bytes) memcpy(packet + HEADER + sizeof *c, bitmap, bitmap_bytes);

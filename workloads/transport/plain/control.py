@@ -33,10 +33,17 @@ class Control(Receiving):
 
     def send_marker(self, like: Header, *, packets: int, sent: int, size: int) -> None:
         header = replace(like, kind=wire.MARKER, chunk=sent)
-        self._send(
-            like.destination, header, packets=packets, sent=sent, size=size, extra=like.kind, time_ns=time.time_ns()
-        )
         peer = self.peers[like.destination]
+        self._send(
+            like.destination,
+            header,
+            packets=packets,
+            sent=sent,
+            size=size,
+            base=peer.control_in,
+            extra=like.kind,
+            time_ns=time.time_ns(),
+        )
         peer.asked[peer.control_out % ASKED] = (peer.control_out, now_s())
         self.counts["markers"] += 1
 
@@ -48,7 +55,8 @@ class Control(Receiving):
     def acknowledge(self, one: Open, flow: Flow, state: int) -> None:
         flow.limit = self.limit_for(one, flow)
         window = self.peers[flow.peer].told = self.window_for(one)
-        base, bits = _missing(flow) if one.reliable and state == wire.GOING_ON else (0, b"")
+        most = one.to_repair(flow) if one.reliable and state == wire.GOING_ON else 0
+        base, bits = _missing(flow, most, 0 if one.in_order else one.sequence) if most else (0, b"")
         header = one.header(flow, source=flow.peer, destination=self.rank)
         self._reply(
             flow.peer,
@@ -80,12 +88,12 @@ class Control(Receiving):
         if failed is None or now - p.gave_up_told < GAVE_UP_PAUSE_S:
             return
         p.gave_up_told = now
+        p.gave_up_times += 1
         if failed.code == structures.DISAGREE and failed.rank == rank:
             mine = Header.unpack(bytes(failed.mine))
             if mine is not None:
                 self._reply(rank, mine, state=wire.REFUSED, size=failed.my_bytes)
-        why = failed.error if failed.code == structures.PEER_GAVE_UP else failed.code  # the first cause, whoever tells
-        self.tell(rank, wire.GAVE_UP, failed.about, why)
+        self.tell(rank, wire.GAVE_UP, failed.about, first_cause(failed))
 
     def marker_of(self, flow: Flow) -> None:
         like = Header.unpack(flow.prefix.ljust(HEADER_BYTES, b"\0"))
@@ -132,15 +140,18 @@ class Control(Receiving):
             return
         p.heard = now_s()
         if header.kind == wire.ACK and c.state == wire.GAVE_UP:
+            p.gave_up_too = True
             self.break_group(structures.PEER_GAVE_UP, rank, c.about, c.base)
+            self.tell_gave_up(rank)  # at once: it may wait for that before it ends
             return
         if header.kind == wire.ACK and c.state == wire.REFUSED:
             self._refused(rank, header, c)
             return
         self.note_passed(rank, self.full(c.passed))
+        if header.kind == wire.ACK and c.state == wire.FINISHED and c.base == wire.GOODBYE and not c.packets:
+            p.knows_goodbye = True
         if header.kind == wire.ACK and c.state == wire.GOODBYE:
-            if not p.said_goodbye:
-                self.tell(rank, wire.FINISHED, rank, 0)
+            self.tell(rank, wire.FINISHED, rank, wire.GOODBYE)  # it need not say it again
             p.said_goodbye = True
             self.sooner(0)
         elif self.failed is None and header.kind == wire.MARKER:
@@ -200,7 +211,11 @@ class Control(Receiving):
             flow.highest = max(flow.highest, c.sent)
         if c.sent >= flow.packets and not one.reliable:
             self.flow_ended(one, flow)
-        over = flow.count == flow.packets if one.reliable else c.sent >= flow.packets
+        answer = self.peers[flow.peer].control_out + 1
+        if one.reliable and not flow.done and (one.enough(flow) or one.in_vain(flow, heard=c.base, answer=answer)):
+            one.complete(flow)
+            self.sooner(0)
+        over = flow.done if one.reliable else c.sent >= flow.packets
         self.acknowledge(one, flow, wire.FINISHED if over else wire.GOING_ON)
 
     def _hear_ack(self, rank: int, header: Header, c: Body, bits: bytes) -> None:
@@ -228,7 +243,7 @@ class Control(Receiving):
         if c.limit > flow.limit:
             flow.limit, flow.due = c.limit, 0.0
         if c.state == wire.FINISHED:
-            if not one.reliable:
+            if not one.must_all:
                 p.loss += 0.1 * (1 - c.sent / flow.packets - p.loss)
             _finished(one, flow)
         elif one.reliable and bits:
@@ -244,6 +259,11 @@ class Control(Receiving):
         flow.repair_after = self.peers[flow.peer].control_out + 1
 
 
+def first_cause(failed: structures.Failure) -> int:
+    """Whoever told it."""
+    return int(failed.error if failed.code == structures.PEER_GAVE_UP else failed.code)
+
+
 def _finished(one: Open, flow: Flow) -> None:
     """The peer wants nothing more of it."""
     if not flow.done:
@@ -251,9 +271,12 @@ def _finished(one: Open, flow: Flow) -> None:
         one.out_left.discard(flow.peer)
 
 
-def _missing(flow: Flow) -> tuple[int, bytes]:
-    """(first packet it speaks of, bits): which packets below the highest known are missing, as many as fit."""
+def _missing(flow: Flow, most: int, sequence: int) -> tuple[int, bytes]:
+    """(first packet it speaks of, bits): which packets below the highest known are missing, `most` of them, others at
+    every half, as many as fit."""
     gone = np.flatnonzero(flow.arrived[: flow.highest] == 0)
+    skip = (sequence * 2654435761 % (1 << 32) >> 8) % (len(gone) - most + 1) if len(gone) > most else 0
+    gone = gone[skip : skip + most]
     if not len(gone):
         return 0, b""
     base = int(gone[0])

@@ -10,23 +10,22 @@ from contextlib import contextmanager, suppress
 from lossbench.workloads.transport import structures
 from lossbench.workloads.transport.half import Half
 from lossbench.workloads.transport.native.engine import Reading
-from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.packet.wire import Bits
 from lossbench.workloads.transport.plain.flows import Flow, Open, now_s
-from lossbench.workloads.transport.plain.ticking import Ticking
+from lossbench.workloads.transport.plain.leaving import Leaving
 from lossbench.workloads.transport.policy import Membership
 from lossbench.workloads.transport.udp.link import Link
 
-LIFE_CHECK_S, QUIET_S, LINGER_S = 0.05, 0.25, 3.0
+LIFE_CHECK_S = 0.05
 ALL, MARKERS, FRACTION, DEADLINE, FAILED = 1, 2, 3, 4, 5
 
 
-class PlainEngine(Ticking):
+class PlainEngine(Leaving):
     def __init__(self, member: Membership, *, link: Link) -> None:
         super().__init__(member, link=link)
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._closing = self._aborting = False
+        self._closing = self.aborting = False
         self._wake_out, self._wake_in = os.pipe()
         os.set_blocking(self._wake_out, False)
         self._thread = threading.Thread(target=self._main, name=f"lossy-plain-{self.rank}", daemon=True)
@@ -99,7 +98,7 @@ class PlainEngine(Ticking):
             self._closing = True
             self._poke()
             self._changed.wait_for(lambda: not self.halves, max(patience_s, 0))
-            self._aborting = bool(self.halves) or patience_s <= 0
+            self.aborting = bool(self.halves) or patience_s <= 0
             self._poke()
         self._thread.join()
         os.close(self._wake_in)
@@ -113,22 +112,24 @@ class PlainEngine(Ticking):
 
     def _main(self) -> None:
         with self._lock:
-            while not self._closing or (self.halves and not self._aborting):
+            while not self._closing or (self.halves and not self.aborting):
                 try:
-                    moved = self._step()
+                    moved = self.step()
                 except OSError as error:
                     self.break_group(structures.SOCKET_ERROR, self.rank, self.rank, error.errno or 0)
                     self._fail_all()
                     moved = False
                 if not moved:
-                    self._nap(3600.0)
-            if self._aborting:
+                    self.nap(3600.0)
+            if self.halves:  # they are given up
                 self.break_group(structures.ABORTED, self.rank, self.rank)
             self._fail_all()
-            if not self.failed:
-                self._linger()
+            if self.failed:
+                self.linger_failed(self.failed)
+            else:
+                self.linger()
 
-    def _step(self) -> bool:
+    def step(self) -> bool:
         moved = self.receive_some()
         now = now_s()
         if moved or now >= self.tick_at:
@@ -140,7 +141,7 @@ class PlainEngine(Ticking):
             moved = self.send_round()
         return moved
 
-    def _nap(self, most_s: float) -> None:
+    def nap(self, most_s: float) -> None:
         left = min(self.tick_at - now_s(), most_s)
         if self.blocked:
             left = min(left, 0.0005)
@@ -159,18 +160,6 @@ class PlainEngine(Ticking):
             yield
         finally:
             self._lock.acquire()
-
-    def _linger(self) -> None:
-        until, quiet_since = now_s() + LINGER_S, now_s()
-        for rank in self.peers:
-            self.tell(rank, wire.GOODBYE, self.rank, 0)
-        while now_s() < until and now_s() - quiet_since < QUIET_S and not self._aborting:
-            if all(p.said_goodbye or p.passed >= self.next for p in self.peers.values()):
-                return
-            if self._step():
-                quiet_since = now_s()
-            else:
-                self._nap(QUIET_S / 4)
 
     # --- halves -----------------------------------------------------------------------------------------------------
 
@@ -218,7 +207,8 @@ class PlainEngine(Ticking):
         if not one.sending:
             return 0, later
         if not one.out_left and not one.in_left:
-            return ALL, later
+            whole = one.must_all or all(flow.count == flow.packets for flow in one.ins.values())
+            return ALL if whole else FRACTION, later
         if one.reliable:
             return 0, later
         if not one.out_left and all(one.ins[peer].ended for peer in one.in_left):
@@ -242,19 +232,19 @@ class PlainEngine(Ticking):
             gone = flow.packets - flow.count
             counts["lost" if flow.ended else "cut"] += gone
             counts["duplicates"] += flow.duplicates
-            if not one.reliable:
+            if not one.must_all:
                 self.peers[peer].loss += 0.1 * (gone / flow.packets - self.peers[peer].loss)
                 short = flow.payload - flow.length(flow.packets - 1) if flow.arrived[-1] else 0
                 counts["payload_bytes"] += flow.count * flow.payload - short
                 counts["data_expected"] += flow.packets
                 counts["data_arrived"] += flow.count
         for peer, flow in one.outs.items():
-            if not one.reliable:
+            if not one.must_all:
                 counts["withheld"] += flow.packets - flow.cursor
                 if not flow.done and self.peers[peer].passed <= one.sequence and flow.cursor:
                     self.keep_tail(one, flow, now)
         counts["halves"] += 1
-        counts["reliable_halves"] += one.reliable
+        counts["reliable_halves"] += one.must_all
         counts["by_deadline"] += why == DEADLINE
         self.remember(one)
         one.finish_numbers()
@@ -268,13 +258,14 @@ class PlainEngine(Ticking):
     def _fail_all(self) -> None:
         for one in list(self.halves.values()):
             self._let_go(one, FAILED, now_s())
-        for rank in self.peers if self.failed else ():
-            self.tell_gave_up(rank)
+        if self.failed:
+            self.tell_again()
 
     def _check_alive(self, one: Open, now: float) -> None:
-        needed: list[Flow] = [one.ins[peer] for peer in one.in_left]
-        if one.reliable:
-            needed += [one.outs[peer] for peer in one.out_left]
+        """Of whoever is waited for: not of one that has sent all, whatever was lost, nor of one that has got all."""
+        ins, outs = ([one.ins[peer] for peer in one.in_left], [one.outs[peer] for peer in one.out_left])
+        needed: list[Flow] = [flow for flow in ins if one.reliable or not flow.ended]
+        needed += [flow for flow in outs if one.reliable or flow.cursor < flow.packets]
         for flow in needed:
             p = self.peers[flow.peer]
             if p.heard >= p.needed_since:

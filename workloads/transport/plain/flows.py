@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 from dataclasses import dataclass, field
 
@@ -14,9 +15,10 @@ from lossbench.workloads.transport.half import Half
 from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.packet.codec import CODECS, Codec
 from lossbench.workloads.transport.packet.wire import Array, Bytes
-from lossbench.workloads.transport.structures import ADD_BF16, ADD_F16, ADD_F32, FLOW
+from lossbench.workloads.transport.structures import ADD_BF16, ADD_F16, ADD_F32, FLOW, IN_ORDER
 
 CODEC_OF = {1: CODECS["float32"], 2: CODECS["bfloat16"], 3: CODECS["float16"]}
+ROUNDS_IN_VAIN = 32
 ADDED = {ADD_F32: CODECS["float32"], ADD_BF16: CODECS["bfloat16"], ADD_F16: CODECS["float16"]}
 
 
@@ -58,6 +60,9 @@ class Flow:
     highest_at: float = 0.0
     heard_at: float = 0.0
     nacked_at: float = 0.0
+    seen: int = 0  # packets at the last look, and looks since
+    looks: int = 0
+    answered: int = 0  # the number of our answer to the last look
 
     @property
     def payload(self) -> int:
@@ -88,6 +93,8 @@ class Open:
         self.half, self.record, self.sequence = half, half.record, sequence
         record = self.record
         self.reliable, self.mode = bool(record.reliable), record.mode
+        self.in_order = record.reliable == IN_ORDER
+        self.must_all = self.reliable and record.close_fraction >= 1  # else lossy, or repaired in part
         plans = (
             memory(at, n * FLOW.itemsize).view(FLOW)
             for at, n in ((record.plan_in, record.ins), (record.plan_out, record.outs))
@@ -113,10 +120,43 @@ class Open:
         at, size = (self.record.base_out or 0) + int(row["data"]), int(row["bytes"])
         return _flow(row, data=memory(at, size), arrived=np.zeros(0, np.uint8), held=bool(self.record.hold))
 
+    def wanted(self, flow: Flow) -> int:
+        """Packets that must arrive."""
+        if self.must_all:
+            return flow.packets
+        return min(math.ceil(np.float32(self.record.close_fraction) * np.float32(flow.packets)), flow.packets)
+
+    def enough(self, flow: Flow) -> bool:
+        """Nothing of it is asked for again."""
+        ended = self.reliable and flow.highest == flow.packets
+        return flow.count == flow.packets or (ended and flow.count >= self.wanted(flow))
+
+    def to_repair(self, flow: Flow) -> int:
+        """Of those that are missing now."""
+        return max(flow.highest - flow.count - (flow.packets - self.wanted(flow)), 0)
+
+    def in_vain(self, flow: Flow, *, heard: int, answer: int) -> bool:
+        """Of a flow that is repaired in part: so many rounds that brought nothing are enough. Some losses are for ever
+        (a block, by its number). A round is an answer that was heard: of a rank that slept, many markers wait that knew
+        of none. `heard`: the latest, by the marker; `answer`: the number of the one to come."""
+        if self.must_all or flow.highest < flow.packets:
+            return False
+        flow.looks = 0 if flow.seen != flow.count else flow.looks
+        flow.seen = flow.count
+        if flow.looks and heard < flow.answered:
+            return False
+        flow.looks, flow.answered = flow.looks + 1, answer
+        return flow.looks > ROUNDS_IN_VAIN
+
+    def complete(self, flow: Flow) -> None:
+        flow.done = True
+        flow.ended = flow.ended or flow.count < flow.packets  # what is missing the network took
+        self.in_left.discard(flow.peer)
+
     def header(self, flow: Flow, *, source: int, destination: int) -> Header:
         record = self.record
         return Header(
-            kind=wire.RELIABLE if self.reliable else wire.DATA,
+            kind=wire.RELIABLE if self.must_all else wire.DATA,
             tag=0,
             source=source,
             destination=destination,

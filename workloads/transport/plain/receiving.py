@@ -41,8 +41,9 @@ class Receiving(Sending):
             assert header is not None
             if self.failed:
                 if self.tags.genuine(first):
-                    self.tell_gave_up(header.source)
-                return
+                    self.hear_failed(header, first)
+                at += 1
+                continue
             if header.kind in (wire.DATA, wire.RELIABLE):
                 end = at + self._run_length(rows[at:])
                 self._hear_data(header, rows[at:end])
@@ -173,15 +174,14 @@ class Receiving(Sending):
         one.first = one.first or now
         if flow.done:
             return
-        if flow.count == flow.packets:
-            flow.done = True
-            one.in_left.discard(flow.peer)
+        if one.enough(flow):
+            one.complete(flow)
             if one.reliable:
                 self.acknowledge(one, flow, wire.FINISHED)
             return
         if not one.reliable and flow.highest == flow.packets:
             self.flow_ended(one, flow)
-        holes = one.reliable and flow.count < flow.highest and now - flow.nacked_at > NACK_PAUSE_S
+        holes = one.reliable and one.to_repair(flow) and now - flow.nacked_at > NACK_PAUSE_S
         if holes or self._credit_due(one, flow):
             flow.nacked_at = now if holes else flow.nacked_at
             self.acknowledge(one, flow, wire.GOING_ON)
@@ -203,19 +203,37 @@ class Receiving(Sending):
     # --- early and late ---------------------------------------------------------------------------------------------
 
     def keep_early(self, sequence: int, rank: int, rows: bytes | Bytes) -> None:
-        size = len(rows) if isinstance(rows, bytes) else rows.size
-        if self.early_bytes + size > (self.pipeline + 1) * self.room_bytes or sequence - self.closed_below >= RING:
-            self.counts["early"] += 1
+        size, room = _size(rows), (self.pipeline + 1) * self.room_bytes
+        keep = sequence - self.closed_below < RING and size <= room
+        for at, (other, before) in enumerate(self.early.get(sequence, ()) if isinstance(rows, bytes) and keep else ()):
+            if other == rank and isinstance(before, bytes):  # a marker: the latest says all
+                self.early[sequence][at] = (rank, rows)
+                self.early_bytes += size - len(before)
+                return
+        while keep and self.early_bytes + size > room:
+            keep = self._forget_beyond(sequence)
+        if not keep:
+            self.counts["early"] += _packets(rows)
             return
-        kept = self.early.setdefault(sequence, [])
-        if isinstance(rows, bytes):  # a marker: the latest says all
-            kept[:] = [entry for entry in kept if entry[0] != rank or not isinstance(entry[1], bytes)]
-        kept.append((rank, rows))
+        self.early.setdefault(sequence, []).append((rank, rows))
         self.early_bytes += size
+
+    def _forget_beyond(self, sequence: int) -> bool:
+        """Nearer halves go first: whoever runs wild far ahead must not take the room of what is needed next."""
+        farthest = max(self.early, default=sequence)
+        if farthest <= sequence:
+            return False
+        kept = self.early[farthest]
+        _, rows = kept.pop(0)
+        self.early_bytes -= _size(rows)
+        if not kept:
+            del self.early[farthest]
+        self.counts["early"] += _packets(rows)
+        return True
 
     def replay_early(self, one: Open) -> None:
         for rank, rows in self.early.pop(one.sequence, []):
-            self.early_bytes -= len(rows) if isinstance(rows, bytes) else rows.size
+            self.early_bytes -= _size(rows)
             if self.failed:
                 continue
             if isinstance(rows, bytes):
@@ -260,5 +278,13 @@ class Receiving(Sending):
     def disagree(self, one: Open, flow: Flow | None, theirs: Header, their_bytes: int) -> None:
         raise NotImplementedError
 
-    def tell_gave_up(self, rank: int) -> None:
+    def hear_failed(self, header: Header, packet: bytes) -> None:
         raise NotImplementedError
+
+
+def _size(rows: bytes | Bytes) -> int:
+    return len(rows) if isinstance(rows, bytes) else rows.size
+
+
+def _packets(rows: bytes | Bytes) -> int:
+    return 1 if isinstance(rows, bytes) else len(rows)

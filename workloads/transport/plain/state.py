@@ -49,7 +49,10 @@ class Peer:
     window: int = FIRST_WINDOW
     told: int = FIRST_WINDOW
     said_goodbye: bool = False
+    knows_goodbye: bool = False
     gave_up_told: float = 0.0
+    gave_up_times: int = 0  # how often it was told
+    gave_up_too: bool = False  # it says so itself: it knows
     tails: dict[int, Tail] = field(default_factory=dict)
     asked: dict[int, tuple[int, float]] = field(default_factory=dict)  # when the latest markers left
 
@@ -68,7 +71,7 @@ class Peer:
 
 FIRST_PAUSE_S, PATIENCE_S, BUSY_PAUSE_S, ASK_PAUSE_S = 0.0005, 0.003, 0.02, 0.05
 LONG_PAUSE_S, LONGEST_PAUSE_S, GAVE_UP_PAUSE_S, NACK_PAUSE_S = 0.05, 0.5, 0.02, 0.0005
-QUICK_REPEATS, MANY_REPEATS, ASKED = 10, 60, 64
+QUICK_REPEATS, MANY_REPEATS, ASKED, GAVE_UP_TIMES = 10, 60, 64, 25
 
 
 def longer(pause: float, repeats: int) -> float:

@@ -61,6 +61,7 @@ def too_many(rules: tuple[Rule, ...]) -> str | None:
         port_index=0,
         ingress=True,
         delays=Delays(),
+        onward=(1, 2),
     )
     try:
         count = len(builder.build()) // INSTRUCTION_BYTES
@@ -175,6 +176,7 @@ class EbpfBackend:
             port_index=point.port_index,
             ingress=point.side == "ingress",
             delays=self._delays(point, rules),
+            onward=point.onward,
         )
         fd = syscalls.load_classifier(builder.build(), name=NAME)
         try:

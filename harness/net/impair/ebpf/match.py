@@ -12,26 +12,26 @@ from lossbench.spec.profile import DatagramMatch, Match
 
 # What is parsed from the packet, at fixed places of the stack (u32 each unless said).
 SCRATCH = -40  # 40 bytes to load headers into
-_PROTOCOL, _SPORT, _DPORT, _DSCP, _FAMILY = -44, -48, -52, -56, -60
-_SOURCE, _DESTINATION = -80, -96  # 16 bytes each
+PROTOCOL, SPORT, DPORT, DSCP, FAMILY = -44, -48, -52, -56, -60
+SOURCE, DESTINATION = -80, -96  # 16 bytes each
 _OURS = -100
 HEADER = -144  # the 40 bytes of our datagram header
 SAVED = -152
 
 _SKB_PROTOCOL = 16
-_ETHERNET_HEADER = 14
+ETHERNET_HEADER = 14
 _ETH_P_IP, _ETH_P_IPV6 = 0x0008, 0xDD86  # as they stand in skb->protocol on a little-endian machine
-_IPPROTO = {"tcp": 6, "udp": 17}
+IPPROTO = {"tcp": 6, "udp": 17}
 
 
 def emit_parse(a: Assembler) -> None:
     """Fill the stack's places from the packet's headers; what is not there stays at a value nothing matches."""
-    for place in (_PROTOCOL, _SPORT, _DPORT, _DSCP):
+    for place in (PROTOCOL, SPORT, DPORT, DSCP):
         a.store_number(4, FP, place, -1)
-    a.store_number(4, FP, _FAMILY, 0)
+    a.store_number(4, FP, FAMILY, 0)
     a.store_number(4, FP, _OURS, 0)
     for place in range(0, 32, 4):
-        a.store_number(4, FP, _DESTINATION + place, 0)
+        a.store_number(4, FP, DESTINATION + place, 0)
     for place in range(0, contract.HEADER_BYTES, 8):
         a.store_number(8, FP, HEADER + place, 0)
     a.load(4, R0, R6, _SKB_PROTOCOL)
@@ -49,34 +49,34 @@ def emit_parse(a: Assembler) -> None:
 def _emit_parse_ipv6(a: Assembler) -> None:
     """No extension headers: none of our traffic has any. Leaves the transport header's offset in r7."""
     _emit_load(a, offset=0, count=40, into=SCRATCH)
-    a.store_number(4, FP, _FAMILY, 6)
+    a.store_number(4, FP, FAMILY, 6)
     a.load(2, R0, FP, SCRATCH)
     a.from_big_endian(R0, 16)
     a.alu("rsh", R0, 6)
     a.alu("and", R0, 63)
-    a.store(4, FP, _DSCP, R0)
+    a.store(4, FP, DSCP, R0)
     a.load(1, R0, FP, SCRATCH + 6)
-    a.store(4, FP, _PROTOCOL, R0)
+    a.store(4, FP, PROTOCOL, R0)
     for word in range(0, 16, 4):
         a.load(4, R0, FP, SCRATCH + 8 + word)
-        a.store(4, FP, _SOURCE + word, R0)
+        a.store(4, FP, SOURCE + word, R0)
         a.load(4, R0, FP, SCRATCH + 24 + word)
-        a.store(4, FP, _DESTINATION + word, R0)
+        a.store(4, FP, DESTINATION + word, R0)
     a.mov(R7, 40)
 
 
 def _emit_parse_ipv4(a: Assembler) -> None:
     _emit_load(a, offset=0, count=20, into=SCRATCH)
-    a.store_number(4, FP, _FAMILY, 4)
+    a.store_number(4, FP, FAMILY, 4)
     a.load(1, R0, FP, SCRATCH + 1)
     a.alu("rsh", R0, 2)
-    a.store(4, FP, _DSCP, R0)
+    a.store(4, FP, DSCP, R0)
     a.load(1, R0, FP, SCRATCH + 9)
-    a.store(4, FP, _PROTOCOL, R0)
+    a.store(4, FP, PROTOCOL, R0)
     a.load(4, R0, FP, SCRATCH + 12)
-    a.store(4, FP, _SOURCE, R0)
+    a.store(4, FP, SOURCE, R0)
     a.load(4, R0, FP, SCRATCH + 16)
-    a.store(4, FP, _DESTINATION, R0)
+    a.store(4, FP, DESTINATION, R0)
     a.load(2, R0, FP, SCRATCH + 6)
     a.from_big_endian(R0, 16)
     a.jump_if("set", R0, 0x1FFF, "parsed")  # a later fragment has no ports
@@ -86,17 +86,17 @@ def _emit_parse_ipv4(a: Assembler) -> None:
 
 
 def _emit_parse_transport(a: Assembler) -> None:
-    a.load(4, R0, FP, _PROTOCOL)
-    a.jump_if("eq", R0, _IPPROTO["tcp"], "ports")
-    a.jump_if("ne", R0, _IPPROTO["udp"], "parsed")
+    a.load(4, R0, FP, PROTOCOL)
+    a.jump_if("eq", R0, IPPROTO["tcp"], "ports")
+    a.jump_if("ne", R0, IPPROTO["udp"], "parsed")
     a.label("ports")
     _emit_load(a, offset=R7, count=4, into=SCRATCH)
-    for place, at in ((_SPORT, 0), (_DPORT, 2)):
+    for place, at in ((SPORT, 0), (DPORT, 2)):
         a.load(2, R0, FP, SCRATCH + at)
         a.from_big_endian(R0, 16)
         a.store(4, FP, place, R0)
-    a.load(4, R0, FP, _PROTOCOL)
-    a.jump_if("ne", R0, _IPPROTO["udp"], "parsed")
+    a.load(4, R0, FP, PROTOCOL)
+    a.jump_if("ne", R0, IPPROTO["udp"], "parsed")
     a.alu("add", R7, 8)
     _emit_load(a, offset=R7, count=contract.HEADER_BYTES, into=HEADER)
     a.load(2, R0, FP, HEADER)
@@ -111,7 +111,7 @@ def _emit_load(a: Assembler, *, offset: int | Reg, count: int, into: int) -> Non
     super-packet only the headers lie in one piece: this helper also reads the rest, the relative one does not."""
     a.mov(R1, R6)
     a.mov(R2, offset)
-    a.alu("add", R2, _ETHERNET_HEADER)
+    a.alu("add", R2, ETHERNET_HEADER)
     a.mov(R3, FP)
     a.alu("add", R3, into)
     a.mov(R4, count)
@@ -123,18 +123,18 @@ def emit_match(a: Assembler, rule: Rule, *, otherwise: str) -> None:
     """Jump to `otherwise` unless the packet is this rule's."""
     match: Match = rule.match
     if match.protocol:
-        a.load(4, R0, FP, _PROTOCOL)
-        a.jump_if("ne", R0, _IPPROTO[match.protocol], otherwise)
+        a.load(4, R0, FP, PROTOCOL)
+        a.jump_if("ne", R0, IPPROTO[match.protocol], otherwise)
     if match.dscp is not None:
-        a.load(4, R0, FP, _DSCP)
+        a.load(4, R0, FP, DSCP)
         a.jump_if("ne", R0, match.dscp, otherwise)
-    for place, ports in ((_SPORT, match.source_ports), (_DPORT, match.destination_ports)):
+    for place, ports in ((SPORT, match.source_ports), (DPORT, match.destination_ports)):
         if ports:
             a.load(4, R0, FP, place)
             _emit_one_of(a, R0, ports, prefix=f"{otherwise}_{place}", otherwise=otherwise)
-    for place, networks in ((_SOURCE, match.sources), (_DESTINATION, match.destinations)):
+    for place, networks in ((SOURCE, match.sources), (DESTINATION, match.destinations)):
         if networks:
-            _emit_within(a, place, networks, prefix=f"{otherwise}_a{place}", otherwise=otherwise)
+            emit_within(a, place, networks, prefix=f"{otherwise}_a{place}", otherwise=otherwise)
     if match.datagram is not None or isinstance(rule.profile.loss, BlockLoss):
         _emit_match_header(a, rule, otherwise=otherwise)
 
@@ -165,12 +165,12 @@ def _emit_one_of(a: Assembler, value: Reg, allowed: tuple[int, ...], *, prefix: 
     a.label(f"{prefix}_yes")
 
 
-def _emit_within(a: Assembler, place: int, networks: tuple[str, ...], *, prefix: str, otherwise: str) -> None:
+def emit_within(a: Assembler, place: int, networks: tuple[str, ...], *, prefix: str, otherwise: str) -> None:
     """Is the address at this place of the stack in one of the networks? Words are compared as they lie in memory."""
     for number, text in enumerate(networks):
         network = ipaddress.ip_network(text)
         next_one = f"{prefix}_{number}"
-        a.load(4, R0, FP, _FAMILY)
+        a.load(4, R0, FP, FAMILY)
         a.jump_if("ne", R0, network.version, next_one)
         address, mask = network.network_address.packed, network.netmask.packed
         for at in range(0, len(address), 4):

@@ -30,6 +30,7 @@ from lossbench.net.bpf.assembler import (
 from lossbench.net.impair.ebpf.delay import Delays
 from lossbench.net.impair.ebpf.match import HEADER, SAVED, SCRATCH, emit_match, emit_parse
 from lossbench.net.impair.ebpf.memory import AT, CORRUPT, DUPLICATE, OUTCOME_BYTES, RULE_BYTES, STATE_BYTES, TABLE
+from lossbench.net.impair.ebpf.onward import emit_onward, stride_of
 from lossbench.spec.losses import BlockLoss, TraceLoss
 from lossbench.spec.lossmodel import GAMMA, MAX_OUTCOMES, MAX_STATES, MIX_ROUNDS
 from lossbench.spec.placement import Rule
@@ -51,7 +52,9 @@ class ProgramBuilder:
     port_index: int
     ingress: bool
     delays: Delays = field(default_factory=lambda: Delays())
+    onward: tuple[int, ...] = ()  # ports of the switch by rank, see onward.py; without them the bridge finds the way
     asm: Assembler = field(default_factory=Assembler)
+    _ways: int = 0  # that lead onward: the verifier refuses code that none leads to
 
     def build(self) -> bytes:
         a = self.asm
@@ -69,12 +72,22 @@ class ProgramBuilder:
                 break
         else:
             self._count(0)
-            a.exit(PASS)
+            self._pass()
         for number in taken:
             a.label(f"rule{number}")
             self._count(self.slots[self.rules[number]])
             self._decide(number)
+        if self._ways:
+            a.label("onward")
+            emit_onward(a, self.onward, otherwise=PASS)
         return a.assemble()
+
+    def _pass(self) -> None:
+        """Never past a queue that holds packets back: it stands behind this program."""
+        if self.delays.stamp or not stride_of(self.onward):
+            return self.asm.exit(PASS)
+        self._ways += 1
+        return self.asm.jump("onward")
 
     def _pass_own_clones(self) -> None:
         """A duplicate or a delayed packet is fed back into the same hook: it was counted and must not meet its fate
@@ -117,7 +130,7 @@ class ProgramBuilder:
         if rule.profile.duplicate_percent:
             self._duplicate(number)
         if not self.delays.emit(a, rule):
-            a.exit(PASS)
+            self._pass()
         a.label(drop)
         a.mov(R1, 1)
         a.atomic_add(R9, AT["dropped"], R1)

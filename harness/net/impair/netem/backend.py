@@ -22,7 +22,7 @@ from lossbench.net.impair.netem.options import decoded, differences, mean_loss_o
 from lossbench.net.tc import kinds
 from lossbench.net.tc.hook import HookPoint, aside, ensure_clsact, filters_at, put_filter, remove_filter
 from lossbench.net.tc.look import Look
-from lossbench.net.tc.oversize import OversizeCounter, is_counter, oversize
+from lossbench.net.tc.oversize import count_oversize, is_counter, oversize
 from lossbench.net.tc.rtnl import Reader
 from lossbench.net.tc.rtnl_messages import Filter
 from lossbench.spec.placement import Hook, Rule
@@ -46,6 +46,9 @@ class NetemBackend:
     in one still leaves, and a rule that comes back finds its channel where it left it."""
 
     name = "netem"
+    device_kind = "ifb"
+    let_pass = "ok"  # what happens to packets that no rule takes
+    count_super_packets = staticmethod(count_oversize)
 
     def __init__(
         self, switch: IPRoute, *, place: Place, state: dict[str, Any] | None = None, rules: Any = None
@@ -53,7 +56,6 @@ class NetemBackend:
         self._switch = switch
         self._place = place
         self._reader: Reader | None = None
-        self._oversize = OversizeCounter(switch)
         self._rules: dict[Hook, tuple[Rule, ...]] = dict(rules or {})  # in force
         self._slots: dict[Hook, dict[str, int]] = {}  # a rule's place -> the number of its device
         self._holds: dict[Hook, dict[str, Rule]] = {}  # a rule's place -> the rule that its device holds
@@ -86,7 +88,7 @@ class NetemBackend:
         ensure_clsact(self._switch, point.port_index)
         known, before = point.hook in self._rules, self._rules.get(point.hook, ())
         if not known:
-            self._oversize.put(point)
+            self.count_super_packets(self._switch, point)
         for rule in rules:
             self._prepare(point, rule)
         changed = [
@@ -136,10 +138,9 @@ class NetemBackend:
 
     def _count_the_rest(self, point: HookPoint) -> None:
         """Behind all rules: what none of them took is counted by an action that lets it pass."""
+        action = {"kind": "gact", "action": self.let_pass}
         try:
-            put_filter(
-                self._switch, point, prio=REST_PRIO, ops=classifier(Match()), action={"kind": "gact", "action": "ok"}
-            )
+            put_filter(self._switch, point, prio=REST_PRIO, ops=classifier(Match()), action=action)
         except NetlinkError:  # no act_gact here: what no rule takes is not counted then
             return
 
@@ -265,7 +266,7 @@ class NetemBackend:
             waiting = sum(one.waiting for one in look.qdiscs.get(device.index, ()) if one.kind == "netem")
             out.append(
                 Detour(
-                    place=f"{point.hook.name}: ifb {device.name}",
+                    place=f"{point.hook.name}: {self.device_kind} {device.name}",
                     into=count.seen - count.dropped + count.duplicated,
                     returned=device.tx_packets,
                     dropped=device.tx_dropped + device.rx_dropped,

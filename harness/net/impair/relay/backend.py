@@ -53,7 +53,8 @@ def outrun_by(topology: Topology) -> str | None:
     """Why these links could outrun the wire; None if they can't."""
     hosts, rate_mbit, mtu = topology.hosts, topology.uplink_mbit(), topology.mtu
     if rate_mbit is None:
-        return f"backend relay carries {PACKETS_PER_S} packets/s in all: links need a rate (topology.rate_mbit)"
+        need = "links need a rate (--rate 100mbit, topology.rate_mbit)"
+        return f"backend relay carries {PACKETS_PER_S} packets/s in all: {need}"
     possible = hosts * rate_mbit * 1e6 / 8 / mtu
     if possible > PACKETS_PER_S:
         fitting = PACKETS_PER_S * mtu * 8 / 1e6 / hosts

@@ -1,0 +1,1 @@
+"""Verbs about real interfaces and machines: nic is of this one, lab are others over SSH."""

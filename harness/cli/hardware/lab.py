@@ -1,0 +1,175 @@
+"""`lossbench lab`: machines over SSH."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from lossbench.errors import LossbenchError, NotAbleError, UsageError
+
+app = typer.Typer(
+    no_args_is_help=True, help="Machines over SSH (lab.toml): check them, put a profile on all, revert it."
+)
+FILE = typer.Argument(Path("lab.toml"), help="The lab's file.")
+JSON = typer.Option(False, "--json", help="One JSON object.")
+
+
+@app.command("check")
+def check(file: Path = FILE, as_json: bool = JSON) -> None:
+    """Is every machine reachable, able and right: versions, clock, MTU, marks, bare loss and rate to the next one."""
+    from lossbench.net.lab.check import check as check_lab
+    from lossbench.spec import lab as labs
+
+    rows = check_lab(labs.load(file))
+    if as_json:
+        sys.stdout.write(json.dumps({"machines": [asdict(row) for row in rows]}) + "\n")
+    else:
+        _show_check(rows)
+    if any(row.wrong for row in rows):
+        raise typer.Exit(NotAbleError.exit_code)
+
+
+def _show_check(rows: list[Any]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for name in ("host", "kernel", "backends", "clock ms", "to", "loss %", "Mbit/s", "MTU", "DSCP"):
+        table.add_column(name, justify="left" if name in ("host", "kernel", "backends", "to") else "right")
+    for row in rows:
+        path = row.path
+        table.add_row(
+            row.name,
+            row.about.get("kernel", "-"),
+            ", ".join(row.about.get("backends", [])) or "-",
+            f"{row.clock_ms:+.1f}" if row.clock_ms is not None else "-",
+            path.get("to", "-"),
+            f"{100 * path['bare_loss']:.2f}" if path else "-",
+            f"{path['rate_mbit']:.0f}" if path.get("rate_mbit") else "-",
+            str(path.get("mtu") or "-"),
+            ("kept" if path["dscp"] else "lost") if path else "-",
+        )
+    console.print(table)
+    for row in rows:
+        for text in row.wrong:
+            console.print(f"- {row.name} ({row.ssh}) can't be used: {text}", markup=False, soft_wrap=True)
+        for text in row.notes:
+            console.print(f"- {row.name}: {text}", markup=False, soft_wrap=True)
+    if not any(row.wrong for row in rows):
+        console.print(f"all {len(rows)} machines can be used")
+
+
+@app.command("apply")
+def apply(
+    file: Path = FILE,
+    profile: str = typer.Option(..., "--profile", help="Network condition: a name or a file."),
+    duration: str = typer.Option("10m", "--for", help="How long at most: 30s, 10m, 2h."),
+    port: list[str] = typer.Option([], "--port", help="Only these ports, of either end."),
+    dscp: int | None = typer.Option(None, "--dscp", min=0, max=63, help="Only packets with this mark."),
+    side: str = typer.Option("egress", "--side", help="egress, ingress or both."),
+    backend: str = typer.Option("auto", "--backend", help="netem where the kernel has it, else ebpf."),
+    seed: int | None = typer.Option(None, "--seed", help="Pins the loss patterns (ebpf); each machine has its own."),
+    yes_these_nics: bool = typer.Option(False, "--yes-these-nics", help="Even with default route or SSH on them."),
+) -> None:
+    """Put a profile on every machine's data interface, between the machines of the lab; on all, or on none.
+
+    Each is confirmed by a connection made afterwards, and ends by itself when its time is over."""
+    from lossbench.cli.hardware import nic
+    from lossbench.net.lab import orders
+    from lossbench.spec import lab as labs
+    from lossbench.spec import profile as profiles
+
+    lab = labs.load(file)
+    done = orders.apply(
+        lab,
+        profile=profiles.load(profile).model_dump(mode="json"),
+        traffic=asdict(nic.traffic_of(to=[], port=port, dscp=dscp)),
+        for_s=nic.seconds(duration),
+        sides=nic.sides_of(side),
+        backend=backend,
+        seed=secrets.randbits(32) if seed is None else seed,
+        this_nic=yes_these_nics,
+    )
+    for rank, found in done.items():
+        where = f"h{rank} ({lab.machine[rank].ssh})"
+        typer.echo(f"{where}: {found['profile']} on {found['interface']} by {found['backend']}")
+    typer.echo(f"it ends by itself after {duration}; lossbench lab revert {file} ends it now")
+
+
+@app.command("show")
+def show(file: Path = FILE, as_json: bool = JSON) -> None:
+    """What stands on each machine's data interface, and what it has done to packets."""
+    from lossbench.cli.hardware.nic import show_one
+    from lossbench.net.lab import orders
+    from lossbench.spec import lab as labs
+
+    lab = labs.load(file)
+    found = orders.ask_each(lab, "nic.show")
+    if as_json:
+        values = {f"h{rank}": {"error": str(o)} if isinstance(o, LossbenchError) else o for rank, o in found.items()}
+        sys.stdout.write(json.dumps({"machines": values}) + "\n")
+    else:
+        for rank, one in found.items():
+            if isinstance(one, LossbenchError):
+                typer.echo(str(one))
+            elif one is None:
+                typer.echo(f"h{rank} ({lab.machine[rank].ssh}): nothing of ours")
+            else:
+                show_one({**one, "interface": f"h{rank} {one['interface']}"})
+    _fail_if_any(found)
+
+
+@app.command("revert")
+def revert(file: Path = FILE) -> None:
+    """Take it away on every machine, now; one that can't be reached takes it away by itself."""
+    from lossbench.net.lab import orders
+    from lossbench.spec import lab as labs
+
+    lab = labs.load(file)
+    found = orders.ask_each(lab, "nic.revert")
+    for rank, one in found.items():
+        name = f"h{rank} ({lab.machine[rank].ssh})"
+        if isinstance(one, LossbenchError):
+            typer.echo(f"{name}: not reached; it ends there by itself when its time is over")
+        elif one:
+            typer.echo(f"{name}: {'; '.join(one)} (somebody else changed it meanwhile)")
+        else:
+            typer.echo(f"{name}: {'nothing of ours stood there' if one is None else 'as it was before'}")
+    _fail_if_any(found)
+
+
+def _fail_if_any(found: dict[int, Any]) -> None:
+    for one in found.values():
+        if isinstance(one, LossbenchError):
+            raise one
+
+
+@app.command("exec", context_settings={"ignore_unknown_options": True})
+def execute(
+    file: Path = FILE,
+    host: str = typer.Argument(..., help="h0, h1, ..."),
+    command: list[str] = typer.Argument(None, metavar="-- COMMAND [ARGS]...", help="What to run there."),
+) -> None:
+    """Run a program on a machine, by your own ssh: lossbench lab exec lab.toml h1 -- nvidia-smi"""
+    from lossbench.net.lab.channel import ssh_command
+    from lossbench.spec import lab as labs
+
+    lab = labs.load(file)
+    if host not in lab.names():
+        raise UsageError(f"no host '{host[:40]}'", next_step=f"hosts are {', '.join(lab.names())}")
+    if not command:
+        raise UsageError("no command given", next_step="lossbench lab exec lab.toml h0 -- COMMAND")
+    line = ssh_command(lab, lab.machine[lab.names().index(host)], command)
+    try:
+        os.execvp(line[0], line)
+    except OSError as error:
+        raise NotAbleError(f"no ssh ({error.strerror})", next_step="install OpenSSH's client") from None

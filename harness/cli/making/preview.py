@@ -1,0 +1,65 @@
+"""`lossbench run --dry-run`: the points, what would be put in force, how long it takes; nothing is changed."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import typer
+
+
+def show(suite: Any, *, out: Path, **chosen: Any) -> None:
+    from lossbench import api
+    from lossbench.results.naming import point_name
+
+    plan = api.planned(suite, **chosen)
+    first = plan[0].experiment
+    typer.echo(f"{first.name}: {len(plan)} {'run' if len(plan) == 1 else 'runs'}")
+    for line in _program(first.workload):
+        typer.echo(f"  {line}")
+    for one in plan:
+        typer.echo(f"  {one.number:3}  {point_name(one.chosen)}, seed {one.seed}: {_network(one.experiment)}")
+    limit = sum(one.experiment.workload.limit_s() for one in plan)
+    bound = f"at most {_minutes(limit)} of workload (time limits)" if limit < math.inf else "no time limit"
+    typer.echo(f"  {_estimate(plan, out)}")
+    typer.echo(f"  {bound}; building and proving a network take seconds a run")
+
+
+def _estimate(plan: list[Any], out: Path) -> str:
+    """By what the same points took before; a point that was never run takes what the others took."""
+    from lossbench.results.index import scan
+    from lossbench.results.naming import key_of
+
+    names = {one.experiment.name for one in plan}
+    known: dict[str, list[float]] = {}
+    for suite in scan(out)[0] if out.is_dir() else []:
+        for run in suite.runs if suite.name in names else []:
+            known.setdefault(key_of(run.summary.point), []).append(run.summary.duration_s)
+    if not known:
+        return f"how long it takes is not known: {out} has no earlier run of it"
+    each = {key: median(found) for key, found in known.items()}
+    seconds = sum(each.get(key_of(one.chosen), mean(each.values())) for one in plan)
+    count = sum(map(len, known.values()))
+    return f"about {_minutes(seconds)} of workload, by {count} earlier {'run' if count == 1 else 'runs'} in {out}"
+
+
+def _network(experiment: Any) -> str:
+    topology = experiment.topology
+    rate = topology.uplink_mbit()
+    profiles = ", ".join(entry.profile.name or "a profile" for entry in experiment.impair) or "nothing lost"
+    return f"{topology.hosts} hosts, {f'{rate:g} Mbit/s' if rate else 'no rate limit'}, MTU {topology.mtu}, {profiles}"
+
+
+def _program(workload: Any) -> list[str]:
+    out = [f"every host runs: {' '.join(workload.command) if workload.command else f'workload {workload.name}'}"]
+    if workload.command and workload.command[0] == "python":
+        from lossbench.runs.launch.program import command_of_user
+
+        out.append(f"python is {command_of_user(['python'])[0]}")
+    return out
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,160 @@
+"""`lossbench run`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from lossbench import files
+from lossbench.cli.making import preview, words
+from lossbench.errors import UsageError
+from lossbench.net.host import rootless
+
+
+def known_suites(incomplete: str) -> list[str]:
+    """For shell completion."""
+    from lossbench.spec.asking import points
+
+    return [name for name in points.suite_names() if name.startswith(incomplete)]
+
+
+LAB = typer.Option(None, "--lab", help="On the machines of this lab.toml, not in namespaces.")
+SLURM = typer.Option(False, "--slurm", help="On the nodes of this Slurm allocation; outside of one, asks for it.")
+NODES = typer.Option(2, "--nodes", min=2, help="With --slurm: how many to ask for.")
+INTERFACE = typer.Option("", "--interface", help="With --slurm: of the data network, such as eth1.")
+SBATCH = typer.Option([], "--sbatch", help="With --slurm: an option for sbatch, such as --partition=gpu.")
+THESE_NICS = typer.Option(False, "--yes-these-nics", help="In a lab: even with default route or SSH on them.")
+SETTINGS = typer.Option([], "--set", metavar="KEY=VALUE", help="Change a key, e.g. topology.hosts=8.")
+BACKEND = typer.Option(None, "--backend", help="By name (lossbench doctor), or simulated (no network); else automatic.")
+RESUME = typer.Option(False, "--resume", help="Go on with a run that was ended: its folder, or the same words again.")
+UNTIL = typer.Option(
+    "", "--until", metavar="p99=5%", help="End a service's clients when its 95 % interval is so narrow."
+)
+DATA_DIR = typer.Option(None, "--data-dir", help="Folder with data sets (or LOSSBENCH_DATA).")
+
+
+def run(
+    ctx: typer.Context,
+    suite: str | None = typer.Argument(
+        None, help="A suite by name, an experiment file (.toml), or a folder to --resume.", autocompletion=known_suites
+    ),
+    hosts: str = words.HOSTS,
+    loss: str = words.LOSS,
+    burst: str = words.BURST,
+    delay: str = words.DELAY,
+    rate: str = words.RATE,
+    profile: str = words.PROFILE,
+    sweep: list[str] = words.SWEEP,
+    time_limit: str = words.TIME_LIMIT,
+    settings: list[str] = SETTINGS,
+    seeds: int | None = typer.Option(None, "--seeds", min=1, help="Repeat every point with this many seeds."),
+    full: bool = typer.Option(False, "--full", help="The suite's large form (GPUs, hours) instead of its small one."),
+    backend: str | None = BACKEND,
+    data_dir: Path | None = DATA_DIR,
+    out: Path = typer.Option(Path("results/runs"), "--out", help="Folder for the results."),
+    resume: bool = RESUME,
+    until: str = UNTIL,
+    dry_run: bool = typer.Option(False, "--dry-run", help="Say what would be run, and how long; change nothing."),
+    capture: bool = typer.Option(False, "--capture", help="Keep a pcap of every host (the first 100,000 packets)."),
+    tee: bool = typer.Option(False, "--tee", help="Show what rank 0 prints, as it prints it."),
+    lab: Path | None = LAB,
+    slurm: bool = SLURM,
+    nodes: int = NODES,
+    interface: str = INTERFACE,
+    sbatch: list[str] = SBATCH,
+    yes_these_nics: bool = THESE_NICS,
+    as_json: bool = typer.Option(False, "--json", help="One JSON object on standard output."),
+    html: Path | None = typer.Option(None, "--html", help="A page of the results; see also `lossbench report`."),
+    plots: Path | None = typer.Option(None, "--plots", help="A folder for plots (SVG, PDF, PNG)."),
+    junit: Path | None = typer.Option(None, "--junit", help="Verdicts as a JUnit file, for CI."),
+    github_summary: bool = typer.Option(False, "--github-summary", help="Tables into $GITHUB_STEP_SUMMARY."),
+    tag: list[str] = typer.Option([], "--tag", help="A word to find the result by; see also `lossbench tag`."),
+    note: str | None = typer.Option(None, "--note", help="A sentence on the result."),
+) -> None:
+    """Build the network, prove the fault, run the workload, judge, undo everything.
+
+    Examples:
+
+      lossbench run --hosts 4 --loss 3% -- python train.py
+
+      lossbench run quickstart --seeds 3
+
+      lossbench run my_experiment.toml --set topology.hosts=8 --junit verdicts.xml
+
+      lossbench run results/runs/20261115-120000_quickstart_ab12cd --resume
+    """
+    condition = {"hosts": hosts, "loss": loss, "burst": burst, "delay": delay, "rate": rate, "profile": profile}
+    asked = words.asked(ctx, **condition, sweep=sweep, time_limit=time_limit)
+    if suite is None and asked is None:
+        raise UsageError("run what?", next_step="a suite (lossbench run quickstart), a file, or -- and a command")
+    if suite is not None and asked is not None:
+        raise UsageError(f"{suite} brings its own program", next_step="give a suite, or -- and a command")
+    settings += ["capture.packets=100000"] if capture else []
+    settings += [f"backend={backend}"] if backend is not None else []
+    settings += [f"workload.options.data_dir={str(data_dir.resolve())!r}"] if data_dir is not None else []
+    chosen: dict[str, Any] = {"settings": settings, "seeds": seeds, "full": full, "until": until}
+    if dry_run:
+        preview.show(asked or suite or "", out=out, **chosen)
+        raise typer.Exit
+    # Before anything starts a thread: an ordinary user needs a user namespace of their own.
+    machines = _lab_of(lab, slurm=slurm, interface=interface, nodes=nodes, sbatch=sbatch)
+    if machines is None and rootless.needed():
+        rootless.enter()
+    files_of = {"html": html, "plots": plots, "junit": junit, "github": github_summary}
+    chosen |= {"out": out, "resume": resume, "lab": machines, "these_nics": yes_these_nics}
+    _made(asked or suite or "", chosen, files_of, (tag, note), as_json=as_json, tee=tee)
+
+
+def _made(
+    suite: Any,
+    chosen: dict[str, Any],
+    files_of: dict[str, Any],
+    marked: tuple[list[str], str | None],
+    *,
+    as_json: bool,
+    tee: bool,
+) -> None:
+    """What people read goes to standard output, how it goes to standard error."""
+    from lossbench.cli.reading import report
+
+    report.check_targets(**files_of)
+    from lossbench import api
+    from lossbench.cli.screen import live, tables
+    from lossbench.results import notes
+
+    notes.check(marked[0])
+
+    with live.View(Console(stderr=True, highlight=False), quiet=as_json, tee=tee) as view:
+        result = api.made(suite, **chosen, progress=view.show)
+    if marked[0] or marked[1] is not None:
+        notes.change(result.folder, add=marked[0], note=marked[1])
+    if as_json:
+        sys.stdout.write(files.as_json(result.as_json()) + "\n")
+    else:
+        tables.show_suite(Console(highlight=False), result)
+    if any(files_of.values()):
+        report.files_of(result, **files_of)
+    from lossbench.proof.verdict import EXIT_CODES
+
+    raise typer.Exit(EXIT_CODES[result.status])
+
+
+def _lab_of(lab: Path | None, *, slurm: bool, interface: str, nodes: int, sbatch: list[str]) -> Any:
+    """None: this machine. Outside of an allocation the same command is handed to sbatch, and that is all."""
+    if not slurm:
+        return lab
+    if lab is not None:
+        raise UsageError("--slurm and --lab are two labs", next_step="give one of them")
+    if not interface:
+        raise UsageError("which interface is the data network's?", next_step="--interface eth1")
+    from lossbench.runs.lab import slurm as allocation
+
+    if allocation.inside():
+        return allocation.lab(interface=interface)
+    path, said = allocation.submit(allocation.script(sys.argv[1:], nodes=nodes, options=sbatch), Path.cwd())
+    typer.echo(f"{said}; its script: {path}")
+    raise typer.Exit(0)

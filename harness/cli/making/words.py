@@ -1,0 +1,66 @@
+"""What can be asked for without a file: options of `run` and `init`, and the command behind `--`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperCommand
+
+from lossbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from lossbench.spec.asking.adhoc import Asked
+
+COMMAND = "lossbench.command"
+CONDITION = ("hosts", "loss", "burst", "delay", "rate", "profile")
+KEYS = {
+    "rate": "topology.rate_mbit=1gbit",
+    "loss": "impair.0.profile=loss_5",
+    "profile": "impair.0.profile=loss_5",
+    "time_limit": "workload.time_limit_s=20m",
+}
+
+HOSTS = typer.Option("4", "--hosts", help="Of a command: how many ranks, each on a host of its own.")
+LOSS = typer.Option("", "--loss", metavar="3%", help="Of a command: packets lost.")
+BURST = typer.Option("", "--burst", metavar="8", help="With --loss: lost in a row, on average.")
+DELAY = typer.Option("", "--delay", metavar="20ms", help="Of a command: every packet waits so long.")
+RATE = typer.Option("", "--rate", metavar="1gbit", help="Of a command: what a link carries.")
+PROFILE = typer.Option("", "--profile", help="Of a command: a condition by name (lossbench profile list) or a file.")
+SWEEP = typer.Option([], "--sweep", metavar="KEY=V,V", help="Of a command: several points, such as loss=0,1,5,10.")
+TIME_LIMIT = typer.Option("10m", "--time-limit", metavar="10m", help="Of a command: then it is ended; off: never.")
+
+
+class WithCommand(TyperCommand):
+    """Whatever stands behind `--` is a command, and no word of it an option of ours."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if "--" in args:
+            at = args.index("--")
+            ctx.meta[COMMAND], args = args[at + 1 :], args[:at]
+            if not ctx.meta[COMMAND]:
+                raise UsageError("no command behind --", next_step="lossbench run --loss 3% -- python train.py")
+        return super().parse_args(ctx, args)
+
+
+def command_of(ctx: typer.Context) -> tuple[str, ...]:
+    return tuple(ctx.meta.get(COMMAND, ()))
+
+
+def asked(ctx: typer.Context, *, sweep: list[str], **said: str) -> Asked | None:
+    """The words of the command line as an experiment to be; None without a command. Suites say themselves how their
+    network is."""
+    from lossbench.spec.asking.adhoc import Asked
+
+    if command_of(ctx):
+        return Asked(command=command_of(ctx), sweep=tuple(sweep), **said)
+    typed = [name for name in (*CONDITION, "sweep", "time_limit") if _typed(ctx, name)]
+    if typed:
+        option = f"--{typed[0].replace('_', '-')}"
+        step = f"for a suite use --set (lossbench run quickstart --set {KEYS.get(typed[0], 'topology.hosts=8')})"
+        raise UsageError(f"{option} is about a command behind --", next_step=step)
+    return None
+
+
+def _typed(ctx: typer.Context, name: str) -> bool:
+    return getattr(ctx.get_parameter_source(name), "name", "") == "COMMANDLINE"

@@ -1,0 +1,1 @@
+"""Verbs about results that are there: report, compare, export, tag, pack and import."""

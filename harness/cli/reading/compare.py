@@ -1,0 +1,104 @@
+"""`lossbench compare`: are two results the same?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+
+from lossbench.cli.reading.report import IN, known_runs, need_libraries
+from lossbench.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from lossbench.report.between.compare import Line
+    from lossbench.report.between.limits import Limit
+    from lossbench.results.index import Suite
+
+RUN_HELP = "A folder, id, suite name (its latest), commit, or `latest`."
+
+
+def compare(
+    a: str = typer.Argument(help=RUN_HELP, autocompletion=known_runs),
+    b: str = typer.Argument(help="The other one.", autocompletion=known_runs),
+    where: Path = IN,
+    with_simulated: bool = typer.Option(False, "--with-simulated", help="Compare simulated runs too."),
+    fail_if: list[str] = typer.Option(
+        [], "--fail-if", metavar="'wall_s > +5%'", help="Exit code 1 if B's number moved further than this from A's."
+    ),
+) -> None:
+    """What differs between two runs in spec, machine and result, with significance.
+
+    Examples:
+
+      lossbench compare ab12cd 98fe76
+
+      lossbench compare 3c39f4a b15d59f   # everything made with two commits, suite by suite
+
+      lossbench compare main mine --fail-if 'wall_s > +5%' --fail-if 'accuracy < -0.01'
+
+    Exit code 0, whatever differs, unless --fail-if asks: then 1 if a limit is broken (by the mean, and with several
+    seeds beyond chance), 3 if nothing is known: no valid line has such a number, or A has one that B has not.
+    """
+    need_libraries()
+    from lossbench.report.between import compare as comparing
+    from lossbench.report.between.limits import Limit
+    from lossbench.report.tables.table import terminal
+
+    limits = [Limit.read(text) for text in fail_if]
+    compared: list[Line] = []
+    unknown: list[tuple[str, str]] = []
+    console = Console(highlight=False)
+    for left, right in _matched(a, b, where):
+        console.print(f"A: {left.name} {left.id}, {left.folder}", markup=False, soft_wrap=True)
+        console.print(f"B: {right.name} {right.id}, {right.folder}", markup=False, soft_wrap=True)
+        for text in (*left.shared_patterns(), *right.shared_patterns()):
+            console.print(f"warning: {text}", markup=False, soft_wrap=True)
+        for table in (comparing.spec(left, right), comparing.machine(left, right)):
+            if table.rows:
+                terminal(console, table)
+            else:
+                console.print(f"{table.title}: no difference")
+        lines = comparing.result_lines(left, right, with_simulated=with_simulated)
+        compared += lines
+        unknown += comparing.unknown_lines(left, right, with_simulated=with_simulated)
+        if lines:
+            terminal(console, comparing.results(lines))
+        else:
+            console.print("results: no line in common that is valid on both sides")
+    if limits:
+        raise typer.Exit(_judged(console, limits, compared, unknown))
+
+
+def _judged(console: Console, limits: list[Limit], lines: list[Line], unknown: list[tuple[str, str]]) -> ExitCode:
+    """Every limit in words."""
+    found = [_one(console, limit, limit.about(lines), limit.unmet(unknown)) for limit in limits]
+    return next(code for code in (ExitCode.FAILED, ExitCode.UNKNOWN, ExitCode.VALID) if code in found)
+
+
+def _one(console: Console, limit: Limit, lines: list[Line], unknown: list[str]) -> ExitCode:
+    broken = [f"broken: {limit.words(line)}" for line in lines if limit.broken(line)]
+    doubts = [f"unknown: {point}: {limit.measure} is not valid on both sides" for point in unknown]
+    if not (lines or unknown):
+        doubts = [f"unknown: {limit.measure}: no valid line has such a number on both sides"]
+    kept = [f"kept: {limit.measure} in {len(lines)} {'line' if len(lines) == 1 else 'lines'}"]
+    for text in broken + doubts or kept:
+        console.print(text, markup=False, soft_wrap=True)
+    return ExitCode.FAILED if broken else ExitCode.UNKNOWN if doubts else ExitCode.VALID
+
+
+def _matched(a: str, b: str, where: Path) -> list[tuple[Suite, Suite]]:
+    """One pair; of commits, the latest of each suite that both have."""
+    from lossbench.results import index
+
+    (left, first), (right, second) = (index.pick([word], where) for word in (a, b))
+    for text in dict.fromkeys([*first, *second]):
+        Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
+    if len(left) == len(right) == 1:
+        return [(left[0], right[0])]
+    by_name = [{suite.name: suite for suite in some} for some in (left, right)]
+    common = [name for name in by_name[0] if name in by_name[1]]
+    if not common:
+        raise UsageError(f"{a} and {b} have no suite in common", next_step="`lossbench report` lists them")
+    return [(by_name[0][name], by_name[1][name]) for name in common]

@@ -1,0 +1,59 @@
+"""`lossbench export`: stored results for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from lossbench.cli.reading.report import IN, RUNS, gather_all, need_libraries
+from lossbench.errors import UsageError
+
+
+def export(
+    runs: list[str] = RUNS,
+    where: Path = IN,
+    csv: Path | None = typer.Option(None, "--csv", help="A folder for results.csv, runs.csv, steps.csv."),
+    parquet: Path | None = typer.Option(None, "--parquet", help="The same as Parquet files."),
+    tensorboard: Path | None = typer.Option(None, "--tensorboard", help="A log folder for TensorBoard."),
+    wandb_offline: Path | None = typer.Option(None, "--wandb-offline", help="A folder that `wandb sync` can upload."),
+    goal: Path | None = typer.Option(
+        None, "--goal", help="A training run as a GOAL file, for LogGOPSim and its kin: the first of the RUNs."
+    ),
+    with_simulated: bool = typer.Option(False, "--with-simulated", help="Average simulated runs too; labels stay."),
+) -> None:
+    """Results for other programs: tables, trackers, network simulators.
+
+    Examples:
+
+      lossbench export latest --parquet out/
+
+      lossbench export quickstart --tensorboard logs/
+
+      lossbench export latest --goal steps.goal
+    """
+    if not runs:
+        raise UsageError("export what?", next_step="lossbench export latest --csv out/")
+    if not (csv or parquet or tensorboard or wandb_offline or goal):
+        raise UsageError("export to what?", next_step="--csv, --parquet, --tensorboard, --wandb-offline or --goal")
+    need_libraries()
+    from lossbench.report.export import frames, trackers
+    from lossbench.report.export import goal as goals
+    from lossbench.results import index
+
+    console = Console(highlight=False, soft_wrap=True)
+    suites, _ = index.pick(runs, where)
+    contents = gather_all(suites, with_simulated=with_simulated)
+    for folder, is_parquet in ((csv, False), (parquet, True)):
+        for path in frames.write(contents, folder, parquet=is_parquet) if folder is not None else ():
+            console.print(str(path), markup=False)
+    if tensorboard is not None:
+        console.print(f"{trackers.tensorboard(contents, tensorboard)} runs: tensorboard --logdir {tensorboard}")
+    if wandb_offline is not None:
+        console.print(f"{trackers.wandb(contents, wandb_offline)} runs: wandb sync {wandb_offline}/wandb/offline-run-*")
+    if goal is not None:
+        first = next((run for suite in suites for run in suite.runs), None)
+        if first is None:
+            raise UsageError("no run of these has ended", next_step="lossbench report lists results")
+        console.print(f"{goal}: {goals.write(first, goal)} steps of {first.name}, seed {first.summary.seed}")

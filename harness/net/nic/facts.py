@@ -1,0 +1,227 @@
+"""What an interface is, as far as it matters before one touches it. Reads, changes nothing."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from lossbench.errors import UsageError
+from lossbench.net.bpf import syscalls
+from lossbench.net.host.place import Here
+from lossbench.net.tc import offloads
+from lossbench.net.tc.hook import PARENT, Side
+from lossbench.net.tc.rtnl import Reader
+from lossbench.net.tc.rtnl_messages import Filter
+
+ARPHRD_ETHER = 1
+ESTABLISHED = "01"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ssh:
+    """The connection that the operator came by."""
+
+    client: str
+    client_port: int
+    server_port: int
+
+    @property
+    def peer(self) -> str:
+        return f"{ipaddress.ip_address(self.client)} {self.client_port}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    name: str
+    index: int
+    mtu: int
+    up: bool = True
+    ethernet: bool = True
+    loopback: bool = False
+    xdp: bool = False
+    master: str = ""  # its kind and name
+    default_route: bool = False
+    gateways: tuple[str, ...] = ()
+    ssh: Ssh | None = None
+    ssh_here: bool = False  # the operator's connection runs over it
+    rdma: tuple[str, ...] = ()  # devices whose traffic never meets a qdisc
+    hardware_tc: bool = False
+    lro: bool = False
+    clsact: bool = False
+    old_ingress: bool = False  # an ingress qdisc, which knows no egress and leaves no room for clsact
+    filters: dict[Side, tuple[Filter, ...]] = field(default_factory=dict)
+    ahead: dict[Side, int] = field(default_factory=dict)  # tcx programs
+
+
+def of(name: str, environment: Mapping[str, str] | None = None) -> Facts:
+    """Of an interface in the current network namespace."""
+    with IPRoute() as ip:
+        found = ip.link_lookup(ifname=name) if 0 < len(name) < 16 else []
+        if not found:
+            known = ", ".join(sorted(link.get_attr("IFLA_IFNAME") for link in ip.get_links()))
+            step = f"there are: {known}; a NIC that DPDK has taken shows no interface, and its packets meet no qdisc"
+            raise UsageError(f"no interface '{name[:60]}'", next_step=step)
+        index = int(found[0])
+        link = ip.get_links(index)[0]
+        ssh = ssh_connection(os.environ if environment is None else environment)
+        indices = _with_those_above(ip, index)
+        default, gateways = _default_routes(ip, indices)
+        return Facts(
+            name=name,
+            index=index,
+            mtu=int(link.get_attr("IFLA_MTU")),
+            up=link.get_attr("IFLA_OPERSTATE") in ("UP", "UNKNOWN"),
+            ethernet=link["ifi_type"] == ARPHRD_ETHER,
+            loopback=bool(link["flags"] & 0x8),
+            master=_master(ip, link.get_attr("IFLA_MASTER")),
+            default_route=default,
+            gateways=gateways,
+            ssh=ssh,
+            ssh_here=ssh is not None and _way_to(ip, ssh.client) in indices,
+            rdma=_rdma(name),
+            **_features(name),
+            **_hooks(index),
+        )
+
+
+def ssh_connection(environment: Mapping[str, str]) -> Ssh | None:
+    """Of this process or of one that it came from: sudo and su forget the variable, their parents do not."""
+    words = environment.get("SSH_CONNECTION", "") or _of_ancestors()
+    parts = words.split()
+    try:
+        client, client_port, _, server_port = parts
+        return Ssh(
+            client=str(ipaddress.ip_address(client.partition("%")[0])),
+            client_port=int(client_port),
+            server_port=int(server_port),
+        )
+    except ValueError:
+        return None
+
+
+def ssh_server_address(environment: Mapping[str, str]) -> str:
+    """That the operator came to; empty without ssh."""
+    words = (environment.get("SSH_CONNECTION", "") or _of_ancestors()).split()
+    return words[2].partition("%")[0] if len(words) == 4 else ""
+
+
+def connections(server_port: int) -> tuple[str, ...]:
+    """Peers that are connected to this port now, as `Ssh.peer` writes them."""
+    out = []
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = Path(f"/proc/thread-self/net/{name}").read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            local, remote, status = line.split()[1:4]
+            if status == ESTABLISHED and int(local.rpartition(":")[2], 16) == server_port:
+                address, _, port = remote.partition(":")
+                out.append(f"{_readable(address)} {int(port, 16)}")
+    return tuple(out)
+
+
+def _readable(text: str) -> str:
+    """Words of four bytes, each as the machine holds it."""
+    raw = b"".join(bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8))
+    address = ipaddress.ip_address(raw)
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+def _of_ancestors() -> str:
+    pid = os.getppid()
+    while pid > 1:
+        with suppress(OSError):
+            for line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                if line.startswith(b"SSH_CONNECTION="):
+                    return line.partition(b"=")[2].decode(errors="replace")
+        try:
+            pid = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            return ""
+    return ""
+
+
+def _default_routes(ip: IPRoute, indices: set[int]) -> tuple[bool, tuple[str, ...]]:
+    """Whether one leads over these interfaces, and its gateways; next hops of other routes are peers like any other."""
+    default, gateways = False, []
+    for route in ip.get_routes():
+        if route["dst_len"]:
+            continue
+        hops = [(route.get_attr("RTA_OIF"), route.get_attr("RTA_GATEWAY"))]
+        for hop in route.get_attr("RTA_MULTIPATH") or ():
+            hops.append((hop["oif"], hop.get_attr("RTA_GATEWAY")))
+        for oif, gateway in hops:
+            default = default or oif in indices
+            if oif in indices and gateway:
+                gateways.append(str(gateway))
+    return default, tuple(dict.fromkeys(gateways))
+
+
+def _with_those_above(ip: IPRoute, index: int) -> set[int]:
+    """The interface and VLANs and the like that stand on it: their packets are its packets."""
+    below = {int(link["index"]): link.get_attr("IFLA_LINK") for link in ip.get_links()}
+    own = {one: link for one, link in below.items() if link != one}
+    found = {index}
+    while more := {one for one, link in own.items() if link in found and one not in found and _stacked(ip, one)}:
+        found |= more
+    return found
+
+
+def _stacked(ip: IPRoute, index: int) -> bool:
+    """A veth's IFLA_LINK is its other end, which does not stand on it."""
+    info = ip.get_links(index)[0].get_attr("IFLA_LINKINFO")
+    return info is not None and info.get_attr("IFLA_INFO_KIND") in ("vlan", "macvlan", "ipvlan", "macsec")
+
+
+def _way_to(ip: IPRoute, address: str) -> int | None:
+    try:
+        found = ip.route("get", dst=address)
+        return found[0].get_attr("RTA_OIF") if found else None
+    except (NetlinkError, OSError, ValueError):
+        return None
+
+
+def _master(ip: IPRoute, index: int | None) -> str:
+    if not index:
+        return ""
+    link = ip.get_links(index)[0]
+    info = link.get_attr("IFLA_LINKINFO")
+    kind = info.get_attr("IFLA_INFO_KIND") if info is not None else "master"
+    return f"{kind} {link.get_attr('IFLA_IFNAME')}"
+
+
+def _rdma(name: str) -> tuple[str, ...]:
+    folder = Path("/sys/class/infiniband")
+    devices = folder.iterdir() if folder.is_dir() else iter(())
+    return tuple(sorted(one.name for one in devices if (one / "device" / "net" / name).exists()))
+
+
+def _features(name: str) -> dict[str, Any]:
+    on = offloads.read(name, None)
+    return {"hardware_tc": on.get("hw-tc-offload", False), "lro": on.get("rx-lro", False)}
+
+
+def _hooks(index: int) -> dict[str, Any]:
+    reader = Reader(Here())
+    try:
+        kinds = {one.kind for one in reader.qdiscs() if one.index == index}
+        there = "clsact" in kinds or "ingress" in kinds
+        filters = {side: tuple(reader.filters(index, parent)) if there else () for side, parent in PARENT.items()}
+        return {
+            "xdp": reader.link(index).xdp,
+            "clsact": "clsact" in kinds,
+            "old_ingress": "ingress" in kinds,
+            "filters": filters,
+            "ahead": {side: syscalls.tcx_programs(index, side) for side in PARENT},
+        }
+    finally:
+        reader.close()

@@ -1,0 +1,172 @@
+"""Takes away what stands on a NIC when its time is over: `python -m lossbench.net.nic.watchdog ID NUMBER...`.
+
+Two of them, armed before the first change. Each holds a lock that the kernel lets go of when it dies; the other notices
+and starts a new one. What both do is written in the journal: whoever comes first undoes it, half an undo is finished by
+the other. When both are killed at once the kernel's own deadline still ends the loss, and `lossbench clean` removes
+what is left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from lossbench.errors import NotAbleError
+from lossbench.files import Lock
+from lossbench.net.journal import Journal
+from lossbench.net.nic import state, takedown
+from lossbench.net.nic.state import State
+from lossbench.net.nic.way.clock import Clock
+from lossbench.processes import module_command, module_environment
+
+MODULE = "lossbench.net.nic.watchdog"
+NUMBERS = (0, 1)
+LOOK_S, TRY_AGAIN_S = 0.2, 1.0
+UNREADABLE = 10  # looks in a row: then its state is damaged
+BOOT_S = 10.0  # for a new watchdog to come up, before another is started
+ARMED_S = 90.0  # two starts of Python on a full machine, or an emulated one
+
+
+def arm(book: Journal) -> None:
+    """Both are alive when this returns; nothing was changed yet."""
+    for number in NUMBERS:
+        _lock(book, number).touch(mode=0o600)
+    if missing := [number for number in NUMBERS if not alive(book, number)]:
+        start(book, missing)
+    limit = time.monotonic() + ARMED_S
+    while not all(alive(book, number) for number in NUMBERS):
+        if time.monotonic() > limit:
+            raise NotAbleError("the watchdogs did not come up: nothing was changed", next_step="try again")
+        time.sleep(0.02)
+
+
+def alive(book: Journal, number: int) -> bool:
+    path = _lock(book, number)
+    lock = Lock.take(path, make=False)
+    if lock is not None:
+        lock.release()
+    return lock is None and path.exists()
+
+
+def _lock(book: Journal, number: int) -> Path:
+    return book.folder / f"watchdog{number}"
+
+
+def start(book: Journal, numbers: Sequence[int]) -> None:
+    """Nobody's children: units of systemd, which no end of a session takes along; else orphans in a session of their
+    own, the second made by the first, which has everything loaded by then."""
+    environment = module_environment({"PATH": os.environ.get("PATH", os.defpath), "PYTHONSAFEPATH": "1"})
+    if all(by_systemd(book.id, n, module_command(MODULE, book.id, str(n)), environment) for n in numbers):
+        return
+    command = module_command(MODULE, book.id, *(str(number) for number in numbers))
+
+    def begin() -> None:
+        null = subprocess.DEVNULL
+        subprocess.Popen(command, env=environment, stdin=null, stdout=null, stderr=null, close_fds=True, cwd="/")
+
+    _orphaned(begin)
+
+
+def _orphaned(what: Callable[[], object]) -> None:
+    """Done by a process that is nobody's child and of no session of others."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    try:
+        os.setsid()
+        if os.fork() == 0:
+            what()
+    finally:
+        os._exit(0)
+
+
+def by_systemd(network_id: str, number: int, command: list[str], environment: dict[str, str]) -> bool:
+    """In the initial network namespace only: a unit would not be in this one."""
+    if shutil.which("systemd-run") is None or not Path("/run/systemd/system").is_dir() or not _initial_network():
+        return False
+    done = subprocess.run(systemd_command(network_id, number, command, environment), capture_output=True, check=False)
+    return done.returncode == 0
+
+
+def systemd_command(network_id: str, number: int, command: list[str], environment: dict[str, str]) -> list[str]:
+    unit = f"lossbench-nic-{network_id}-{number}-{os.getpid()}"
+    settings = [f"--setenv={name}={value}" for name, value in environment.items()]
+    return ["systemd-run", "--quiet", "--collect", f"--unit={unit}", "--property=KillMode=process", *settings, *command]
+
+
+def _initial_network() -> bool:
+    try:
+        return Path("/proc/1/ns/net").stat().st_ino == Path("/proc/self/ns/net").stat().st_ino
+    except OSError:
+        return False
+
+
+def watch(book: Journal, number: int) -> None:
+    """Nothing that goes wrong in one look keeps it from the next."""
+    # Whoever asks whether we live holds it for a moment; the maker has made the file.
+    mine = Lock.take(_lock(book, number), wait_s=1.0, make=False)
+    unread, again_at = 0, time.monotonic() + BOOT_S  # the other one may still be coming up
+    while mine is not None and _is_nic(book):
+        try:
+            found = state.read(book)
+            unread = unread + 1 if found is None else 0
+            if (unread > UNREADABLE or (found is not None and due(book, found))) and not _undone(book):
+                time.sleep(TRY_AGAIN_S)
+            if time.monotonic() > again_at and _is_nic(book) and not alive(book, 1 - number):
+                start(book, [1 - number])
+                again_at = time.monotonic() + BOOT_S  # it needs its time to come up
+        except Exception:  # noqa: BLE001 - a dead watchdog is worse than any of them
+            time.sleep(TRY_AGAIN_S)
+        time.sleep(LOOK_S)
+
+
+def _is_nic(book: Journal) -> bool:
+    return (book.folder / state.FILE).exists()
+
+
+def due(book: Journal, found: State, *, holder_alive: bool | None = None) -> str:
+    """Why its time is over; empty while it is not."""
+    clock = Clock.opened(found.maps) if any(found.maps) else None
+    try:
+        lease = clock.deadline_s() if clock is not None else None
+    finally:
+        if clock is not None:
+            clock.close()
+    return found.over(holder_alive=book.owner_alive() if holder_alive is None else holder_alive, lease=lease)
+
+
+def _undone(book: Journal) -> bool:
+    """Whether it is. What was due is asked again once nobody else can change it, since its maker may just have let go.
+    One who holds it and hangs, or outlives its time, does not keep it: the kernel's own clock has ended the loss."""
+    lock = Lock.take(book.folder / "lock", make=False)
+    try:
+        found = state.read(book)
+        lives = lock is None
+        if found is None and lives:
+            return False  # it can't be read, and somebody may be writing it
+        if found is not None and not due(book, found, holder_alive=lives):
+            return True
+        return not takedown.take_away(book, holder_lives=lives).failed
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    name, first, *more = sys.argv[1:]
+    for number in more:
+        _orphaned(partial(watch, Journal(name), int(number)))
+    watch(Journal(name), int(first))
+
+
+if __name__ == "__main__":
+    main()

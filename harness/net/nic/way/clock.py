@@ -1,0 +1,54 @@
+"""The maps that the gates of a NIC share: their deadline, and what they counted."""
+
+from __future__ import annotations
+
+import struct
+from contextlib import suppress
+
+from lossbench.net.bpf.syscalls import ArrayMap
+from lossbench.net.nic.way.programs import COUNTERS, COUNTS_BYTES, DEADLINE_BYTES, SIDES, Fds, counter_at
+
+
+class Clock:
+    """They live as long as a gate refers to them; anybody with the right may open them again."""
+
+    def __init__(self, deadline: ArrayMap, counts: ArrayMap) -> None:
+        self._deadline, self._counts = deadline, counts
+
+    @classmethod
+    def made(cls) -> Clock:
+        deadline = ArrayMap.create(value_bytes=DEADLINE_BYTES, name="lb_deadline")
+        return cls(deadline, ArrayMap.create(value_bytes=COUNTS_BYTES, name="lb_gates"))
+
+    @classmethod
+    def opened(cls, ids: tuple[int, int]) -> Clock | None:
+        """None if no gate holds them any more."""
+        with suppress(OSError):
+            deadline = ArrayMap.open(map_id=ids[0], value_bytes=DEADLINE_BYTES)
+            try:
+                return cls(deadline, ArrayMap.open(map_id=ids[1], value_bytes=COUNTS_BYTES))
+            except OSError:
+                deadline.close()
+        return None
+
+    def fds(self) -> Fds:
+        return Fds(deadline=self._deadline.fd, counts=self._counts.fd)
+
+    def ids(self) -> tuple[int, int]:
+        return self._deadline.kernel_id(), self._counts.kernel_id()
+
+    def set(self, deadline_s: float) -> None:
+        """In seconds of CLOCK_BOOTTIME."""
+        self._deadline.write(struct.pack("<Q", int(deadline_s * 1e9)))
+
+    def deadline_s(self) -> float:
+        return float(struct.unpack("<Q", self._deadline.read())[0] / 1e9)
+
+    def counted(self) -> dict[str, dict[str, int]]:
+        value = self._counts.read()
+        names = [name for name in COUNTERS if not name.startswith("spare")]
+        return {side: {n: struct.unpack_from("<Q", value, counter_at(side, n))[0] for n in names} for side in SIDES}
+
+    def close(self) -> None:
+        self._deadline.close()
+        self._counts.close()

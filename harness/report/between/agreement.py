@@ -1,0 +1,54 @@
+"""Do two means agree? Of a line of a table and the same line, run again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lossbench.errors import ExitCode
+from lossbench.report.between.compare import Line, lines_of
+from lossbench.report.groups import Group, groups_of
+from lossbench.results.index import Suite
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    lines: list[Line]
+    differ: list[str]
+    doubt: str
+    """Why "they agree" would say too much; empty if it does not."""
+
+    @property
+    def exit_code(self) -> ExitCode:
+        return ExitCode.FAILED if self.differ else ExitCode.UNKNOWN if self.doubt else ExitCode.VALID
+
+    def in_words(self) -> str:
+        if self.differ:
+            return f"the means differ: {', '.join(self.differ)}"
+        if self.doubt:
+            return f"it can't be said: {self.doubt}"
+        seeds = min(line.change.n for line in self.lines)
+        return f"the means agree as far as {seeds} seeds can tell: no difference beyond chance"
+
+
+def agreement(before: list[Group], suite: Suite) -> Agreement:
+    after = {group.name: group for group in groups_of(suite, with_simulated=True)}
+    lines = lines_of([(group, after[group.name]) for group in before if group.name in after])
+    return Agreement(
+        lines=lines,
+        differ=[f"{line.point} {line.measure}" for line in lines if line.change.significant],
+        doubt=_doubt(before, after, [(line.point, line.measure) for line in lines if line.change.p is not None]),
+    )
+
+
+def _doubt(before: list[Group], after: dict[str, Group], tested: list[tuple[str, str]]) -> str:
+    wanted = [(group.name, name) for group in before for name in group.shown if group.sound(name)]
+    if not wanted:
+        return "there are no numbers that may be compared"
+    for point, name in wanted:
+        if point not in after or not after[point].sound(name):
+            return f"{point} {name} is not there, or not valid, this time"
+    if any(not after[point].complete(name) for point, name in wanted):
+        return "a run was not valid this time"
+    if [pair for pair in wanted if pair not in tested]:
+        return "a test of means needs two valid seeds on both sides; make them with --seeds 5"
+    return ""

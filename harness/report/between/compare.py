@@ -1,0 +1,196 @@
+"""Two sets of results side by side: what differs in spec, in machine, in result."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lossbench.report import inference
+from lossbench.report.groups import Group, groups_of, shown_of
+from lossbench.report.inference import ALPHA, Difference
+from lossbench.report.tables.differences import difference_cell
+from lossbench.report.tables.table import Cell, Table
+from lossbench.results.index import Suite
+from lossbench.results.measures import short
+from lossbench.results.naming import key_of, point_name
+from lossbench.spec.experiment import as_now
+
+PAIR_FROM = 2
+VALUE_WIDTH = 18  # of a changed value; longer ones take several lines
+
+
+def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from flatten(inner, f"{prefix}{key}.")
+    elif isinstance(value, list | tuple) and any(isinstance(one, Mapping | list) for one in value):
+        for number, inner in enumerate(value):
+            yield from flatten(inner, f"{prefix}{number}.")
+    else:
+        yield prefix.rstrip("."), value
+
+
+def _changes(a: Any, b: Any) -> list[tuple[str, str, str]]:
+    left, right = dict(flatten(a)), dict(flatten(b))
+    keys = [key for key in dict.fromkeys([*left, *right]) if left.get(key, ...) != right.get(key, ...)]
+    return [(key, str(left.get(key, "-")), str(right.get(key, "-"))) for key in keys]
+
+
+def _table(title: str, rows: list[tuple[str, str, str, str]]) -> Table:
+    folded = [[Cell("\n".join(textwrap.wrap(text, VALUE_WIDTH))) for text in row[1:]] for row in rows]
+    return Table(
+        title, ["what", "A", "B", "where"], [[Cell(row[0]), *cells] for row, cells in zip(rows, folded, strict=True)]
+    )
+
+
+def spec(a: Suite, b: Suite) -> Table:
+    """What was asked for, point by point; a change that all points share is said once."""
+    left, right = _plans(a), _plans(b)
+    common = [name for name in left if name in right]
+    found: Counter[tuple[str, str, str]] = Counter()
+    for name in common:
+        found.update(_changes(left[name], right[name]))
+    rows = [
+        (*change, "all points" if count == len(common) else f"{count} of {len(common)} points")
+        for change, count in found.items()
+    ]
+    rows += [(f"point {name}", "planned", "-", "") for name in left if name not in right]
+    rows += [(f"point {name}", "-", "planned", "") for name in right if name not in left]
+    seeds = [sorted({one.seed for one in suite.plan.plan}) for suite in (a, b)]
+    if seeds[0] != seeds[1]:
+        rows.append(("seeds", *(", ".join(map(str, some)) for some in seeds), ""))  # type: ignore[arg-type]
+    return _table("spec", rows)
+
+
+def _plans(suite: Suite) -> dict[str, Any]:
+    """By the name of the point (and the point itself where names are alike); why and sweep are not what is run."""
+    ignored = ("why", "sweep", "seeds", "first_seed")
+    alike = Counter(point_name(json.loads(key)) for key in {key_of(one.point) for one in suite.plan.plan})
+    out = {}
+    for one in suite.plan.plan:
+        name = point_name(one.point)
+        name += f" {key_of(one.point)}" if alike[name] > 1 else ""
+        asked = as_now(one.experiment)
+        out[name] = {key: value for key, value in asked.items() if key not in ignored}
+    return out
+
+
+def machine(a: Suite, b: Suite) -> Table:
+    def of_suite(suite: Suite) -> dict[str, Any]:
+        session = suite.plan.sessions[-1]
+        backends = sorted({run.summary.backend for run in suite.runs})
+        git = {**session.git, "commit": str(session.git.get("commit", ""))[:10]}
+        programs = {" ".join(map(str, one.get("command", []))): one for one in session.programs}
+        return {
+            **session.machine,
+            "git": git,
+            "gpus": ", ".join(session.gpus),
+            "backend": ", ".join(backends),
+            "seeds version": session.seeds_version,
+            "program": programs,
+        }
+
+    return _table("machine and code", [(*change, "") for change in _changes(of_suite(a), of_suite(b))])
+
+
+@dataclass(frozen=True)
+class Line:
+    """One measure of one line of the table, in both."""
+
+    point: str
+    measure: str
+    a: inference.Estimate
+    b: inference.Estimate
+    change: Difference
+    better: str = ""
+
+
+def result_lines(a: Suite, b: Suite, *, with_simulated: bool = False) -> list[Line]:
+    left, right = (groups_of(some, with_simulated=with_simulated) for some in (a, b))
+    return lines_of([(one, other) for one, other in _partners(left, right) if other is not None])
+
+
+def unknown_lines(a: Suite, b: Suite, *, with_simulated: bool = False) -> list[tuple[str, str]]:
+    """Point and measure of what A has a number of, and of whose change nothing is known: it counts on one side only."""
+    left, right = (groups_of(some, with_simulated=with_simulated) for some in (a, b))
+    return [
+        (one.name, name)
+        for one, other in _partners(left, right)
+        for name in one.values
+        if not (one.sound(name) and other is not None and other.sound(name))
+    ]
+
+
+def _partners(left: list[Group], right: list[Group]) -> list[tuple[Group, Group | None]]:
+    """Lines of the same name; a single line of another name is meant too."""
+    named = {group.name: group for group in right}
+    if len(left) == len(right) == 1:
+        return [(left[0], right[0])]
+    return [(group, named.get(group.name)) for group in left]
+
+
+def lines_of(pairs: list[tuple[Group, Group]]) -> list[Line]:
+    """Corrected for all measures of all pairs together."""
+    found: list[Line] = []
+    for a, b in pairs:
+        for name in [name for name in shown_of([a, b]) if name in a.values and name in b.values]:
+            left, right = tested(a.sound(name), b.sound(name))
+            one = difference(left, right)
+            before, after = (inference.estimate(list(some.values())) for some in (left, right))
+            if one is not None and before is not None and after is not None:
+                found.append(Line(a.name, name, before, after, one, a.measure(name).better))
+    sure = inference.corrected([line.change for line in found])
+    return [replace(x, change=change) for x, change in zip(found, sure, strict=True)]
+
+
+def tested(a: dict[int, float], b: dict[int, float]) -> tuple[dict[int, float], dict[int, float]]:
+    """What the test and the means stand on: common seeds where there are enough of them, else all."""
+    common = [seed for seed in a if seed in b]
+    if len(common) < PAIR_FROM:
+        return a, b
+    return {seed: a[seed] for seed in common}, {seed: b[seed] for seed in common}
+
+
+def difference(a: dict[int, float], b: dict[int, float]) -> Difference | None:
+    """Paired where both have the same seeds, else Welch."""
+    if len(set(a) & set(b)) >= PAIR_FROM:
+        return inference.paired(a, b)
+    return inference.unpaired(list(a.values()), list(b.values()))
+
+
+def results(lines: list[Line]) -> Table:
+    rows = []
+    for line in lines:
+        change = line.change
+        shown = difference_cell(change)
+        rows.append(
+            [
+                Cell(line.point),
+                Cell(line.measure),
+                _estimate(line.a),
+                _estimate(line.b),
+                Cell(shown.text, _direction(line) if change.significant else shown.style, shown.detail),
+                Cell("-" if change.p_all is None else f"{change.p_all:.2g}"),
+            ]
+        )
+    methods = ", ".join(sorted({line.change.method for line in lines}))
+    notes = [f"* = p < {ALPHA:g}, corrected for all {len(lines)} comparisons (Holm); {methods}."] if lines else []
+    if len({(line.a.n, line.b.n) for line in lines}) > 1 or any(line.a.n != line.b.n for line in lines):
+        notes.append("A and B are means over the seeds that were tested.")
+    if any(line.change.p is None for line in lines):
+        notes.append("p is '-' where a side has one seed only: run both with --seeds 5.")
+    return Table("results", ["point", "measure", "A", "B", "B against A", "p"], rows, notes)
+
+
+def _estimate(one: inference.Estimate) -> Cell:
+    return Cell(short(one.mean) + (f"\n± {short(one.half)}" if one.half else ""), detail=f"n = {one.n}")
+
+
+def _direction(line: Line) -> str:
+    if not line.better:
+        return ""
+    return "good" if (line.change.mean < 0) == (line.better == "low") else "bad"

@@ -1,0 +1,59 @@
+"""`lossbench compare --fail-if 'rtt_ms > +5%'`: a limit on how far a number may move, for CI."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from lossbench.errors import UsageError
+from lossbench.report.between.compare import Line
+from lossbench.results.measures import short
+
+_WRITTEN = re.compile(r"\s*([\w.]+)\s*([<>])\s*([+-]?\d*\.?\d+(?:e[+-]?\d+)?)\s*(%?)\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Limit:
+    """On B's change against A: of the number itself, or in percent of A's."""
+
+    measure: str
+    above: bool
+    number: float
+    percent: bool
+
+    @classmethod
+    def read(cls, text: str) -> Limit:
+        found = _WRITTEN.fullmatch(text)
+        if found is None:
+            step = "for example 'wall_s > +5%' or 'accuracy < -0.01'"
+            raise UsageError(f"--fail-if '{text[:60]}': not MEASURE > NUMBER", next_step=step)
+        return cls(found[1], found[2] == ">", float(found[3]), bool(found[4]))
+
+    def about(self, lines: list[Line]) -> list[Line]:
+        return [line for line in lines if line.measure == self.measure]
+
+    def broken(self, line: Line) -> bool:
+        """By the mean, and beyond doubt: where several seeds allow a test, what it calls chance breaks no limit."""
+        change = line.change
+        moved = _percent(line) if self.percent else change.mean
+        beyond = moved > self.number if self.above else moved < self.number
+        return beyond and (change.p is None or change.significant)
+
+    def unmet(self, gone: list[tuple[str, str]]) -> list[str]:
+        """The lines that have such a number in A and none that counts in B: nothing is known of their change."""
+        return [point for point, measure in gone if measure == self.measure]
+
+    def words(self, line: Line) -> str:
+        change = line.change
+        by = "" if change.relative is None else f" ({100 * change.relative:+.1f} %)"
+        seeds = "one seed, no test" if change.p is None else f"p = {change.p_all or change.p:.2g}"
+        return f"{line.point}: {line.measure} {short(line.a.mean)} -> {short(line.b.mean)}{by}, {seeds}"
+
+
+def _percent(line: Line) -> float:
+    """Of A's mean; of nothing, whatever is more is without bound."""
+    change = line.change
+    if change.relative is not None:
+        return 100 * change.relative
+    return math.copysign(math.inf, change.mean) if change.mean else 0.0

@@ -1,0 +1,170 @@
+"""Runs of a web service beside learning, arm by arm: how fast the one was, what the other lost and learned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from lossbench.report import inference
+from lossbench.report.groups import Group
+from lossbench.report.inference import Estimate
+from lossbench.results import measures
+from lossbench.results.naming import key_of
+
+WEB = "web."
+AT_LOSS = 0.10  # the paper's number is read off there
+BySeed = dict[int, float]
+
+
+@dataclass(kw_only=True)
+class Arm:
+    """One way to share the network, at one rate: numbers by seed."""
+
+    name: str
+    load: tuple[Any, ...]  # what must be alike for two arms to be compared: rate, buffer, hosts
+    equivalent: float  # requests a second at the modelled speed
+    factor: float
+    priority: float | None
+    alone: bool
+    learner: str  # what learns beside it; empty for replayed traffic
+    web: dict[str, BySeed] = field(default_factory=dict)
+    loss: BySeed = field(default_factory=dict)
+    learning: dict[str, BySeed] = field(default_factory=dict)
+
+    @property
+    def shared(self) -> bool:
+        return self.priority == 0
+
+
+def arms_of(groups: Iterable[Group]) -> list[Arm]:
+    """In the order of the plan; empty where no web service ran."""
+    by_point: dict[str, list[Group]] = {}
+    for group in groups:
+        by_point.setdefault(key_of(group.point), []).append(group)
+    out = []
+    for here in by_point.values():
+        others = [group for group in here if f"{WEB}mean_ms" not in group.values]
+        out += [_arm(group, others, several=len(here) - len(others) > 1) for group in here if group not in others]
+    return out
+
+
+def _arm(group: Group, others: list[Group], *, several: bool) -> Arm:
+    spec = _experiment(group)
+    options = _of(spec, "workload", "options")
+    workload = str(_of(spec, "workload").get("name", ""))
+    shaping = _of(spec, "shaping")
+    beside = {f"{WEB}{name}": group.sound(f"{WEB}{name}") for name in ("offered", "equivalent", "factor")}
+    offered, equivalent, factor = (next(iter(values.values()), math.nan) for values in beside.values())
+    alone = workload == "noop" or (workload == "replay" and not measures.number(options.get("mbit", 1)))
+    rest = [str(value) for key, value in group.point.items() if "priority" not in key and key != "arm"]
+    if workload == "training":
+        rest = []  # the service's own load does not depend on what learns beside it
+    arm = Arm(
+        name=group.name.removesuffix(f": {group.row}") + (f" at {offered:g}/s" if several else ""),
+        load=(offered, shaping.get("buffer_kb"), _of(spec, "topology").get("hosts"), *rest),
+        equivalent=equivalent,
+        factor=factor,
+        priority=measures.number(shaping.get("priority")),
+        alone=alone,
+        learner="" if workload in ("replay", "noop") else _learner(workload, options),
+    )
+    arm.web = {name.removeprefix(WEB): group.sound(name) for name in group.values if name.startswith(WEB)}
+    arm.loss = arm.web.get("learning_loss", {})  # of this rate alone, where there were several
+    for other in others:
+        arm.loss = arm.loss or _lost(other)
+        arm.learning |= {name: other.sound(name) for name in other.values}
+    return arm
+
+
+def _learner(workload: str, options: dict[str, Any]) -> str:
+    """With all that may change what it sends: arms are compared with one queue for the very same learner."""
+    parts = (options.get("strategy") or workload, options.get("policy"), options.get("rto_min_ms"))
+    return " ".join(str(part) for part in parts if part is not None)
+
+
+def _lost(group: Group) -> BySeed:
+    """Of the learning packets: counted by who replayed them, or missed by who trained."""
+    if "learning_loss" in group.values:
+        return group.sound("learning_loss")
+    halves = [group.sound(name) for name in ("arrived_1", "arrived_2")]
+    return {seed: 1 - (halves[0][seed] + halves[1][seed]) / 2 for seed in halves[0] if seed in halves[1]}
+
+
+def _experiment(group: Group) -> dict[str, Any]:
+    found = group.runs[0].manifest.get("experiment") if group.runs else None
+    return found if isinstance(found, dict) else {}
+
+
+def _of(spec: Any, *path: str) -> dict[str, Any]:
+    for part in path:
+        spec = spec.get(part) if isinstance(spec, dict) else None
+    return spec if isinstance(spec, dict) else {}
+
+
+def partner(arm: Arm, arms: Iterable[Arm], *, alone: bool = False) -> Arm | None:
+    """The arm at the same load with one queue for all and the same learner, or with the service alone."""
+    for one in arms:
+        fits = one.alone if alone else one.shared and not one.alone and one.learner == arm.learner
+        if one.load == arm.load and fits and one is not arm:
+            return one
+    return None
+
+
+def ratio(over: Mapping[int, float], under: Mapping[int, float]) -> Estimate | None:
+    """Mean of over / under, paired by seed, by their logarithms."""
+    logs = [math.log(over[seed] / under[seed]) for seed in over if seed in under and over[seed] > 0 and under[seed] > 0]
+    found = inference.estimate(logs)
+    if found is None:
+        return None
+    low, high = (None if end is None else math.exp(end) for end in (found.low, found.high))
+    return Estimate(n=found.n, mean=math.exp(found.mean), sd=found.sd, low=low, high=high, method=found.method)
+
+
+def taken_back(arm: Arm, shared: Arm | None, alone: Arm | None) -> Estimate | None:
+    """Share of the time that one queue for all costs the service, which this arm gives back to it."""
+    if shared is None or alone is None or arm is shared:
+        return None
+    mean = [one.web.get("mean_ms", {}) for one in (arm, shared, alone)]
+    seeds = [seed for seed in mean[0] if seed in mean[1] and seed in mean[2] and mean[1][seed] > mean[2][seed]]
+    return inference.estimate([(mean[1][s] - mean[0][s]) / (mean[1][s] - mean[2][s]) for s in seeds])
+
+
+def loads(arms: Iterable[Arm]) -> dict[tuple[Any, ...], str]:
+    """What replayed learning was put beside, each with its name: the rate, and the buffer where there are several."""
+    known = {arm.load: arm for arm in arms if not arm.alone and not arm.learner and math.isfinite(arm.equivalent)}
+    several = len({load[1] for load in known}) > 1
+    return {load: f"{arm.equivalent:g}/s" + (f", {load[1]:g} kB" if several else "") for load, arm in known.items()}
+
+
+def curve(arms: list[Arm], load: tuple[Any, ...], name: str = "mean_ms") -> list[tuple[Arm, float, Estimate]]:
+    """(arm, realised learning loss, speed-up) of the arms at one load, by rising loss."""
+    out = []
+    for arm in arms:
+        base = arm if arm.shared else partner(arm, arms)
+        if arm.alone or base is None or arm.load != load or not arm.loss:
+            continue
+        found = ratio(base.web.get(name, {}), arm.web.get(name, {}))
+        if found is not None:
+            out.append((arm, float(np.mean(list(arm.loss.values()))), found))
+    return sorted(out, key=lambda one: one[1])
+
+
+def speed_up_at(arms: list[Arm], load: tuple[Any, ...], loss: float = AT_LOSS) -> Estimate | None:
+    """Of the mean, between the two arms that lost less and more than this: interpolated seed by seed."""
+    found = []
+    by_seed: dict[int, list[tuple[float, float]]] = {}
+    for arm, _, _ in curve(arms, load):
+        base = arm if arm.shared else partner(arm, arms)
+        for seed, lost in arm.loss.items():
+            times = [one.web.get("mean_ms", {}).get(seed) for one in (base, arm) if one is not None]
+            if None not in times and len(times) == 2:
+                by_seed.setdefault(seed, []).append((lost, times[0] / times[1]))  # type: ignore[operator]
+    for points in by_seed.values():
+        x, y = np.array(sorted(points)).T
+        if x[0] <= loss <= x[-1]:
+            found.append(float(np.interp(loss, x, y)))
+    return inference.estimate(found)

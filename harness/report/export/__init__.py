@@ -1,0 +1,1 @@
+"""RESULTS FOR OTHER PROGRAMS: data frames, a value for Python and notebooks (handle), trackers, network simulators."""

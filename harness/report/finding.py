@@ -1,0 +1,150 @@
+"""What came out, in a sentence or two made from the data: said first, on the page and at the terminal.
+
+A sentence compares a line of the table with the loss-free one: how long it takes, and what that does to the result. It
+stands on numbers that may be averaged, and says how sure they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from lossbench.report import inference
+from lossbench.report.gathered import Gathered
+from lossbench.report.groups import OUTCOMES, RESENT, TIMES, Group, main_measure
+from lossbench.report.inference import Difference
+from lossbench.report.tables.differences import MOST as MOST_TIMES
+from lossbench.report.tables.differences import baseline_of
+from lossbench.results.measures import RATIOS, short
+
+ALIKE = 1.2  # ends of an interval that are nearer than this allow to call two times equal
+PARTING = 1.5  # times the drift of the first quarter, in the second half
+MOST = 4  # sentences; the table has the rest
+
+
+class Ratio(NamedTuple):
+    """Of two times; an interval from two seeds on."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+
+    def in_words(self) -> str:
+        if self.low is None or self.high is None:
+            return f"takes {self.mean:.2f} x the time ({'one seed' if self.n == 1 else f'{self.n} seeds'})"
+        ends = f"{self.low:.2f} to {self.high:.2f}, {self.n} seeds"
+        if not self.low <= 1 <= self.high:
+            return f"takes {self.mean:.2f} x the time ({ends})"
+        if self.high / self.low <= ALIKE:
+            return f"takes as long ({ends})"
+        return f"takes {self.mean:.2f} x the time, or as long: {self.n} seeds can't tell ({ends})"
+
+
+def findings(found: Gathered) -> list[str]:
+    """In the order of the table; empty where there is nothing to compare."""
+    if found.suite.verdict == "failed" or len(found.groups) < 2:
+        return []
+    if any(group.row for group in found.groups):
+        return _of_rows(found.groups)
+    base = baseline_of(found.groups, found.baseline) if found.baseline else _without_loss(found.groups)
+    worst = max(asked_loss(group) for group in found.groups)
+    others = [group for group in found.groups if group is not base and (asked_loss(group) == worst or worst == 0)]
+    time, outcome = main_measure(found.groups, "timing", TIMES), main_measure(found.groups, "outcome", OUTCOMES)
+    changes = _changes(base, others, outcome) if outcome else {}
+    said = [_sentence(base, group, time, outcome, changes.get(id(group))) for group in others]
+    known = [text for text in said if text]
+    more = len(known) - MOST
+    return known[:MOST] + ([f"{more} more {'line' if more == 1 else 'lines'} in the table below."] if more > 0 else [])
+
+
+def _sentence(base: Group, group: Group, time: str, outcome: str, change: Difference | None) -> str:
+    parts = []
+    ratio = _ratio(base, group, time) if time else None
+    if ratio is not None:
+        parts.append(ratio.in_words())
+    if change is not None:
+        parts.append(_outcome(group, outcome, change))
+    if parted := _parted(group):
+        parts.append(parted)
+    resent = inference.estimate(list(group.sound(RESENT).values()))
+    if resent is not None and resent.mean >= 0.05:
+        parts.append(f"sends {short(resent.mean)} % of its TCP segments again")
+    return f"Against {base.name}, {group.name} {_joined(parts)}." if parts else ""
+
+
+def _parted(group: Group) -> str:
+    """Workers whose models drift further and further apart: a result may still look well."""
+    first, last = (inference.estimate(list(group.sound(f"drift_{end}").values())) for end in ("first", "last"))
+    if first is None or last is None or not last.mean > PARTING * first.mean:
+        return ""
+    return f"its workers part (drift {short(first.mean)}, later {short(last.mean)})"
+
+
+def _joined(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _outcome(group: Group, name: str, change: Difference) -> str:
+    words, better = name.replace("_", " "), group.measure(name).better
+    in_percent = change.relative is not None and abs(change.relative) <= MOST_TIMES
+    by = f"{100 * (change.relative or 0):+.1f} %" if in_percent else f"{change.mean:+.3g}"
+    if change.p is None:
+        return (
+            f"ends with {words} {short(change.base + change.mean)} instead of {short(change.base)} (one seed: no test)"
+        )
+    if not change.significant:
+        half = 0.0 if change.low is None or change.high is None or not change.base else change.high - change.low
+        around = f" ± {50 * half / abs(change.base):.1f} %" if half else ""
+        return f"keeps its {words} as far as {change.n} seeds can tell ({by}{around})"
+    word = "better" if (change.mean < 0) == (better == "low") else "worse"
+    return f"has a {word} {words} ({by}, p = {change.p_all or change.p:.2g}, {change.n} seeds)"
+
+
+def _of_rows(groups: Sequence[Group]) -> list[str]:
+    """Contenders on the same ports, in turns: at the highest loss, against the first of them. Ratios stand even on a
+    busy machine."""
+    worst = max(asked_loss(group) for group in groups)
+    here = [group for group in groups if asked_loss(group) == worst]
+    first = [group for group in here if group.point == here[0].point]
+    time = main_measure(first, "timing", TIMES)
+    said = []
+    for group in first[1:]:
+        ratio = _ratio(first[0], group, time, in_turns=True) if time else None
+        if ratio is not None:
+            said.append(f"{group.row} {ratio.in_words()}")
+    at = first[0].name.removesuffix(f": {first[0].row}")
+    return [f"At {at}, against {first[0].row}: {'; '.join(said[:MOST])}."] if said else []
+
+
+def _without_loss(groups: Sequence[Group]) -> Group:
+    return next((group for group in groups if asked_loss(group) == 0), groups[0])
+
+
+def asked_loss(group: Group) -> float:
+    """As asked; the worst rule of its runs."""
+    return max((loss for run in group.runs for loss in run.summary.asked_loss), default=0.0)
+
+
+def _changes(base: Group, others: list[Group], name: str) -> dict[int, Difference]:
+    """Corrected for all of them together."""
+    pairs = [(id(group), inference.paired(base.sound(name), group.sound(name))) for group in others]
+    known = [(key, one) for key, one in pairs if one is not None]
+    sure = inference.corrected([one for _, one in known])
+    return {key: one for (key, _), one in zip(known, sure, strict=True)}
+
+
+def _ratio(base: Group, group: Group, name: str, *, in_turns: bool = False) -> Ratio | None:
+    """Geometric mean over common seeds."""
+    a, b = (_times(one, name, in_turns=in_turns) for one in (base, group))
+    logs = [math.log(b[seed] / a[seed]) for seed in a if seed in b and a[seed] > 0 and b[seed] > 0]
+    found = inference.estimate(logs)
+    if found is None:
+        return None
+    low, high = (None if end is None else math.exp(end) for end in (found.low, found.high))
+    return Ratio(math.exp(found.mean), low, high, found.n)
+
+
+def _times(group: Group, name: str, *, in_turns: bool) -> dict[int, float]:
+    allowed = ("", RATIOS) if in_turns else ("",)
+    return {v.run.summary.seed: v.number for v in group.values.get(name, []) if v.void in allowed}

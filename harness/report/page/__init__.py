@@ -1,0 +1,170 @@
+"""One HTML file that needs nothing else: what came out, in words; pictures; tables; then how it was made. Every number
+leads to its runs."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import re
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from lossbench import __version__
+from lossbench.files import disk_errors
+from lossbench.report.content import Content
+from lossbench.report.groups import shown_of
+from lossbench.report.plots.canvas import Picture, numbers, svg
+from lossbench.report.plots.figures import all_pictures
+from lossbench.report.tables.proven import COLUMNS
+from lossbench.results.index import Run, Suite
+from lossbench.results.measures import percent, short
+from lossbench.results.naming import beside_the_verdict
+
+HERE = Path(__file__).parent
+DASHES = {"--": "7 3", ":": "2 2", "-.": "7 2 2 2"}  # of a line in a legend
+MOST_REASONS = 12
+
+
+def write(contents: Sequence[Content], problems: Sequence[str], path: Path) -> None:
+    template = Environment(
+        loader=PackageLoader("lossbench.report.page", ""), autoescape=True, undefined=StrictUndefined
+    ).get_template("page.html.j2")
+    script = (HERE / "page.js").read_text(encoding="utf-8")
+    names = list(dict.fromkeys(one.suite.name for one in contents))
+    views = [_view(one, path.parent) for one in contents]  # drawing may find further damage
+    said = list(dict.fromkeys([*problems, *(text for one in contents for text in one.problems)]))
+    text = template.render(
+        title=", ".join(names),
+        version=__version__,
+        made=time.strftime("%Y-%m-%d %H:%M"),
+        problems=said,
+        css=(HERE / "page.css").read_text(encoding="utf-8"),
+        script=script,  # the only one that the page allows to run: by its hash
+        script_hash=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
+        contents=views,
+    )
+    with disk_errors(path, full="give --html another place"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def _view(content: Content, where: Path) -> dict[str, Any]:
+    suite, session = content.suite, content.suite.plan.sessions[-1]
+    first = suite.runs[0].manifest if suite.runs else {}
+    beside = beside_the_verdict([run.summary.columns for run in suite.runs if run.summary.verdict == "valid"])
+    return {
+        "id": suite.id,
+        "name": suite.name,
+        "verdict": suite.verdict,
+        "beside": beside,
+        "why": suite.plan.why,
+        "note": suite.notes.note,
+        "facts": _facts(content),
+        "meanings": [
+            (name, said) for name in shown_of(content.groups) if (said := content.groups[0].measure(name).meaning)
+        ],
+        "findings": content.findings,
+        "said": _why(suite),
+        "tables": content.tables,
+        "reasons": content.reasons,
+        "warnings": content.warnings,
+        "pictures": [_picture(picture, suite.id) for picture in all_pictures(content)],
+        "sources": [_source(line, where) for table in content.tables for line in table.tidy if "mean" in line],
+        "runs": [_run(run, where) for run in suite.runs],
+        "spec": json.dumps({"experiment": first.get("experiment", {}), "machine": session.machine}, indent=1),
+    }
+
+
+def _picture(picture: Picture, suite: str) -> dict[str, Any]:
+    panels = []
+    for number, one in enumerate(picture.panels):
+        own = f"{re.sub('[^a-zA-Z0-9]', '', suite)}-{picture.name}-{number}"
+        keys = [{"name": key.name, "colour": key.colour, "dash": DASHES.get(key.dash, "none")} for key in one.keys]
+        panels.append(
+            {"own": own, "svg": svg(one, own=own, title=picture.title), "legend": keys, "numbers": numbers(one)}
+        )
+    return {"title": picture.title, "says": picture.says, "panels": panels}
+
+
+def _why(suite: Suite) -> list[tuple[str, str]]:
+    """(what is wrong, the lines that a program left) of the runs that are not valid; each once."""
+    out: dict[str, str] = {}
+    for run in suite.runs:
+        for column, texts in run.summary.reasons.items():
+            if run.summary.verdict == "valid" or run.summary.columns.get(column) == "valid":
+                continue
+            for text in texts:
+                first, _, lines = text.partition("\n")
+                out.setdefault(f"{run.name}: {column}: {first}", lines)
+    missing = len(suite.plan.plan) - len(suite.runs)
+    if missing:
+        step = f"go on with it: lossbench run {suite.folder} --resume"
+        out[f"{missing} of {len(suite.plan.plan)} runs did not end; {step}"] = ""
+    return list(out.items())[:MOST_REASONS]
+
+
+def _facts(content: Content) -> list[tuple[str, str]]:
+    suite, session = content.suite, content.suite.plan.sessions[-1]
+    machine = session.machine
+    done, planned = len(suite.runs), len(suite.plan.plan)
+    made = str(done) if done == planned else f"{done} of {planned}"
+    out = [
+        ("run", suite.id),
+        ("started", suite.started),
+        ("runs", made),
+        ("commit", suite.commit or "not a checkout"),
+        ("kernel", str(machine.get("kernel", ""))),
+        ("machine", f"{machine.get('machine', '')}, {machine.get('cpus', '?')} cores, {machine.get('cpu', '')}"),
+        ("command", shlex.join(session.command)),
+        ("folder", str(suite.folder)),
+    ]
+    if suite.notes.tags:
+        out.append(("tags", ", ".join(suite.notes.tags)))
+    if session.gpus:
+        out.append(("GPU", ", ".join(session.gpus)))
+    if len(suite.plan.sessions) > 1:
+        out.append(("resumed", f"{len(suite.plan.sessions) - 1} times"))
+    return out
+
+
+def _href(folder: Path, where: Path) -> str:
+    return quote(os.path.relpath(folder.resolve(), where.resolve()))
+
+
+def _run(run: Run, where: Path) -> dict[str, Any]:
+    summary = run.summary
+    return {
+        "number": f"{run.number:03d}",
+        "name": run.name,
+        "seed": summary.seed,
+        "href": _href(run.folder, where),
+        "asked": ", ".join(percent(a) for a in summary.asked_loss[:3]) or "-",
+        "kernel": percent(summary.kernel.loss),
+        "receiver": percent(summary.receiver.loss),
+        "columns": [summary.columns.get(c, "unknown") for c in COLUMNS],
+        "seconds": f"{summary.duration_s:.1f}",
+    }
+
+
+def _source(line: dict[str, Any], where: Path) -> dict[str, Any]:
+    given = {name: line.get(name) for name in ("mean", "sd", "low", "high")}
+    number = {name: "-" if value is None else short(value) for name, value in given.items()}
+    folders = [Path(text) for text in line["folders"]]
+    return {
+        "point": line["point"],
+        "measure": line["measure"],
+        "mean": number["mean"],
+        "n": line["n"],
+        "sd": number["sd"],
+        "interval": f"{number['low']} to {number['high']}" if given["low"] is not None else "-",
+        "void": f"{line['void']}: {line.get('why_void', 'not all valid')}" if line.get("void") else "",
+        "runs": [{"href": _href(folder, where), "name": folder.name} for folder in folders],
+    }

@@ -1,0 +1,108 @@
+"""What the network did while a run went on: what waited at the switch by class, what was sent and what was lost."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lossbench.report.content import Content
+from lossbench.report.plots.canvas import COLOURS, Panel, Picture, alike, panel, stairs
+from lossbench.results.index import Run
+from lossbench.results.naming import key_of
+
+MOST_PANELS = 4
+LEAST_LOOKS = 4
+UP, DOWN = "uplink", "downlink"
+
+
+def backlog_over_time(content: Content) -> Picture | None:
+    """Of the first run of each point; the first, the last, and some between."""
+    found = [(run.name, read(run.folder / "queues.jsonl")) for run in _first_runs(content)]
+    panels = []
+    for name, lines in _some([(name, lines) for name, lines in found if lines]):
+        one = panel(name)
+        for colour, (kind, (seconds, kb)) in zip(COLOURS, lines.items(), strict=False):
+            one.curve(stairs(seconds, kb, held=True), kind, {"color": colour})
+        panels.append(_from_zero(one, "kB waiting at a port"))
+    alike(panels)
+    says = "Mean over the switch's ports, looked at four times a second; the first seed of each point."
+    return Picture("queues", "Queues at the switch", says, panels) if panels else None
+
+
+def rates_over_time(content: Content) -> Picture | None:
+    """What all hosts sent, and the share that was lost, between two looks at the counters."""
+    found = [(run.name, sent_and_lost(run.folder / "counters.jsonl")) for run in _first_runs(content)]
+    panels = []
+    for name, (seconds, packets, lost) in _some([(name, some) for name, some in found if len(some[0]) >= LEAST_LOOKS]):
+        one = panel(name)
+        for kind, values, colour in (("sent", packets, COLOURS[0]), ("lost", lost, COLOURS[1])):
+            one.curve(stairs(seconds, values, held=True), kind, {"color": colour})
+        panels.append(_from_zero(one, "packets per second"))
+    alike(panels)
+    says = "All hosts together, counted by the kernel at the uplinks; the first seed of each point."
+    return Picture("rates", "Packets sent and lost", says, panels) if panels else None
+
+
+def _first_runs(content: Content) -> list[Run]:
+    first = {key_of(run.summary.point): run for run in reversed(content.suite.runs)}
+    return [run for run in content.suite.runs if first[key_of(run.summary.point)] is run]
+
+
+def _some(found: list[Any]) -> Iterator[Any]:
+    if found:
+        for number in np.unique(np.linspace(0, len(found) - 1, min(MOST_PANELS, len(found))).round().astype(int)):
+            yield found[number]
+
+
+def _from_zero(one: Panel, words: str) -> Panel:
+    one.axes.set(xlabel="seconds", ylabel=words)
+    one.axes.set_ylim(bottom=0)
+    return one
+
+
+def read(path: Path) -> dict[str, tuple[list[float], list[float]]]:
+    """class -> (seconds, mean backlog of the downlinks in kB); empty where nothing was kept."""
+    out: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    for look in _lines(path):
+        try:
+            ports = [classes for link, classes in look["backlog_bytes"].items() if link.endswith(DOWN)]
+            for kind in ports[0] if ports else ():
+                out[kind][0].append(float(look["elapsed_s"]))
+                out[kind][1].append(sum(port.get(kind, 0) for port in ports) / len(ports) / 1000)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+    return dict(out)
+
+
+def sent_and_lost(path: Path) -> tuple[Any, Any, Any]:
+    """(seconds, packets per second sent, lost): between looks; the counters themselves only ever rise."""
+    looks = []
+    for look in _lines(path):
+        try:
+            hooks = [rules for hook, rules in look["hooks"].items() if hook.endswith(UP)]
+            totals = [sum(one[what] for rules in hooks for one in rules.values()) for what in ("seen", "dropped")]
+            looks.append((float(look["time_s"]), *totals))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+    table = np.array(looks, dtype=float)
+    if len(table) < 2:
+        return np.empty(0), np.empty(0), np.empty(0)
+    table = table[np.concatenate([[True], np.diff(table[:, 0]) > 0])]
+    spans = np.diff(table[:, 0])
+    rates = np.maximum(np.diff(table[:, 1:], axis=0), 0) / spans[:, None]
+    return table[:-1, 0] - table[0, 0], rates[:, 0], rates[:, 1]
+
+
+def _lines(path: Path) -> Iterator[Any]:
+    if not path.exists():
+        return
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue

@@ -1,0 +1,90 @@
+"""A web service beside learning in one table: completions, what learning lost, took and learned."""
+
+from __future__ import annotations
+
+from lossbench.report import inference
+from lossbench.report.colocation import AT_LOSS, Arm, arms_of, loads, partner, ratio, speed_up_at, taken_back
+from lossbench.report.gathered import Gathered
+from lossbench.report.inference import Estimate
+from lossbench.report.tables.table import Cell, Table
+from lossbench.results.measures import short
+
+TIMES = ("mean_ms", "p50_ms", "p99_ms", "p99.9_ms")
+LEARNED = {"step ms": ("ms_step",), "accuracy": ("accuracy",)}
+PAPER = {10000: 1.21, 5000: 1.19, 2000: 1.17}  # Yu et al. 2019, figure 6, read off at 10 % of learning loss
+
+
+def colocation(found: Gathered) -> Table | None:
+    arms = arms_of(found.groups)
+    if not arms:
+        return None
+    learned = {
+        name: next((key for key in keys for arm in arms if key in arm.learning), "") for name, keys in LEARNED.items()
+    }
+    extra = [name for name, key in learned.items() if key]
+    back = ["taken_back"] if any(arm.alone for arm in arms) else []
+    head = ["arm", "n", *TIMES, "slowdown p99", "learning loss", "speed-up mean", "speed-up p99", *back, *extra]
+    rows, tidy = [], []
+    seeds = max(group.planned for group in found.groups)
+    for arm in arms:
+        shared, alone = partner(arm, arms), partner(arm, arms, alone=True)
+        numbers = {
+            **{name: inference.estimate(list(arm.web.get(name, {}).values())) for name in (*TIMES, "slowdown_p99")},
+            "learning_loss": inference.estimate(list(arm.loss.values())),
+            **{f"speed_up_{name}": _against(shared, arm, f"{name}_ms") for name in ("mean", "p99")},
+            **{name: taken_back(arm, shared, alone) for name in back},
+            **{name: inference.estimate(list(arm.learning.get(learned[name], {}).values())) for name in extra},
+        }
+        count = sum(arm.web.get("n", {}).values())
+        rows.append([Cell(arm.name), Cell(f"{count:.0f}"), *(_cell(number, seeds) for number in numbers.values())])
+        tidy += [_tidy(found, arm, name, number) for name, number in numbers.items() if number is not None]
+    notes = _notes(arms)
+    if any(" of " in cell.text for row in rows for cell in row[2:]):
+        notes.append("(2 of 3): of the planned seeds, those that have a number that may be averaged.")
+    return Table(f"{found.suite.name}: service and learning", head, rows, notes, tidy)
+
+
+def _against(shared: Arm | None, arm: Arm, name: str) -> Estimate | None:
+    return ratio(shared.web.get(name, {}), arm.web.get(name, {})) if shared is not None and not arm.alone else None
+
+
+def _cell(number: Estimate | None, seeds: int) -> Cell:
+    if number is None:
+        return Cell("-", "void")
+    text = short(number.mean)
+    if number.low is not None and number.high is not None and number.sd:
+        text += f"\n± {short((number.high - number.low) / 2)}"
+    if number.n < seeds:
+        text += f"\n({number.n} of {seeds})"
+    return Cell(text, "", f"n = {number.n}")
+
+
+def _tidy(found: Gathered, arm: Arm, name: str, number: Estimate) -> dict[str, object]:
+    return {
+        "suite": found.suite.name,
+        "point": arm.name,
+        "measure": name,
+        "n": number.n,
+        "mean": number.mean,
+        "low": number.low,
+        "high": number.high,
+        "method": number.method,
+    }
+
+
+def _notes(arms: list[Arm]) -> list[str]:
+    out = ["speed-up: against one queue for all at the same load, seed by seed; n: completed requests of all seeds."]
+    factors = sorted({arm.factor for arm in arms if arm.factor == arm.factor})
+    if factors and factors != [1.0]:
+        by = ", ".join(f"{one:g}" for one in factors)
+        out.append(f"Rates are 1/{by} of what is modelled: times are as many times longer, shares and ratios are not.")
+    for load, name in loads(arms).items():
+        at = speed_up_at(arms, load)
+        if at is not None:
+            ends = f" ({short(at.low)} to {short(at.high)})" if at.low is not None and at.high is not None else ""
+            rate = next(arm.equivalent for arm in arms if arm.load == load)
+            paper = f", the paper's simulation {PAPER[int(rate)]}" if rate in PAPER else ""
+            out.append(f"At {AT_LOSS:.0%} of learning loss and {name}: {short(at.mean)}{ends} x as fast{paper}.")
+    if any(arm.alone for arm in arms):
+        out.append("taken back: of the time that one queue for all costs the service, as against being alone.")
+    return out

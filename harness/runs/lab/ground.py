@@ -1,0 +1,166 @@
+"""A lab's machines as the ground that runs stand on: a host is a machine; suites and proofs stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from lossbench.errors import NotAbleError
+from lossbench.net.impair import registry
+from lossbench.net.lab.channel import Channel
+from lossbench.net.lab.network import LabNetwork
+from lossbench.net.lab.orders import Channels
+from lossbench.net.lab.place import Remote
+from lossbench.net.network import Network
+from lossbench.net.nic.impaired import BACKENDS
+from lossbench.proof.probe.probing import Probes
+from lossbench.runs.ground import Gauge
+from lossbench.runs.lab.exchange import LabExchange
+from lossbench.runs.lab.remote import LabGauge, LabLauncher
+from lossbench.runs.launch.environment import MASTER_PORT
+from lossbench.runs.launch.program import Launcher
+from lossbench.spec.experiment import Experiment, Program
+from lossbench.spec.lab import Lab
+from lossbench.spec.placement import rules_ever
+from lossbench.spec.topology import Placed
+from lossbench.spec.userfile import check
+
+PREPARE_S = 1800.0  # a data set may have to be fetched
+
+
+class LabGround:
+    """See runs.ground.Ground. Channels are opened once for a suite."""
+
+    launcher: Launcher
+
+    def __init__(self, lab: Lab, *, these_nics: bool = False) -> None:
+        self.lab, self._these_nics = lab, these_nics
+        self._machines = Channels(lab)
+        try:
+            self._machines.connect()
+            self._machines.all_or_refuse()
+            self._about = self._machines.all(_about)
+            self._placed = tuple(_placed(self._about[rank]) for rank in range(len(lab.machine)))
+            self._refuse()
+        except BaseException:
+            self._machines.close()
+            raise
+        self.launcher = LabLauncher(self._machines)
+
+    def _refuse(self) -> None:
+        for rank, one in self._about.items():
+            if not one["machine"]["root"]:
+                raise NotAbleError(f"h{rank}: not root there", next_step="ssh as root, or sudo = true in lab.toml")
+        mtus = {f"h{rank}": one["interface"]["mtu"] for rank, one in self._about.items()}
+        if len(set(mtus.values())) > 1:
+            raise NotAbleError(f"machines differ in their MTU ({mtus})", next_step="set the same one on all")
+        if len({":" in one.address for one in self._placed}) > 1:
+            raise NotAbleError(
+                "some machines have IPv4 and some IPv6 addresses", next_step="give all the same in lab.toml"
+            )
+        if len(self._placed) < 2:
+            raise NotAbleError("a run needs two machines", next_step="one alone: lossbench nic apply")
+
+    def placed(self, experiment: Experiment) -> Experiment:
+        topology = experiment.topology
+        if topology.uplink_mbit() or topology.downlink_mbit():
+            text = f"{experiment.name} asks for a rate (topology): links of a lab have the rate that they have"
+            raise NotAbleError(text, next_step="an experiment without one; for the switch's own queues: switch-marks")
+        if experiment.backend == "simulated":
+            raise NotAbleError("a simulation needs no lab", next_step="leave --lab out")
+        if experiment.capture.packets:
+            raise NotAbleError(
+                "packets are captured in namespaces only", next_step="in a lab: lossbench lab exec, tcpdump"
+            )
+        if topology.machines and topology.machines != self._placed:
+            raise NotAbleError("this was planned for other machines", next_step="give the lab that it was begun in")
+        if any(one.options.get("until") for one in (experiment.workload, *experiment.beside)):
+            text = "a service that ends when its numbers are known well enough reads what all of its clients measured"
+            raise NotAbleError(f"{text}: not on machines of their own", next_step="leave --until out")
+        content = experiment.model_dump()
+        content["workload"] |= {"ranks_per_process": 1, "torchrun": self._ranks_each(experiment.workload)}
+        content["topology"] |= {
+            "hosts": len(self._placed),
+            "family": "ipv6" if ":" in self._placed[0].address else "ipv4",
+            "mtu": self._about[0]["interface"]["mtu"],
+            "machines": [one.model_dump() for one in self._placed],
+        }
+        return check(Experiment, content, origin=f"{experiment.name} on lab {self.lab.name}")
+
+    def _ranks_each(self, workload: Program) -> int:
+        """Several ranks on a machine are torchrun's business."""
+        each = {machine.ranks for machine in self.lab.machine}
+        if each == {1} or workload.torchrun:
+            return workload.torchrun
+        if len(each) > 1 or not workload.command:
+            text = "several ranks on a machine: for programs of your own, by torchrun, and as many on each machine"
+            raise NotAbleError(text, next_step="ranks = 1 in lab.toml")
+        return each.pop()
+
+    def backend(self, experiment: Experiment) -> tuple[str, str]:
+        can: dict[str, str | None] = dict.fromkeys(registry.KINDS, "it does not stand on a machine's own interface")
+        for name in BACKENDS:
+            lacking = [f"h{rank}" for rank, one in self._about.items() if name not in one["machine"]["backends"]]
+            can[name] = f"not on {', '.join(lacking)}" if lacking else None
+        if experiment.backend not in ("auto", *can):
+            can[experiment.backend] = "it does not stand on a machine's own interface"
+        profiles = [entry.profile for entry in experiment.impair]
+        return registry.choose(experiment.backend, profiles=profiles, rules=rules_ever(experiment, seed=0), can=can)
+
+    def network(self, backend: str, network_id: str, experiment: Experiment) -> Network:
+        del network_id  # every machine has a journal of its own
+        ranks = {host.name: host.rank for host in experiment.topology.all_hosts()}
+        shared = any(one.control_interface == one.interface for one in self._placed)
+        ports = range(MASTER_PORT, MASTER_PORT + 1 + len(experiment.beside))
+        return LabNetwork(
+            machines=self._machines,
+            experiment=experiment,
+            backend=backend,
+            places=lambda name: Remote(name, ranks[name]),
+            spared=tuple(ports) if shared else (),
+            these_nics=self._these_nics,
+        )
+
+    def exchange_of(self, network: Network) -> Callable[..., Probes]:
+        assert isinstance(network, LabNetwork)
+        return partial(LabExchange, network)
+
+    def gauge(self) -> Gauge:
+        return LabGauge(self._machines)
+
+    def check(self, program: Program) -> None:
+        self._machines.all(lambda c: c.ask("ranks.check", program=_sent(program)))
+
+    def prepare(self, programs: Sequence[Program]) -> None:
+        sent = [_sent(one) for one in programs]
+        self._machines.all(lambda c: c.ask("ranks.prepare", programs=sent, timeout_s=PREPARE_S))
+
+    def close(self) -> None:
+        self.launcher.close()
+        self._machines.close()
+
+
+def _sent(program: Program) -> dict[str, Any]:
+    return program.model_dump(mode="json", include={"name", "command", "options", "torchrun"})
+
+
+def _about(channel: Channel) -> dict[str, Any]:
+    machine = channel.machine
+    return {
+        "machine": channel.ask("machine.about"),
+        "interface": channel.ask("network.about", interface=machine.interface),
+        "control": channel.ask("machine.control", asked=machine.control),
+        "address": machine.address,
+        "name": machine.interface,
+    }
+
+
+def _placed(about: dict[str, Any]) -> Placed:
+    return Placed(
+        address=about["address"],
+        control=about["control"]["address"],
+        interface=about["name"],
+        control_interface=about["control"]["interface"],
+        mac=about["interface"]["mac"],
+    )

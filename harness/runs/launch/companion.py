@@ -1,0 +1,100 @@
+"""Beside a user's own command, which knows nothing of us: starts it, looks at what the kernel knows of it, and says so
+in its name when it has ended. To whoever watches it is the command: its signals, its status."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from statistics import median
+from typing import Any
+
+from lossbench.contract import Door, own_stack
+from lossbench.net.host.tcp import Connections
+from lossbench.processes import PACKAGE, die_with_parent
+
+LOOK_MS = 250
+BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from lossbench.runs.launch import companion; companion.main()"
+HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT)
+
+
+def command(user: list[str]) -> list[str]:
+    """Without the user's PYTHON variables, which are meant for their program."""
+    return [sys.executable, "-E", "-P", "-c", BOOT, str(PACKAGE), *user]
+
+
+def main() -> None:
+    door = Door.from_environment()
+    faulthandler.disable()
+    for number in HEARD:  # they go to the whole group: what the command does then is its own business
+        signal.signal(number, lambda *_: None)
+    connections = _connections(door)
+    began = time.monotonic()
+    try:
+        child = subprocess.Popen(sys.argv[2:], preexec_fn=_as_it_was)
+    except OSError as error:
+        sys.exit(f"{sys.argv[2]}: {error.strerror}")
+    _open(connections)
+    _until_it_ends(child.pid, connections)
+    wall_s = time.monotonic() - began
+    _, status, used = os.wait4(child.pid, 0)
+    door.record("program", **_known(wall_s, used, connections))
+    if connections is not None:
+        door.samples("rtt_ms", connections.rtt_ms, together=False)
+        connections.close()
+    _end_as(os.waitstatus_to_exitcode(status))
+
+
+def _as_it_was() -> None:
+    """In the child: signals as a program finds them."""
+    for number in HEARD:
+        signal.signal(number, signal.SIG_DFL)
+    die_with_parent()
+
+
+def _connections(door: Door) -> Connections | None:
+    """None without an address to look for, or where programs beside it have connections of the same address."""
+    if not door.addresses or "LOSSBENCH_BESIDE" in os.environ:
+        return None
+    return Connections(address=door.addresses[door.rank], alone=own_stack())
+
+
+def _open(connections: Connections | None) -> None:
+    """While the command loads its own libraries. Where the kernel can't be asked of single connections, it is not."""
+    if connections is not None:
+        with suppress(ImportError, OSError):
+            connections.open()
+
+
+def _until_it_ends(pid: int, connections: Connections | None) -> None:
+    ending = select.poll()
+    handle = os.pidfd_open(pid)
+    ending.register(handle, select.POLLIN)
+    while not ending.poll(LOOK_MS):
+        if connections is not None:
+            connections.sample()
+    os.close(handle)
+
+
+def _known(wall_s: float, used: resource.struct_rusage, connections: Connections | None) -> dict[str, Any]:
+    out = {"wall_s": wall_s, "cpu_s": used.ru_utime + used.ru_stime, "memory_mb": used.ru_maxrss * 1024 / 1e6}
+    if connections is not None:
+        resent, rtts = connections.resent(), connections.rtt_ms
+        out |= {"tcp_resent_percent": 100 * resent} if resent is not None else {}
+        out |= {"rtt_ms": median(rtts)} if rtts else {}
+    return out
+
+
+def _end_as(code: int) -> None:
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has left its own
+        with suppress(OSError):  # of SIGKILL
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    sys.exit(code)

@@ -1,0 +1,77 @@
+"""From what was asked for to the runs that it takes."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lossbench.errors import UsageError
+from lossbench.results.folders import SuiteFolder
+from lossbench.results.naming import key_of
+from lossbench.runs.ground import Ground
+from lossbench.runs.many import suite as suites
+from lossbench.runs.many.campaign import Part
+from lossbench.runs.many.suite import Planned
+from lossbench.spec.asking import adhoc, points
+from lossbench.spec.asking import campaign as campaigns
+
+
+def planned(
+    suite: str | adhoc.Asked,
+    settings: list[str],
+    seeds: int | None,
+    *,
+    full: bool,
+    out: Path,
+    resume: bool,
+    until: str = "",
+    ground: Ground | None = None,
+) -> tuple[SuiteFolder | None, str, list[Planned]]:
+    """(the folder to go on with, the run's id, all runs)."""
+    if isinstance(suite, str) and suite not in points.suite_names() and Path(suite).is_dir():
+        if not resume:
+            raise UsageError(f"{suite} is a folder", next_step="to go on with a run that was ended add --resume")
+        if settings or full or seeds or until:
+            step = "drop --set, --seeds, --full, --backend, --until"
+            raise UsageError("a folder is resumed as it was planned", next_step=step)
+        return suites.resume(Path(suite))
+    asked: dict[str, Any] = {"settings": settings, "full": full, "until": until}
+    if isinstance(suite, adhoc.Asked):
+        found = points.points_of(tomllib.loads(adhoc.text(suite)), path=Path("command line"), **asked)
+    else:
+        found = points.points(points.find(suite), **asked)
+    if ground is not None:
+        found = [(chosen, ground.placed(experiment)) for chosen, experiment in found]
+    plan = suites.plan_of(found, seeds=seeds)
+    if resume:
+        return suites.resume(suites.newest_unfinished(out, plan))
+    return None, secrets.token_hex(3), plan
+
+
+def _only(entry: campaigns.Entry, plan: list[Planned]) -> list[Planned]:
+    """The points that a campaign names."""
+    places = {key: place for place, key in enumerate(dict.fromkeys(key_of(one.chosen) for one in plan))}
+    if beyond := [place for place in entry.only if not 0 <= place < len(places)]:
+        step = f"lossbench run {entry.suite} --dry-run shows them"
+        raise UsageError(f"{entry.suite} has no point {beyond[0]}: 0 to {len(places) - 1}", next_step=step)
+    chosen = [one for one in plan if not entry.only or places[key_of(one.chosen)] in entry.only]
+    return [replace(one, number=number) for number, one in enumerate(chosen)]
+
+
+def parts_of(file: Path) -> list[Part]:
+    """Of a campaign; a mistake in the last suite is said before the first one runs."""
+    asked = campaigns.load(file)
+    return [
+        Part(
+            name=Path(one.suite).stem,
+            plan=_only(
+                one, planned(one.suite, [*asked.set, *one.set], one.seeds, full=one.full, out=Path(), resume=False)[2]
+            ),
+            budget_s=60 * one.minutes if one.minutes is not None else math.inf,
+        )
+        for one in asked.run
+    ]

@@ -1,0 +1,179 @@
+"""An experiment without a file: a command and a condition, as words of a command line. What they make is the text of a
+file, which `lossbench init` writes and `lossbench run -- COMMAND` reads."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lossbench.errors import UsageError
+from lossbench.spec import profile as profiles
+from lossbench.spec import units
+
+CLEAN = "clean"
+SWEPT = ("loss", "burst", "delay", "rate", "profile", "hosts")
+PROBES = 20_000  # enough to prove a percent, in a second or two
+EXAMPLE = ("python", "train.py")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """As it was typed; empty: not asked for. `sweep`: KEY=VALUE,VALUE."""
+
+    command: tuple[str, ...] = EXAMPLE
+    hosts: str = "4"
+    loss: str = ""
+    burst: str = ""
+    delay: str = ""
+    rate: str = ""
+    profile: str = ""
+    time_limit: str = "10m"
+    sweep: tuple[str, ...] = ()
+
+
+def text(asked: Asked) -> str:
+    """A whole experiment in TOML, with words for whoever edits it."""
+    arms = [_arm(one) for one in _points(asked)]
+    rate = _with_unit(asked.rate, "mbit", "--rate") if asked.rate else ""
+    lines = [
+        "# An experiment for lossbench: lossbench run THIS_FILE",
+        f"name = {_quoted(_name(asked.command))}",
+        "",
+        "[topology]",
+        f"hosts = {_hosts(asked.hosts)}  # one rank each, around one switch",
+        f"rate_mbit = {_quoted(rate)}"
+        if rate
+        else '# rate_mbit = "1gbit"  # of every link; without it there is no limit',
+        "",
+        "[workload]",
+        f"command = [{', '.join(_quoted(word) for word in asked.command)}]  # `python` is the one that runs lossbench",
+        "barrier = false  # true for programs that say door.ready()",
+        f"time_limit_s = {_quoted(asked.time_limit)}  # then it is ended, and has failed",
+        "",
+        "[probe]",
+        f"packets = {PROBES}  # sent before your program starts, to prove the loss",
+        "",
+        "[[impair]]  # what happens to packets; each point of the sweep puts its own profile here",
+        f"profile = {_quoted(CLEAN)}",
+        "",
+        "[sweep]  # every line is a point: run, judged and shown by itself",
+        "arm = [",
+        *(f"  {arm}," for arm in arms),
+        "]",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _name(command: Sequence[str]) -> str:
+    """After the script, or the program."""
+    script = next((word for word in command if word.endswith(".py")), command[0])
+    name = re.sub(r"[^a-z0-9_-]+", "-", Path(script).stem.lower()).strip("-_")
+    return name[:40] or "program"
+
+
+def _points(asked: Asked) -> list[Asked]:
+    """Every combination that is swept over; without a sweep the condition beside a clean network."""
+    if not asked.sweep:
+        clean = replace(asked, loss="", burst="", delay="", profile="")
+        return [clean] if clean == asked else [clean, asked]
+    keys, values = [], []
+    for one in asked.sweep:
+        key, _, listed = one.partition("=")
+        chosen = [value.strip() for value in listed.split(",") if value.strip()]
+        if key not in SWEPT or not chosen:
+            step = f"for example --sweep loss=0,1,5,10; keys: {', '.join(SWEPT)}"
+            raise UsageError(f"--sweep {one[:60]}: not KEY=VALUE,VALUE", next_step=step)
+        keys.append(key)
+        values.append(chosen)
+    chosen_at = [dict(zip(keys, some, strict=True)) for some in itertools.product(*values)]
+    return [replace(asked, **some) for some in chosen_at]  # type: ignore[arg-type]
+
+
+def _sweeps(asked: Asked, key: str) -> bool:
+    return any(one.startswith(f"{key}=") for one in asked.sweep)
+
+
+def _arm(asked: Asked) -> str:
+    """One point as an inline table: its name, and what it sets."""
+    profile, words = _profile(asked)
+    sets = {"impair.0.profile": profile}
+    if _sweeps(asked, "rate"):
+        sets["topology.rate_mbit"] = _quoted(_with_unit(asked.rate, "mbit", "--rate"))
+        words.append(asked.rate)
+    if _sweeps(asked, "hosts"):
+        sets["topology.hosts"] = _hosts(asked.hosts)
+        words.append(f"{asked.hosts} hosts")
+    inside = "".join(f', "{key}" = {value}' for key, value in sets.items())
+    return f"{{ name = {_quoted(', '.join(words))}{inside} }}"
+
+
+def _profile(asked: Asked) -> tuple[str, list[str]]:
+    """(as TOML, in words)."""
+    if asked.profile:
+        if asked.loss or asked.burst or asked.delay:
+            raise UsageError("--profile is a whole condition", next_step="give it, or --loss, --burst and --delay")
+        profiles.load(asked.profile)
+        return _quoted(asked.profile), [Path(asked.profile).stem]
+    loss = units.read(_with_unit(asked.loss, "percent", "--loss"), "percent") if asked.loss else 0.0
+    delay = units.read(_with_unit(asked.delay, "ms", "--delay"), "ms") if asked.delay else 0.0
+    if asked.burst and not asked.loss:
+        raise UsageError("--burst says how losses come together", next_step="give --loss too")
+    words = [f"loss {loss:g}%"] if loss or _sweeps(asked, "loss") else []
+    parts = []
+    if loss and asked.burst:
+        burst = _burst(asked.burst)
+        parts.append(f'loss = {{ model = "gilbert_elliott", mean_percent = {loss:g}, burst_packets_mean = {burst:g} }}')
+        words.append(f"bursts of {burst:g}")
+    elif loss:
+        parts.append(f'loss = {{ model = "iid", percent = {loss:g} }}')
+    if delay:
+        parts.append(f"delay = {{ mean_ms = {delay:g} }}")
+        words.append(f"{delay:g} ms")
+    if not parts:
+        return _quoted(CLEAN), words or [CLEAN]
+    name = re.sub(r"[^a-z0-9.]+", "_", " ".join(words)).strip("_")
+    return f'{{ name = {_quoted(name)}, why = "asked for on the command line", {", ".join(parts)} }}', words
+
+
+def condition(*, loss: str = "", burst: str = "", delay: str = "", profile: str = "") -> tuple[Any, str]:
+    """(an experiment's `profile`, in words) for a network that stands by itself."""
+    text, words = _profile(Asked(loss=loss, burst=burst, delay=delay, profile=profile))
+    return tomllib.loads(f"profile = {text}")["profile"], ", ".join(words)
+
+
+def rate_mbit(value: str) -> float:
+    return units.read(_with_unit(value, "mbit", "--rate"), "mbit")
+
+
+def _with_unit(value: str, unit: str, option: str) -> str:
+    """A bare number counts in the unit that people mean."""
+    text = value if value[-1:].isalpha() or value.endswith("%") else value + {"percent": "%"}.get(unit, unit)
+    try:
+        units.read(text, unit)
+    except ValueError as error:
+        raise UsageError(f"{option}: {error}") from None
+    return text
+
+
+def _burst(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise UsageError(f"--burst '{value[:40]}' is not a number", next_step="lost in a row, on average: 8") from None
+
+
+def _hosts(value: str) -> str:
+    if not value.isdecimal():
+        raise UsageError(f"--hosts '{value[:40]}' is not a number", next_step="for example --hosts 4")
+    return str(int(value))
+
+
+def _quoted(value: str) -> str:
+    """A TOML string: JSON's are, but for one character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,165 @@
+"""From a suite's file to its points: what the command line sets, the full form, every combination of a [sweep]."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from lossbench.errors import UsageError
+from lossbench.spec import about
+from lossbench.spec import profile as profiles
+from lossbench.spec.experiment import Experiment
+from lossbench.spec.userfile import check, did_you_mean, read_toml, shown
+
+ARM = "arm"
+SUITES = Path(__file__).resolve().parents[2] / "workloads" / "suites"
+
+
+def suite_names() -> list[str]:
+    return sorted(path.stem for path in SUITES.rglob("*.toml"))
+
+
+def find(name_or_path: str) -> Path:
+    path = Path(name_or_path)
+    if path.suffix == ".toml":
+        return path
+    known = {path.stem: path for path in SUITES.rglob("*.toml")}
+    if name_or_path not in known:
+        step = f"{did_you_mean(name_or_path, suite_names())} (lossbench list; or give a .toml file)"
+        raise UsageError(f"no suite '{shown(name_or_path)}'", next_step=step)
+    return known[name_or_path]
+
+
+def points(
+    path: Path, *, settings: list[str], full: bool = False, until: str = ""
+) -> list[tuple[dict[str, Any], Experiment]]:
+    """Every point of a suite: what the sweep chose there, and the experiment it makes; all checked before any runs.
+    `full`: as [full] says (dotted keys, and a sweep of its own), not the small form. `until`: for programs that can end
+    when a number is known well enough."""
+    data = read_toml(path)
+    data.setdefault("name", path.stem.lower())
+    return points_of(data, path=path, settings=settings, full=full, until=until)
+
+
+def points_of(
+    data: dict[str, Any], *, path: Path, settings: list[str], full: bool = False, until: str = ""
+) -> list[tuple[dict[str, Any], Experiment]]:
+    """Of what stands in a file; `path` is what it is called, and beside which its profiles lie."""
+    _apply_full(data, wanted=full, path=path)
+    for setting in settings:
+        key, separator, value = setting.partition("=")
+        if not separator or not key.strip():
+            raise UsageError(f"--set {setting}: not KEY=VALUE", next_step="for example --set topology.hosts=8")
+        _assign(data, key.strip(), _value(value.strip()), origin=f"--set {setting}")
+    sweep = data.pop("sweep", {})
+    for key in [setting.partition("=")[0].strip() for setting in settings]:
+        if isinstance(sweep, dict):  # what the command line says is not swept over, nor anything inside it
+            sweep = {swept: values for swept, values in sweep.items() if not f"{swept}.".startswith(f"{key}.")}
+    if not isinstance(sweep, dict) or not all(isinstance(v, list) and v for v in sweep.values()):
+        raise UsageError(f"{path}: sweep must map dotted keys to lists of values")
+    out = []
+    for combination in itertools.product(*sweep.values()):
+        chosen = dict(zip(sweep, combination, strict=True))
+        point = _copy(data)
+        for key, value in chosen.items():
+            if key == ARM:
+                chosen[key] = _apply_arm(point, value, path)
+            else:
+                _assign(point, key, value, origin=f"{path}: sweep")
+        _profiles_beside(point, path.parent)
+        if until:
+            _tell_until(point, until, path)
+        out.append((chosen, check(Experiment, point, origin=str(path))))
+    return out
+
+
+def _apply_arm(point: dict[str, Any], arm: Any, path: Path) -> str:
+    """Several keys that are swept together, under one name."""
+    if not isinstance(arm, dict) or not isinstance(arm.get("name"), str):
+        raise UsageError(
+            f"{path}: every {ARM} of the sweep needs a name", next_step='{ name = "shared", "shaping.priority" = 0 }'
+        )
+    for key, value in arm.items():
+        if key != "name":
+            _assign(point, key, value, origin=f"{path}: {ARM} '{arm['name']}'")
+    return str(arm["name"])
+
+
+def _tell_until(point: dict[str, Any], until: str, path: Path) -> None:
+    programs = [point.get("workload", {}), *point.get("beside", [])]
+    able = [one for one in programs if not one.get("command") and about.about(one.get("name", "noop")).until]
+    if not able:
+        raise UsageError(
+            f"{path}: no program there can end by --until", next_step="web can: as in the suite colocation"
+        )
+    for one in able:
+        one.setdefault("options", {})["until"] = until
+
+
+def _apply_full(data: dict[str, Any], *, wanted: bool, path: Path) -> None:
+    changes = data.pop("full", None)
+    if not wanted:
+        return
+    if not isinstance(changes, dict):
+        raise UsageError(f"{path} has no full form", next_step="run it without --full")
+    sweep = changes.pop("sweep", None)
+    for key, value in changes.items():
+        _assign(data, key, value, origin=f"{path}: full")
+    if sweep is not None:
+        data["sweep"] = sweep
+
+
+def _profiles_beside(point: dict[str, Any], folder: Path) -> None:
+    """A profile given as a file, or the trace of one that is written here, lies beside the experiment's own file."""
+    for entry in point.get("impair", []) if isinstance(point.get("impair"), list) else []:
+        if isinstance(entry, dict) and isinstance(entry.get("profile"), dict):
+            profiles.read_trace_beside(entry["profile"], folder)
+        if isinstance(entry, dict) and str(entry.get("profile", "")).endswith(".toml"):
+            beside = folder / entry["profile"]
+            # pathlib's own would not take every name that a file may hold
+            entry["profile"] = str(beside if os.path.exists(beside) else Path(entry["profile"]))  # noqa: PTH110
+
+
+def _value(text: str) -> Any:
+    """A TOML value, or a bare word."""
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _copy(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {k: _copy(v) for k, v in data.items()}
+    return [_copy(v) for v in data] if isinstance(data, list) else data
+
+
+def _assign(data: Any, dotted: str, value: Any, *, origin: str) -> None:
+    """Set a key like `topology.hosts` or `impair.0.profile`; lists take numbers."""
+    *path, last = dotted.split(".")
+    for part in path:
+        data = _step_into(data, part, origin=origin)
+    if isinstance(data, list):
+        data[_index(data, last, origin=origin)] = value
+    elif isinstance(data, dict):
+        data[last] = value
+    else:
+        raise UsageError(f"{origin}: '{last}' has nothing above it to belong to")
+
+
+def _step_into(data: Any, part: str, *, origin: str) -> Any:
+    if isinstance(data, list):
+        return data[_index(data, part, origin=origin)]
+    if not isinstance(data, dict):
+        raise UsageError(f"{origin}: '{part}' has nothing below it")
+    return data.setdefault(part, {})
+
+
+def _index(data: list[Any], part: str, *, origin: str) -> int:
+    numbers = {str(number): number for number in range(len(data))}
+    if part not in numbers:
+        raise UsageError(f"{origin}: '{shown(part)}' is not one of 0 to {len(data) - 1}")
+    return numbers[part]

@@ -1,0 +1,157 @@
+#!/bin/sh
+# Makes a machine part of a lab. The Vagrantfile calls it on every machine; so does the guest tier, in two machines
+# under QEMU; by hand it works on any Debian. Run as root, as often as you like.
+#
+#   LB_ROLE          host, controller, both, or alone (no lab: namespaces on this machine)
+#   LB_KEYS          folder with user, user.pub, host<N>, host<N>.pub (provision.sh keys FOLDER N makes one)
+#   LB_NUMBER        of this host, from 1
+#   LB_DATA          its address on the data network, such as 10.99.0.1/24
+#   LB_INTERFACE     of the data network; default: the one Ethernet interface that has no address
+#   LB_MTU           of the data network; default 1500
+#   LB_MACHINES      for the controller: control=data for each host, such as "192.168.57.11=10.99.0.1 ..."
+#   LB_OFFLINE       folder with wheels (make wheelhouse): nothing is fetched, no package is installed
+#   LB_SOURCE        lossbench's own folder, to install from; default: the folder of this script
+#   LB_PYTHON        an interpreter that has lossbench's packages already: nothing is installed
+#   LB_PREFIX        where files go; default /opt/lossbench
+set -eu
+
+PREFIX=${LB_PREFIX:-/opt/lossbench}
+SOURCE=${LB_SOURCE:-$(cd "$(dirname "$0")" && pwd)}
+PORT=22022 # a server of our own: the machine's own SSH stays as it is
+
+fail() { echo "provision: $*" >&2; exit 1; }
+
+make_keys() { # FOLDER HOSTS
+    umask 077
+    mkdir -p "$1"
+    for name in user $(seq -f host%g 1 "$2"); do
+        [ -f "$1/$name" ] || ssh-keygen -q -t ed25519 -N "" -C "lossbench $name" -f "$1/$name"
+    done
+}
+
+install_packages() {
+    [ -z "${LB_OFFLINE:-}${LB_PYTHON:-}" ] || return 0
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -q
+    apt-get install -q -y --no-install-recommends python3 python3-venv gcc libc6-dev openssh-server openssh-client \
+        iproute2 ethtool
+}
+
+install_lossbench() {
+    PYTHON=${LB_PYTHON:-$PREFIX/venv/bin/python}
+    [ -z "${LB_PYTHON:-}" ] || return 0
+    [ -x "$PYTHON" ] || python3 -m venv --system-site-packages "$PREFIX/venv"
+    if [ -n "${LB_OFFLINE:-}" ]; then
+        "$PYTHON" -m pip install -q --no-index --find-links "$LB_OFFLINE" lossbench
+    else
+        "$PYTHON" -m pip install -q -c "$SOURCE/constraints.txt" "$SOURCE"
+    fi
+    ln -sf "$PREFIX/venv/bin/lossbench" /usr/local/bin/lossbench
+}
+
+data_interface() {
+    [ -z "${LB_INTERFACE:-}" ] || { echo "$LB_INTERFACE"; return; }
+    found=""
+    for path in /sys/class/net/*; do
+        name=${path##*/}
+        [ "$(cat "$path/type")" = 1 ] && [ -e "$path/device" ] || continue
+        mine=$(ip -4 -o addr show dev "$name" | awk '{print $4}')
+        if [ -z "$mine" ] || [ "$mine" = "$LB_DATA" ]; then found="$found $name"; fi
+    done
+    set -- $found
+    [ $# = 1 ] || fail "which interface is the data network's? LB_INTERFACE says so (candidates:${found:- none})"
+    echo "$1"
+}
+
+set_up_data() {
+    interface=$(data_interface)
+    ip link set dev "$interface" mtu "${LB_MTU:-1500}" up
+    ip addr replace "$LB_DATA" dev "$interface"
+    echo "$interface" > "$PREFIX/interface"
+}
+
+serve_ssh() {
+    install -m 600 "$LB_KEYS/host$LB_NUMBER" "$PREFIX/host_key"
+    install -m 600 "$LB_KEYS/user.pub" "$PREFIX/authorized_keys"
+    mkdir -p /run/sshd
+    cat > "$PREFIX/sshd_config" <<EOF
+Port $PORT
+HostKey $PREFIX/host_key
+AuthorizedKeysFile $PREFIX/authorized_keys
+PidFile $PREFIX/sshd.pid
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PermitRootLogin prohibit-password
+AllowUsers root
+EOF
+    if [ -f "$PREFIX/sshd.pid" ] && kill -0 "$(cat "$PREFIX/sshd.pid")" 2>/dev/null; then return; fi
+    if [ -d /run/systemd/system ]; then
+        cat > /etc/systemd/system/lossbench-ssh.service <<EOF
+[Unit]
+Description=SSH for lossbench's lab
+After=network.target
+[Service]
+RuntimeDirectory=sshd
+RuntimeDirectoryPreserve=yes
+ExecStart=/usr/sbin/sshd -D -f $PREFIX/sshd_config
+[Install]
+WantedBy=multi-user.target
+EOF
+        systemctl daemon-reload
+        systemctl enable -q --now lossbench-ssh.service
+    else
+        /usr/sbin/sshd -f "$PREFIX/sshd_config"
+    fi
+}
+
+write_lab() { # lab.toml, and an ssh configuration with the host keys that we made: nobody is trusted at first sight
+    install -m 600 "$LB_KEYS/user" "$PREFIX/user"
+    printf 'ssh_config = "ssh_config"\n' > "$PREFIX/lab.toml"
+    : > "$PREFIX/ssh_config"
+    : > "$PREFIX/known_hosts"
+    number=0
+    for machine in $LB_MACHINES; do
+        number=$((number + 1))
+        control=${machine%%=*} data=${machine#*=}
+        cat >> "$PREFIX/ssh_config" <<EOF
+Host node$number
+    HostName $control
+EOF
+        echo "[$control]:$PORT $(cut -d' ' -f1,2 "$LB_KEYS/host$number.pub")" >> "$PREFIX/known_hosts"
+        cat >> "$PREFIX/lab.toml" <<EOF
+
+[[machine]]
+ssh = "node$number"
+address = "$data"
+control = "$control"
+python = "$PYTHON"
+EOF
+    done
+    cat >> "$PREFIX/ssh_config" <<EOF
+Host *
+    User root
+    Port $PORT
+    IdentityFile $PREFIX/user
+    IdentitiesOnly yes
+    UserKnownHostsFile $PREFIX/known_hosts
+EOF
+    echo "lossbench lab check $PREFIX/lab.toml"
+}
+
+if [ "${1:-}" = keys ]; then
+    make_keys "$2" "$3"
+    exit
+fi
+[ "$(id -u)" = 0 ] || fail "run as root"
+mkdir -p "$PREFIX"
+install_packages
+install_lossbench
+case "${LB_ROLE:?host, controller, both or alone}" in
+host) set_up_data; serve_ssh ;;
+controller) write_lab ;;
+both) set_up_data; serve_ssh; write_lab ;;
+alone) echo "lossbench run quickstart" ;;
+*) fail "no role '$LB_ROLE'" ;;
+esac

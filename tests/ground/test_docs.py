@@ -1,0 +1,84 @@
+"""What is printed for people: commands that exist as printed, links that lead somewhere, a README that is read."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from lossbench.cli.app import app
+from lossbench.cli.screen import manual
+from tests.shared import ROOT, python_files
+
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "ARCHITECTURE.md")]
+PAGES += sorted((ROOT / "docs").glob("*.md"))
+START = re.compile(r"^(?:\$ |- run: )?(?:sudo )?(?:\.venv/bin/)?lossbench (.*)$")
+
+
+def commands(page: Path) -> list[str]:
+    """Lines of its code blocks that call lossbench, without what is said beside them."""
+    out, inside = [], False
+    for line in page.read_text(encoding="utf-8").splitlines():
+        if line.lstrip().startswith("```"):
+            inside = not inside
+        for part in line.strip().split("; ") if inside or line.startswith("    ") else ():
+            found = START.match(part.strip())
+            if found:
+                said = re.split(r"\s{2,}|\s#", found[1])[0].strip()
+                out.append(said.split(" | ")[0])
+    return out
+
+
+ALL = [(page, line) for page in PAGES for line in dict.fromkeys(commands(page))]
+
+
+def test_there_are_commands_to_look_at() -> None:
+    assert len(ALL) > 50
+
+
+@pytest.mark.parametrize(("page", "line"), ALL, ids=[f"{page.name}: {line[:60]}" for page, line in ALL])
+def test_a_printed_command_is_one_that_the_command_line_takes(page: Path, line: str) -> None:
+    words = [word for word in shlex.split(line) if word not in ("...", "&&")]
+    command = typer.main.get_command(app)
+    context = command.make_context("lossbench", words)
+    while hasattr(command, "resolve_command"):
+        rest = [*context._protected_args, *context.args]
+        if not rest:
+            return  # a verb alone shows its help
+        name, command, rest = command.resolve_command(context, rest)
+        assert command is not None, line
+        context = command.make_context(name, rest, parent=context)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+def test_the_page_of_commands_says_what_help_says() -> None:
+    made = manual.page(typer.main.get_command(app))
+    assert (ROOT / "docs" / "commands.md").read_text(encoding="utf-8") == made, (
+        "lossbench schema commands --markdown > docs/commands.md"
+    )
+
+
+def test_every_variable_of_ours_is_explained() -> None:
+    told = (ROOT / "docs" / "environment.md").read_text(encoding="utf-8")
+    files = python_files("harness", "workloads", "tests")
+    used = {name for path in files for name in re.findall(r"LOSSBENCH_[A-Z_]*[A-Z]", path.read_text(encoding="utf-8"))}
+    assert {name for name in used if name not in told} == set()
+
+
+def test_every_page_is_in_the_sites_contents() -> None:
+    listed = set(re.findall(r": ([a-z-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    assert listed == {path.name for path in (ROOT / "docs").glob("*.md")}
+
+
+def test_the_readme_is_short_and_names_the_papers() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.split()) < 900 and "arxiv.org/abs/2507.07114" in text and "arxiv.org/abs/1810.07766" in text
+    assert max(len(line) for line in text.splitlines() if not line.startswith("|")) <= 125

@@ -1,0 +1,125 @@
+"""What lies between machines: counted by their interfaces, by their switch, or only observed. Pure."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lossbench.errors import NotAbleError
+from lossbench.net import conservation
+from lossbench.net.conservation import Between
+from lossbench.net.counters import UNMATCHED, Fabric, LinkCounts, Reading, RuleCounters
+from lossbench.net.lab.network import asked
+from lossbench.proof.judge import judge_timing
+from lossbench.proof.verdict import Status
+from lossbench.proof.watched import Quiet
+from lossbench.spec.placement import Hook
+
+UP = [Hook(rank=rank, direction="uplink") for rank in (0, 1)]
+
+
+def between(*, sent: int, arrived: int, dropped: int = 0, **fabric: Any) -> Between:
+    """h0 sends to h1; all of it was at the gate of h0."""
+    zero = Fabric(
+        cards=dict.fromkeys(fabric.get("cards", {}), 0), switch={} if fabric.get("switch") is not None else None
+    )
+    before = Reading(links={0: LinkCounts(), 1: LinkCounts()}, hooks={hook: {} for hook in UP}, fabric=zero)
+    counts = {UP[0]: {UNMATCHED: RuleCounters(seen=sent, dropped=dropped)}, UP[1]: {}}
+    links = {0: LinkCounts(entered=sent), 1: LinkCounts(left=arrived)}
+    return Between(before, Reading(links=links, hooks=counts, fabric=Fabric(**fabric)))
+
+
+def test_what_nobody_counts_between_machines_is_observed_and_no_leak() -> None:
+    found = between(sent=1000, arrived=880, dropped=100)
+    assert conservation.observed(found) == 20 and conservation.leaks(found) == []
+    met = conservation.met(found)
+    assert (met.rule, met.observed, met.elsewhere) == (100, 20, 0) and met.as_json()["loss"] == 0.12
+
+
+def test_what_the_switch_says_it_dropped_was_lost_in_a_queue_and_the_rest_is_a_leak() -> None:
+    found = between(sent=1000, arrived=980, switch={"port 1 queue 0": 20})
+    assert conservation.leaks(found) == [] and conservation.observed(found) == 0
+    assert conservation.met(found).queue == 20
+    found = between(sent=1000, arrived=970, switch={"port 1 queue 0": 20})
+    assert [leak.missing for leak in conservation.leaks(found)] == [10], "a switch that can be asked must know"
+
+
+def test_what_an_interface_says_it_lost_was_not_by_the_fault() -> None:
+    found = between(sent=1000, arrived=990, cards={"h0's eth1, tx_dropped": 10})
+    assert conservation.observed(found) == 0 and conservation.leaks(found) == []
+    assert conservation.lost_elsewhere(found) == {"by h0's eth1, tx_dropped": 10}
+
+
+def test_more_packets_than_were_sent_are_a_leak_whoever_counts() -> None:
+    found = between(sent=1000, arrived=1003)
+    assert [leak.missing for leak in conservation.leaks(found)] == [-3]
+
+
+def test_what_the_gate_took_and_no_rule_met_is_a_leak_and_not_the_switchs() -> None:
+    """A filter of somebody else's ahead of the downlink's rules, for example."""
+    down = Hook(rank=1, direction="downlink")
+    found = between(sent=1000, arrived=0)
+    after = found.after
+    links = {**after.links, 1: LinkCounts(came=1000, left=0)}
+    hooks = {**after.hooks, down: {UNMATCHED: RuleCounters(seen=0)}}
+    found = Between(found.before, Reading(links=links, hooks=hooks, fabric=after.fabric))
+    assert conservation.observed(found) == 0
+    assert [(leak.place, leak.missing) for leak in conservation.leaks(found)] == [("h1 downlink: at the rules", 1000)]
+
+
+def test_each_machine_is_judged_by_itself() -> None:
+    calm, busy = Quiet(cpu_busy=[0.1] * 9), Quiet(cpu_busy=[1.0] * 9)
+    found, _ = judge_timing(Quiet(machines={"h0": calm, "h1": busy}), late=[], interleaved=False)
+    assert found.status == Status.UNKNOWN and found.reasons()[0].startswith("h1: CPU saturated")
+    found, _ = judge_timing(Quiet(machines={"h0": calm, "h1": calm}), late=[], interleaved=False)
+    assert found.status == Status.VALID
+    found, _ = judge_timing(Quiet(machines={"h0": calm, "h1": Quiet()}), late=[], interleaved=False)
+    assert found.status == Status.UNKNOWN, "a machine that could not be asked"
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("print('no JSON')", "can't be read"),
+        ("print('[1, 2]')", "can't be read"),
+        ("print('[{\"port\": 1}]')", "can't be read"),
+        ("raise SystemExit('no route to the switch')", "no route to the switch"),
+    ],
+)
+def test_a_switch_that_can_not_be_asked_is_said(tmp_path: Path, said: str, words: str) -> None:
+    path = tmp_path / "ask.py"
+    path.write_text(said)
+    with pytest.raises(NotAbleError, match=words):
+        asked((sys.executable, str(path)))
+    with pytest.raises(NotAbleError, match="can't be asked"):
+        asked((str(tmp_path / "none"),))
+    path.write_text('print(\'[{"port": 1, "queue": 2, "drops": 5}]\')')
+    assert asked((sys.executable, str(path))) == {"port 1 queue 2": 5} and asked(()) is None
+
+
+def test_on_a_machine_of_its_own_no_program_of_ours_sets_a_sysctl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A namespace of ours is; what a user starts by hand is not."""
+    from lossbench.runs.launch.environment import Identity, environment
+    from lossbench.spec.topology import Placed, Topology
+    from lossbench.workloads.transport import tuning
+
+    written: list[str] = []
+    monkeypatch.setattr(Path, "write_text", lambda path, text, **_: written.append(f"{path} {text}"))
+    identity = Identity(run_id="x", token=0, seed=0)
+    here = Placed(address="10.0.0.1", control="10.1.0.1", interface="eth1")
+    for topology, may in ((Topology(hosts=2), True), (Topology(hosts=2, machines=(here, here)), False)):
+        host, where = topology.all_hosts()[0], Path("/x")
+        variables = environment(host, topology, identity, folder=where, records=where, threads=1)
+        monkeypatch.setenv("LOSSBENCH_STACK", variables["LOSSBENCH_STACK"])
+        if may:
+            tuning.set_rto_min(5)
+        else:
+            with pytest.raises(tuning.NotHereError, match="not ours to set"):
+                tuning.set_rto_min(5)
+    monkeypatch.delenv("LOSSBENCH_STACK")
+    with pytest.raises(tuning.NotHereError):
+        tuning.set_rto_min(5)
+    assert written == ["/proc/sys/net/ipv4/tcp_rto_min_us 5000"]

@@ -1,0 +1,150 @@
+"""The Vagrantfile and what it runs inside: read by ruby and by a stand-in for Vagrant; the script itself for real, in
+two machines under QEMU (`make test-guest-full`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lossbench.spec import lab as labs
+from tests.lab.machines import missing
+from tests.nic.test_pair import guest
+
+ROOT = Path(__file__).resolve().parents[2]
+# Records every call on a configuration object, as Vagrant would be told.
+STAND_IN = """
+require "json"
+class Told
+  attr_reader :calls
+  def initialize(calls = []) = @calls = calls
+  def method_missing(name, *given, **named, &block)
+    inner = Told.new(@calls)
+    @calls << { name: name.to_s, given: given, named: named } unless given.empty? && named.empty?
+    block.call(inner) if block
+    inner
+  end
+  def respond_to_missing?(*) = true
+end
+module Vagrant
+  def self.configure(version)
+    told = Told.new
+    yield told
+    puts JSON.dump({ version: version, calls: told.calls })
+  end
+end
+load "Vagrantfile"
+"""
+
+
+def told(**environment: str) -> list[dict[str, Any]]:
+    if shutil.which("ruby") is None:
+        pytest.skip("needs ruby")
+    asked = {**os.environ, **environment}
+    done = subprocess.run(["ruby", "-e", STAND_IN], cwd=ROOT, env=asked, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["version"] == "2"
+    return list(found["calls"])
+
+
+def of(calls: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    return [one for one in calls if one["name"] == name]
+
+
+def test_it_is_ruby_and_the_script_is_sh() -> None:
+    assert subprocess.run(["sh", "-n", "provision.sh"], cwd=ROOT).returncode == 0
+    if shutil.which("ruby") is not None:
+        assert subprocess.run(["ruby", "-c", "Vagrantfile"], cwd=ROOT, capture_output=True).returncode == 0
+
+
+def test_three_machines_a_pinned_box_and_an_isolated_data_network_for_both_hypervisors() -> None:
+    calls = told()
+    assert of(calls, "box=")[0]["given"] == ["cloud-image/debian-12"]
+    assert of(calls, "box_version=")[0]["given"][0][:4].isdigit(), "pinned"
+    assert [one["given"][0] for one in of(calls, "define")] == ["node1", "node2", "controller"]
+    assert {one["given"][0] for one in of(calls, "provider")} == {"libvirt", "virtualbox"}
+    data = [one["named"] for one in of(calls, "network") if one["named"].get("auto_config") is False]
+    assert [one["ip"] for one in data] == ["10.99.0.1", "10.99.0.2"]
+    for one in data:
+        assert one["libvirt__forward_mode"] == "veryisolated" and one["libvirt__dhcp_enabled"] is False
+        assert one["virtualbox__intnet"] and one["libvirt__mtu"] == "1500"
+    roles = [one["named"]["env"]["LB_ROLE"] for one in of(calls, "provision")]
+    assert roles == ["host", "host", "controller"]
+    machines = of(calls, "provision")[-1]["named"]["env"]["LB_MACHINES"]
+    assert machines == "192.168.57.11=10.99.0.1 192.168.57.12=10.99.0.2"
+
+
+def test_the_number_of_hosts_mtu_and_box_can_be_chosen_and_one_machine_alone_has_no_lab() -> None:
+    calls = told(LB_HOSTS="4", LB_MTU="9000", LB_BOX="my/box", LB_OFFLINE="wheelhouse")
+    assert len(of(calls, "define")) == 5 and of(calls, "box=")[0]["given"] == ["my/box"]
+    assert not of(calls, "box_version="), "of another box we know no version"
+    assert {one["named"]["env"]["LB_MTU"] for one in of(calls, "provision")} == {"9000"}
+    assert {one["named"]["env"]["LB_OFFLINE"] for one in of(calls, "provision")} == {"/vagrant/wheelhouse"}
+    alone = told(LB_HOSTS="0")
+    assert [one["given"][0] for one in of(alone, "define")] == ["controller"]
+    assert of(alone, "provision")[0]["named"]["env"]["LB_ROLE"] == "alone"
+
+
+def test_the_controller_gets_a_lab_that_can_be_read_and_trusts_nobody_at_first_sight(tmp_path: Path) -> None:
+    if os.geteuid() or shutil.which("ssh-keygen") is None:
+        pytest.skip("needs root and ssh-keygen")
+    keys, prefix = tmp_path / "keys", tmp_path / "opt"
+    subprocess.run(["sh", "provision.sh", "keys", str(keys), "2"], cwd=ROOT, check=True)
+    wanted = {
+        "LB_ROLE": "controller",
+        "LB_KEYS": str(keys),
+        "LB_MACHINES": "192.168.57.11=10.99.0.1 192.168.57.12=10.99.0.2",
+        "LB_PYTHON": "/opt/other/bin/python",
+        "LB_PREFIX": str(prefix),
+    }
+    for _ in range(2):  # as often as you like
+        subprocess.run(["sh", "provision.sh"], cwd=ROOT, env={**os.environ, **wanted}, check=True, capture_output=True)
+    lab = labs.load(prefix / "lab.toml")
+    assert [(one.ssh, one.address, one.control) for one in lab.machine] == [
+        ("node1", "10.99.0.1", "192.168.57.11"),
+        ("node2", "10.99.0.2", "192.168.57.12"),
+    ]
+    assert {one.python for one in lab.machine} == {"/opt/other/bin/python"}
+    config = subprocess.run(["ssh", "-G", "-F", lab.ssh_config, "node2"], capture_output=True, text=True).stdout
+    assert "hostname 192.168.57.12" in config and "port 22022" in config
+    known = (prefix / "known_hosts").read_text().splitlines()
+    assert known[1].split()[2] == (keys / "host2.pub").read_text().split()[1]
+    assert (prefix / "user").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.pair
+def test_two_provisioned_machines_train_over_netem_on_their_real_interfaces(tmp_path: Path) -> None:
+    if os.environ.get("LOSSBENCH_PAIR") != "full":
+        pytest.skip("ten minutes: make test-guest-full")
+    if missing() is not None:
+        pytest.skip(missing() or "")
+    keys = tmp_path / "keys"
+    subprocess.run(["sh", str(ROOT / "provision.sh"), "keys", str(keys), "2"], check=True)
+    for end in (1, 2):
+        shutil.copytree(keys, tmp_path / f"results{end}" / "keys")
+    guests = [
+        guest(
+            end,
+            tmp_path,
+            str(end),
+            str(tmp_path / f"results{end}" / "keys"),
+            str(tmp_path / f"results{end}"),
+            module="tests.lab.vm_end",
+        )
+        for end in (1, 2)
+    ]
+    said = [process.communicate(timeout=1700)[0] for process in guests]
+    one, other = (json.loads(text.strip().splitlines()[-1]) for text in said)
+    assert [row["wrong"] for row in one["check"]["machines"]] == [[], []]
+    assert one["run"]["exit"] == 0, one["run"]
+    for point in one["run"]["summary"]:
+        assert point["backend"] == "netem" and point["columns"]["fault"] == point["columns"]["outcome"] == "valid"
+        assert point["met"]["lost_by_rule"] > 0
+    assert one["same"] and one["same_there"] == "True" and other["same"]
+    print(one["run_s"], [point["columns"] for point in one["run"]["summary"]])

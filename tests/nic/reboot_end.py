@@ -1,0 +1,43 @@
+"""A machine that goes down while its NIC is impaired, and comes up: `python -m tests.nic.reboot_end down|up FOLDER`.
+
+What lies in /run does not outlive a machine; here it is carried over, as if it did. `up` prints one JSON object."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from lossbench.net import journal
+from tests.nic.pair_end import lossbench, seen
+
+REBOOT = Path("/proc/sysrq-trigger")
+
+
+def down(folder: Path) -> None:
+    (folder / "before.json").write_text(json.dumps(seen()))
+    lossbench("nic", "apply", "eth0", "--profile", "loss_5", "--side", "both")
+    shutil.copytree(journal.ROOT, folder / "journal")
+    os.sync()
+    REBOOT.write_text("b")
+
+
+def up(folder: Path) -> dict[str, Any]:
+    before = json.loads((folder / "before.json").read_text())
+    shutil.copytree(folder / "journal", journal.ROOT, dirs_exist_ok=True)
+    out = {"as_before": json.loads(json.dumps(seen())) == before, "carried": len(journal.networks())}
+    out["standing"] = json.loads(lossbench("nic", "show", "--json"))["nics"]
+    lossbench("nic", "apply", "eth0", "--profile", "loss_5")
+    lossbench("nic", "revert", "eth0")
+    lossbench("clean")
+    return {**out, "after": json.loads(json.dumps(seen())) == before, "left": len(journal.networks())}
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "down":
+        down(Path(sys.argv[2]))
+    else:
+        print(json.dumps(up(Path(sys.argv[2]))))

@@ -1,0 +1,496 @@
+"""Safe on a machine one cares about: what is refused, what comes back, who may be killed."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pyroute2 import IPRoute
+
+from lossbench.errors import NotAbleError, RunError
+from lossbench.net import journal
+from lossbench.net.host import namespaces
+from lossbench.net.nic import impaired, safety, snapshot, standing, state, takedown, watchdog
+from lossbench.net.nic.facts import Facts, Ssh
+from lossbench.net.nic.state import State
+from lossbench.net.tc import kinds, offloads
+from lossbench.net.tc.rtnl_messages import Filter
+from tests.nic.wire import ADDRESS, COMMAND, PORT, Wire, kill, until, watchdogs
+
+SSH = "10.77.0.2 50000 10.77.0.1 22"
+
+
+def furnished(wire: Wire) -> None:
+    """An HTB tree with filters, filters at clsact, odd offload flags: somebody's, all of it."""
+    kinds.install()
+    with namespaces.inside(wire.here), IPRoute() as ip:
+        index = ip.link_lookup(ifname="nic0")[0]
+        ip.tc("add", "htb", index, 0x10000, default=0x10)
+        ip.tc("add-class", "htb", index, 0x10001, parent=0x10000, rate="900mbit")
+        ip.tc("add-class", "htb", index, 0x10010, parent=0x10001, rate="300mbit", ceil="900mbit", prio=1)
+        ip.tc("add", "bfifo", index, 0x100000, parent=0x10010, limit=333_000)
+        ip.tc("add-filter", "u32", index, parent=0x10000, prio=10, protocol=0x0800, target=0x10010, keys=["0x0/0x0+0"])
+        ip.tc("add", "clsact", index)
+        for parent in (0xFFFFFFF2, 0xFFFFFFF3):
+            keys = {"protocol": 0x0800, "target": 0x10020, "keys": ["0xa000000/0xff000000+12"]}
+            ip.tc("add-filter", "u32", index, parent=parent, prio=49152, **keys)
+        ip.link("set", index=index, gso_max_segs=37, txqlen=777)
+        offloads.switch("nic0", {"tx-tcp-segmentation": False, "rx-gro": True, "tx-checksum-ip-generic": False})
+
+
+def tc_says(wire: Wire) -> str:
+    """The same by other people's tools, where they are."""
+    out = ""
+    tc = [["tc", what, "show", "dev", "nic0"] for what in ("qdisc", "class", "filter")]
+    hooks = [[*tc[2], side] for side in ("ingress", "egress")]
+    for command in (*tc, *hooks, ["ethtool", "-k", "nic0"]):
+        if shutil.which(command[0]):
+            out += wire.run_here(command).communicate(timeout=30)[0]
+    return out
+
+
+# --- refused before anything is changed ------------------------------------------------------------------------------
+
+PLAIN = Facts(name="eth1", index=2, mtu=1500)
+FIRST = Filter(kind="u32", priority=1, handle=1, program_id=None, instructions=b"", target=None, acted=None)
+
+
+@pytest.mark.parametrize(
+    "facts, sides, word",
+    [
+        (replace(PLAIN, loopback=True), ("egress",), "no Ethernet"),
+        (replace(PLAIN, ethernet=False), ("egress",), "no Ethernet"),
+        (replace(PLAIN, master="bond bond0"), ("egress",), "member of bond bond0"),
+        (replace(PLAIN, rdma=("mlx5_0",)), ("egress",), "RDMA"),
+        (replace(PLAIN, hardware_tc=True), ("egress",), "offloaded to its hardware"),
+        (replace(PLAIN, lro=True), ("ingress",), "large receive offload"),
+        (replace(PLAIN, xdp=True), ("ingress",), "XDP"),
+        (replace(PLAIN, old_ingress=True), ("egress",), "ingress qdisc"),
+        (replace(PLAIN, ahead={"egress": 1}), ("egress",), "tcx"),
+        (replace(PLAIN, filters={"egress": (FIRST,)}), ("egress",), "priority 1"),
+        (replace(PLAIN, default_route=True), ("egress",), "default route"),
+        (replace(PLAIN, ssh_here=True), ("egress",), "SSH session"),
+    ],
+)
+def test_what_could_not_be_true_or_safe_is_refused_with_the_next_step(
+    facts: Facts, sides: tuple[str, ...], word: str
+) -> None:
+    with pytest.raises(NotAbleError, match=word) as raised:
+        safety.refuse(facts, sides, this_nic=False)  # type: ignore[arg-type]
+    assert raised.value.next_step
+
+
+def test_what_concerns_the_other_side_alone_is_not_refused() -> None:
+    for facts in (replace(PLAIN, lro=True, xdp=True), replace(PLAIN, filters={"ingress": (FIRST,)})):
+        safety.refuse(facts, ("egress",), this_nic=False)
+    safety.refuse(replace(PLAIN, default_route=True, ssh_here=True), ("egress", "ingress"), this_nic=True)
+
+
+def test_the_port_of_the_operators_own_ssh_is_protected_beside_the_usual_one() -> None:
+    facts = replace(PLAIN, ssh=Ssh(client="10.0.0.1", client_port=50000, server_port=2222), gateways=("10.0.0.254",))
+    assert safety.protected(facts).ssh_ports == (22, 2222) and safety.protected(facts).gateways == ("10.0.0.254",)
+
+
+def test_a_systemd_unit_is_asked_for_by_arguments_never_by_a_shell() -> None:
+    """Built here, run where there is systemd: not on these machines."""
+    command = watchdog.systemd_command("0a1b", 1, ["python", "-m", "x"], {"A": "b c; $(d)"})
+    assert command[0] == "systemd-run" and "--setenv=A=b c; $(d)" in command and command[-3:] == ["python", "-m", "x"]
+
+
+@pytest.mark.netns
+def test_facts_are_those_of_the_real_interface(wire: Wire) -> None:
+    with namespaces.open_inside(wire.here) as ip:
+        ip.route("add", dst="default", gateway="10.77.0.2")
+        ip.link("add", ifname="br7", kind="bridge")
+        ip.link("add", ifname="m0", kind="veth", peer={"ifname": "m1"})
+        index = ip.link_lookup(ifname="m0")[0]
+        ip.link("set", index=index, master=ip.link_lookup(ifname="br7")[0])
+    apply = ["nic", "apply", "nic0", "--profile", "loss_1"]
+    assert "default route" in wire.lossbench(*apply, expect=4).stderr
+    assert "SSH session runs over it" in wire.lossbench(*apply, expect=4, SSH_CONNECTION=SSH).stderr
+    assert "bridge br7" in wire.lossbench("nic", "apply", "m0", "--profile", "loss_1", expect=4).stderr
+    assert "no Ethernet" in wire.lossbench("nic", "apply", "lo", "--profile", "loss_1", expect=4).stderr
+    assert wire.links() == ["br7", "lo", "m0", "m1", "nic0"]
+
+
+@pytest.mark.netns
+@pytest.mark.parametrize("name", ["eth 0", "a;reboot", "$(id)", "-x", "../../etc", "x" * 300, "%s%n"])
+def test_a_hostile_name_of_an_interface_is_one_line_and_reaches_nothing(wire: Wire, name: str) -> None:
+    done = wire.lossbench("nic", "apply", "--profile", "loss_1", "--", name, expect=2)
+    assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
+
+
+# --- and everything comes back ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.netns
+@pytest.mark.parametrize("side", ["egress", "ingress", "both"])
+def test_a_furnished_nic_is_byte_for_byte_as_before_and_its_furniture_works_meanwhile(wire: Wire, side: str) -> None:
+    furnished(wire)
+    before, said, links = wire.snapshot(), tc_says(wire), wire.links()
+    assert before["classes"] and before["features"] and len(before["filters"]) >= 3
+    wire.lossbench("nic", "apply", "nic0", "--profile", "loss_5", "--side", side, "--port", str(PORT))
+    assert wire.snapshot() != before
+    assert 300 < len(wire.arrived(400)) <= 400
+    done = wire.lossbench("nic", "revert", "nic0")
+    assert "as it was before" in done.stdout
+    assert wire.snapshot() == before and tc_says(wire) == said and wire.links() == links
+    assert until(lambda: not watchdogs(wire)), "watchdogs end with their task"
+
+
+@pytest.mark.netns
+def test_what_others_changed_meanwhile_is_said_and_not_undone(wire: Wire) -> None:
+    wire.lossbench("nic", "apply", "nic0", "--profile", "loss_5")
+    with namespaces.open_inside(wire.here) as ip:
+        keys = {"protocol": 0x0800, "target": 0x10020, "keys": ["0x0/0x0+0"]}
+        ip.tc("add-filter", "u32", wire.index(), parent=0xFFFFFFF3, prio=77, **keys)
+    done = wire.lossbench("nic", "revert", "nic0", expect=1)
+    assert "somebody else" in done.stderr and done.stderr.count("\n") == 1
+    kept = wire.snapshot()
+    assert kept["filters"], "theirs stays, and so does the clsact that holds it"
+    assert wire.links() == ["lo", "nic0"]
+
+
+@pytest.mark.netns
+def test_at_its_end_the_nic_is_as_before_by_itself(wire: Wire, everything: str) -> None:
+    before = wire.snapshot()
+    wire.lossbench("nic", "apply", "nic0", "--profile", everything, "--for", "8s")
+    assert wire.arrived(20) == []
+    assert until(lambda: wire.snapshot() == before and wire.links() == ["lo", "nic0"])
+    assert len(wire.arrived(20)) == 20
+
+
+@pytest.mark.netns
+def test_with_every_watchdog_killed_the_kernels_own_clock_ends_the_loss_and_clean_removes_the_rest(
+    wire: Wire, everything: str
+) -> None:
+    before = wire.snapshot()
+    wire.lossbench("nic", "apply", "nic0", "--profile", everything, "--for", "15s")
+    while len(found := watchdogs(wire)) > 0:  # each starts the other again
+        for pid in found:
+            kill(pid, signal.SIGSTOP)
+        if set(watchdogs(wire)) == set(found):
+            for pid in found:
+                kill(pid, signal.SIGKILL)
+            break
+    assert wire.arrived(20) == [] and wire.snapshot() != before
+    assert until(lambda: len(wire.arrived(20)) == 20, seconds=40), "nobody is alive who could have ended it"
+    assert wire.snapshot() != before
+    assert "removed" in wire.lossbench("clean").stdout
+    assert wire.snapshot() == before
+
+
+@pytest.mark.netns
+def test_clean_leaves_what_still_has_its_time_and_takes_it_with_all(wire: Wire) -> None:
+    before = wire.snapshot()
+    wire.lossbench("nic", "apply", "nic0", "--profile", "loss_5")
+    assert "left alone" in wire.lossbench("clean").stdout and wire.snapshot() != before
+    again = wire.lossbench("nic", "apply", "nic0", "--profile", "loss_1", expect=4)
+    assert "impaired already" in again.stderr and "nic revert nic0" in again.stderr
+    wire.lossbench("clean", "--all")
+    assert wire.snapshot() == before
+
+
+@pytest.mark.netns
+def test_an_interface_that_was_renamed_is_found_and_one_that_is_gone_leaves_nothing(wire: Wire) -> None:
+    before = wire.snapshot()
+    wire.lossbench("nic", "apply", "nic0", "--profile", "loss_5")
+    with namespaces.open_inside(wire.here) as ip:
+        index = ip.link_lookup(ifname="nic0")[0]
+        for state_, name in (("down", "other0"), ("up", "other0")):
+            ip.link("set", index=index, state=state_, ifname=name)
+        wire.lossbench("nic", "revert", "other0")
+        with namespaces.inside(wire.here):
+            assert snapshot.of(index) == before
+        wire.lossbench("nic", "apply", "other0", "--profile", "loss_5")
+        ip.link("del", index=index)
+    gone = wire.lossbench("nic", "revert", "other0", expect=1)
+    assert "is gone" in gone.stderr and wire.links() == ["lo"]
+
+
+@pytest.mark.netns
+def test_damage_at_ingress_is_refused_since_programs_would_meet_it(wire: Wire, tmp_path: Path) -> None:
+    path = tmp_path / "damage.toml"
+    path.write_text('why = "test"\ncorrupt_percent = 5.0\n')
+    asked = ["nic", "apply", "nic0", "--profile", str(path)]
+    assert "checksum" in wire.lossbench(*asked, "--side", "both", expect=4).stderr
+    wire.lossbench(*asked, "--port", str(PORT))
+    missing = 400 - len(wire.arrived(400))
+    assert 0 < missing < 60, "the receiver's checksum throws the damaged ones away"
+
+
+@pytest.mark.netns
+def test_a_command_that_outlives_the_time_is_told(wire: Wire) -> None:
+    before = wire.snapshot()
+    done = wire.lossbench("nic", "apply", "nic0", "--profile", "loss_1", "--for", "1s", "--", "sleep", "4", expect=3)
+    assert "given back before the command ended" in done.stderr and wire.snapshot() == before
+
+
+@pytest.mark.netns
+def test_a_mistyped_option_is_no_command_and_a_killed_one_says_by_what(wire: Wire) -> None:
+    before = wire.snapshot()
+    typo = wire.lossbench("nic", "apply", "nic0", "--profile", "loss_1", "--dry-rnu", expect=2)
+    assert "--dry-rnu" in typo.stderr and wire.snapshot() == before
+    wire.lossbench("nic", "apply", "nic0", "--profile", "loss_1", "--", "sh", "-c", "kill -9 $$", expect=137)
+    assert wire.snapshot() == before
+
+
+@pytest.mark.netns
+def test_what_htb_let_through_directly_and_flows_that_come_and_go_are_no_change(wire: Wire) -> None:
+    kinds.install()
+    with namespaces.open_inside(wire.here) as ip:
+        ip.tc("add", "htb", wire.index(), 0x10000)
+    wire.lossbench("nic", "apply", "nic0", "--profile", "loss_1")
+    wire.arrived(100)
+    assert "as it was before" in wire.lossbench("nic", "revert", "nic0").stdout
+
+
+@pytest.mark.netns
+def test_a_gate_that_others_removed_is_said_and_so_is_what_stands_elsewhere(wire: Wire) -> None:
+    wire.lossbench("nic", "apply", "nic0", "--profile", "loss_1")
+    with namespaces.open_inside(wire.here) as ip:
+        ip.tc("del", "clsact", wire.index())
+    assert "the gate is gone" in wire.lossbench("nic", "show").stdout
+    other = Wire(here=wire.there, there=wire.here)
+    assert "more in other network namespaces" in other.lossbench("nic", "show").stdout
+    (book,) = [one.folder for one, found in standing.standing(everywhere=True) if found.netns == identity(wire)]
+    (book / "snapshot.json").write_text("{")
+    done = wire.lossbench("nic", "revert", "--all", expect=1)
+    assert "can't be read any more" in done.stderr and done.stderr.count("\n") == 1 and wire.links() == ["lo", "nic0"]
+
+
+def identity(wire: Wire) -> str:
+    with namespaces.inside(wire.here):
+        return namespaces.current()
+
+
+# --- who may be killed -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.netns
+@pytest.mark.parametrize("victim", ["watchdog", "maker", "holder"])
+def test_whoever_is_killed_the_nic_is_as_before_within_the_lease_and_a_second(wire: Wire, victim: str) -> None:
+    """A few moments of many: `python tests/bench/nic_soak.py` takes 200."""
+    furnished(wire)
+    before, chance = wire.snapshot(), random.Random(victim)
+    for _ in range(3):
+        drill(wire, victim, chance.uniform(0.0, 3.0))
+        assert until(lambda: wire.snapshot() == before and wire.links() == ["lo", "nic0"]), victim
+
+
+def drill(wire: Wire, victim: str, after_s: float) -> None:
+    """Applies, kills with SIGKILL after a while. A standing one is then left to its end, two seconds later."""
+    apply = ["nic", "apply", "nic0", "--profile", "loss_5", "--for", "2s"]
+    if victim == "watchdog":
+        wire.lossbench(*apply)
+        time.sleep(after_s / 3)
+        for pid in watchdogs(wire)[:1]:
+            kill(pid, signal.SIGKILL)
+        return
+    more = ["--", "sleep", "60"] if victim == "holder" else []
+    process = wire.start(*apply[:-1], "60s" if more else "2s", *more)
+    time.sleep(after_s)
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.netns
+def test_a_watchdog_that_dies_is_replaced_by_one_and_that_one_does_the_work(wire: Wire) -> None:
+    before = wire.snapshot()
+    wire.lossbench("nic", "apply", "nic0", "--profile", "loss_5", "--for", "40s")
+    first, second = watchdogs(wire)
+    kill(first, signal.SIGKILL)
+    assert until(lambda: wire.shown()["watchdogs"] == 2)
+    assert len(watchdogs(wire)) == 2, "not one for every look"
+    kill(second, signal.SIGKILL)
+    assert until(lambda: wire.shown()["watchdogs"] == 2)
+    (wire_folder,) = [one.folder for one, found in standing.standing(everywhere=True) if found.netns == identity(wire)]
+    (wire_folder / state.FILE).write_text("{")  # and one whose state is damaged is no more in force for ever
+    assert until(lambda: wire.snapshot() == before)
+
+
+@pytest.mark.netns
+def test_a_maker_that_slept_through_its_time_makes_nothing_more_and_forgets_nothing() -> None:
+    """While it lives its journal stays, whatever it has yet to make; with its lock the journal goes."""
+    book = journal.Journal.claim(kind="nic")
+    a_state(id=book.id, phase=state.APPLYING, until=state.now() - 1).save(book)
+    assert watchdog._undone(book) and takedown.revoked(book) and book.folder.exists()
+    with pytest.raises(RunError, match="taken back"):
+        impaired._not_revoked(book)(kind="link", name="lb0", before={})
+    book.release()
+    assert watchdog._undone(book) and not book.folder.exists()
+
+
+@pytest.mark.netns
+def test_a_holder_that_hangs_loses_its_lease(wire: Wire, everything: str) -> None:
+    before = wire.snapshot()
+    process = wire.start("nic", "apply", "nic0", "--profile", everything, "--", "sleep", "60")
+    assert until(lambda: wire.arrived(3) == [])
+    process.send_signal(signal.SIGSTOP)
+    try:
+        assert until(lambda: len(wire.arrived(3)) == 3), "the kernel's deadline was not put off any more"
+        assert until(lambda: wire.snapshot() == before)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.netns
+def test_a_command_runs_under_it_and_its_status_is_ours(wire: Wire) -> None:
+    before = wire.snapshot()
+    done = wire.lossbench("nic", "apply", "nic0", "--profile", "loss_1", "--", "sh", "-c", "exit 7", expect=7)
+    assert wire.snapshot() == before and "Traceback" not in done.stderr
+    missing = wire.lossbench("nic", "apply", "nic0", "--profile", "loss_1", "--", "/no/such", expect=2)
+    assert wire.snapshot() == before and missing.stderr.count("\n") == 1
+
+
+FULL = """
+mount -t tmpfs -o size=256k tmpfs "$0" && head -c "$1" /dev/zero > "$0/full" && shift && exec "$@"
+"""
+
+
+@pytest.mark.netns
+@pytest.mark.parametrize("pages", [0, 2, 4, 5])
+def test_where_the_journal_has_no_room_nothing_is_changed_and_it_is_said(wire: Wire, pages: int) -> None:
+    """The disk is full at once, or at a later step of putting it there."""
+    before, links = wire.snapshot(), wire.links()
+    journal.private_folder(journal.ROOT)
+    taken = str((64 - pages) * 4096)
+    inside = ["unshare", "-m", "--propagation", "private", "sh", "-c", FULL, str(journal.ROOT), taken]
+    process = wire.run_here([*inside, *COMMAND, "nic", "apply", "nic0", "--profile", "loss_10"])
+    _, err = process.communicate(timeout=100)
+    assert process.returncode == 4 and "can't be written (No space left on device); free some space" in err
+    assert err.count("\n") == 1 and until(lambda: (wire.snapshot(), wire.links()) == (before, links))
+
+
+@pytest.mark.netns
+def test_ctrl_c_takes_it_back(wire: Wire) -> None:
+    before = wire.snapshot()
+    process = wire.start("nic", "apply", "nic0", "--profile", "loss_1", "--", "sleep", "60")
+    assert until(lambda: any(name.startswith("lb") for name in wire.links()))
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in errors and wire.snapshot() == before
+
+
+BETWEEN = """
+import sys
+from lossbench.cli import main
+from lossbench.cli.hardware import nic
+def interrupted(*_):
+    raise KeyboardInterrupt
+nic._while = interrupted
+sys.argv = ["lossbench", "nic", "apply", "nic0", "--profile", "loss_1", "--", "true"]
+main.main()
+"""
+
+
+@pytest.mark.netns
+def test_ctrl_c_between_the_last_rule_and_the_command_takes_it_back(wire: Wire) -> None:
+    """It stood until its lease had ended: nobody held it in that moment."""
+    before = wire.snapshot()
+    process = wire.run_here([sys.executable, "-c", BETWEEN])
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and "have been undone" in errors and wire.snapshot() == before
+
+
+# --- over SSH --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def session(wire: Wire, server: socket.socket) -> Iterator[str]:
+    """A connection to port 22, and its SSH_CONNECTION."""
+    with namespaces.inside(wire.there):
+        client = socket.create_connection((ADDRESS["here"], 22))
+    with client, server.accept()[0]:
+        yield f"{ADDRESS['there']} {client.getsockname()[1]} {ADDRESS['here']} 22"
+
+
+@pytest.mark.netns
+def test_over_ssh_it_waits_for_a_connection_that_is_newer_to_confirm(wire: Wire) -> None:
+    apply = ["nic", "apply", "nic0", "--profile", "loss_1", "--yes-this-nic", "--confirm-within", "120s"]
+    with namespaces.inside(wire.here):
+        server = socket.create_server((ADDRESS["here"], 22))
+    with server, session(wire, server) as first, session(wire, server) as second:
+        said = wire.lossbench(*apply, SSH_CONNECTION=first).stdout
+        assert "nic confirm nic0" in said and wire.shown()["phase"] == "unconfirmed"
+        for older in (first, second):
+            refused = wire.lossbench("nic", "confirm", "nic0", expect=2, SSH_CONNECTION=older)
+            assert "new SSH connection" in refused.stderr
+        nobody = wire.lossbench("nic", "confirm", "nic0", expect=2)
+        assert "no SSH connection and no terminal" in nobody.stderr
+        with session(wire, server) as newer:
+            wire.lossbench("nic", "confirm", "nic0", SSH_CONNECTION=newer)
+    assert wire.shown()["phase"] == "standing" and wire.shown()["left_s"] > 120
+    wire.lossbench("nic", "revert", "nic0")
+
+
+@pytest.mark.netns
+def test_without_a_confirmation_it_is_taken_back(wire: Wire, everything: str) -> None:
+    before = wire.snapshot()
+    wire.lossbench("nic", "apply", "nic0", "--profile", everything, "--yes-this-nic", SSH_CONNECTION=SSH)
+    since = time.monotonic()
+    assert wire.arrived(5) == []
+    assert until(lambda: wire.snapshot() == before, seconds=60)
+    assert time.monotonic() - since < state.CONFIRM_S + 20  # a full machine takes its time
+
+
+@pytest.mark.netns
+def test_a_session_behind_sudo_is_still_known(wire: Wire) -> None:
+    """sudo forgets SSH_CONNECTION; the shell that it was called from does not."""
+    inner = f"env -u SSH_CONNECTION {' '.join([*COMMAND, 'nic', 'apply', 'nic0', '--profile', 'loss_1'])}; :"
+    done = wire.run_here(["sh", "-c", inner], SSH_CONNECTION=SSH)
+    _, errors = done.communicate(timeout=60)
+    assert "SSH session runs over it" in errors
+
+
+# --- pure ------------------------------------------------------------------------------------------------------------
+
+
+def a_state(**changed: object) -> State:
+    plain = {"id": "0a1b", "interface": "eth1", "index": 2, "netns": "1 1", "phase": state.STANDING, "until": 1e9,
+             "expires": 1e9, "profile": "p", "backend": "ebpf", "seed": 1, "sides": ("egress",)}  # fmt: skip
+    return State(**{**plain, **changed})  # type: ignore[arg-type]
+
+
+def test_when_its_time_is_over_and_when_not() -> None:
+    now = state.now()
+    assert not a_state().over(holder_alive=False), "who made it may go"
+    assert a_state(phase=state.ATTACHED).over(holder_alive=False) == "its holder is gone"
+    assert a_state(phase=state.APPLYING).over(holder_alive=False) == "its holder is gone"
+    assert not a_state(phase=state.ATTACHED).over(holder_alive=True, lease=now + 1)
+    assert a_state(phase=state.ATTACHED).over(holder_alive=True, lease=now - 2) == "its holder hangs"
+    assert a_state(until=now - 1).over(holder_alive=True) == "its time is over"
+    assert a_state(phase=state.UNCONFIRMED, until=now - 1).over(holder_alive=True) == "not confirmed in time"
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "null", '{"sides": 3}', "\x00", '{"id": 1, "until": "x"}'])
+def test_a_state_that_can_not_be_read_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr(journal, "ROOT", tmp_path)
+    book = journal.Journal("0a1b")
+    book.folder.mkdir()
+    (book.folder / state.FILE).write_text(text)
+    assert state.read(book) is None
+
+
+def test_what_stood_before_the_machine_started_stands_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: where the journal outlived the machine, its NIC was "impaired already" for ever."""
+    monkeypatch.setattr(journal, "ROOT", tmp_path)
+    book = journal.Journal.claim(kind="nic")
+    times: dict[str, float] = {"until": 1e12, "expires": 1e12}
+    about = {"interface": "eth0", "profile": "loss_5", "phase": state.STANDING, "netns": "1", "backend": "ebpf"}
+    one = State(id=book.id, index=2, seed=1, sides=("egress",), **about, **times)  # type: ignore[arg-type]
+    one.save(book)
+    assert state.read(book) == one
+    monkeypatch.setattr(journal, "boot_id", lambda: "another")
+    assert state.read(book) is None
+    book.release()

@@ -1,0 +1,130 @@
+"""Service and learning in one table: what is compared with what, and what is read off the curve."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lossbench.report.colocation import arms_of, curve, loads, ratio, speed_up_at, taken_back
+from lossbench.report.gathered import Gathered
+from lossbench.report.groups import groups_of
+from lossbench.report.plots.colocation import carried
+from lossbench.report.plots.over_time import read
+from lossbench.report.tables.colocation import colocation
+from lossbench.report.tables.slowdowns import slowdowns
+from lossbench.results.index import Suite, read_suite
+from tests.report import made
+
+ARMS = {"web alone": 1.0, "shared": 0.0, "middle": 0.5, "strict": 1.0}
+MEAN = {"web alone": 100.0, "shared": 300.0, "middle": 200.0, "strict": 110.0}
+LOSS = {"shared": 0.0, "middle": 0.08, "strict": 0.28}
+
+
+def stored(folder: Path, seeds: int = 3, buffer_kb: float = 180) -> Suite:
+    """A suite of four arms; every seed is a little slower than the one before."""
+    place = made.suite(folder, [{"arm": name} for name in ARMS], seeds, lambda point, seed: {}, name="colo")
+    summaries = []
+    for number in range(len(ARMS) * seeds):
+        run = place / f"{number:03d}"
+        one = json.loads((run / "summary.json").read_text())
+        name, seed = one["point"]["arm"], one["seed"]
+        web = {"mean_ms": MEAN[name] * (1 + 0.01 * seed), "p99_ms": 5 * MEAN[name], "n": 5000, "n_independent": 900}
+        web |= {
+            "offered": 200.0,
+            "equivalent": 10000.0,
+            "factor": 50.0,
+            "slowdown_by_decile": [[1000, 2.5], [50000, 4.0]],
+        }
+        rows: list[dict[str, Any]] = [
+            {f"web.{key}": value for key, value in web.items()} | {"beside": "web", "web.at": "200/s"}
+        ]
+        rows[0]["shown"] = ["web.at", "web.mean_ms"]
+        if name in LOSS:
+            row = {"what": "learning", "learning_loss": LOSS[name]}
+            rows.append({**row, "shown": list(row)})
+        one["rows"] = rows
+        made.write(run / "summary.json", one)
+        summaries.append(one)
+        experiment = {
+            "name": "colo",
+            "topology": {"hosts": 16},
+            "shaping": {"priority": ARMS[name], "buffer_kb": buffer_kb},
+        }
+        experiment["workload"] = {"name": "replay", "options": {"mbit": 0 if name == "web alone" else 48}}
+        made.write(run / "manifest.json", {"seed": seed, "experiment": experiment, "profiles": {}})
+    made.write(
+        place / "summary.json", {"run_id": "abc123", "verdict": "valid", "dir": str(place), "summary": summaries}
+    )
+    return read_suite(place)
+
+
+def test_every_arm_is_compared_with_one_queue_for_all_and_with_the_service_alone(tmp_path: Path) -> None:
+    arms = {arm.name: arm for arm in arms_of(groups_of(stored(tmp_path)))}
+    assert list(arms) == list(ARMS) and arms["web alone"].alone and arms["shared"].shared
+    (load,) = loads(arms.values())
+    found = curve(list(arms.values()), load)
+    assert [(arm.name, loss, round(speed.mean, 3)) for arm, loss, speed in found] == [
+        ("shared", 0.0, 1.0),
+        ("middle", 0.08, 1.5),
+        ("strict", 0.28, round(300 / 110, 3)),
+    ]
+    back = taken_back(arms["strict"], arms["shared"], arms["web alone"])
+    assert back is not None and back.mean == pytest.approx(0.95) and back.n == 3
+
+
+def test_the_speed_up_at_a_loss_lies_between_its_neighbours(tmp_path: Path) -> None:
+    arms = arms_of(groups_of(stored(tmp_path)))
+    (load,) = loads(arms)
+    at = speed_up_at(arms, load)
+    assert at is not None and at.mean == pytest.approx(1.5 + (300 / 110 - 1.5) * 0.1, rel=1e-6)
+    assert speed_up_at(arms, load, loss=0.9) is None, "not beyond the curve"
+
+
+def test_arms_with_another_buffer_are_another_curve(tmp_path: Path) -> None:
+    arms = [arm for kb in (90, 180) for arm in arms_of(groups_of(stored(tmp_path / str(kb), buffer_kb=kb)))]
+    assert sorted(loads(arms).values()) == ["10000/s, 180 kB", "10000/s, 90 kB"]
+    assert all(len(curve(arms, load)) == 3 for load in loads(arms))
+
+
+def test_a_ratio_is_paired_by_seed() -> None:
+    found = ratio({0: 2.0, 1: 8.0, 2: 3.0}, {0: 1.0, 1: 4.0})
+    assert found is not None and found.n == 2 and found.mean == pytest.approx(2.0)
+
+
+def test_the_table_says_the_papers_number_beside_ours_and_the_factor(tmp_path: Path) -> None:
+    suite = stored(tmp_path)
+    gathered = Gathered(suite=suite, groups=groups_of(suite), sets=[])
+    table = colocation(gathered)
+    assert table is not None and [row[0].text for row in table.rows] == list(ARMS)
+    assert any("the paper's simulation 1.21" in note for note in table.notes)
+    assert any("1/50" in note for note in table.notes)
+    slow = slowdowns(gathered)
+    assert slow is not None and slow.head[1:] == ["to 1 kB", "to 50 kB"] and slow.rows[0][1].text == "2.5"
+
+
+@pytest.mark.parametrize(
+    ("points", "target", "rate"),
+    [
+        ([(100, 1.0), (200, 2.0), (300, 4.0)], 3.0, 250.0),
+        ([(100, 1.0), (200, 0.9), (300, 3.0)], 2.0, 250.0),
+        ([(100, 1.0), (200, 2.0)], 3.0, None),
+        ([(100, 4.0), (200, 5.0)], 3.0, None),
+    ],
+)
+def test_the_highest_rate_at_a_mean_is_found_between_the_rates_that_were_tried(
+    points: list[tuple[float, float]], target: float, rate: float | None
+) -> None:
+    assert carried(points, target) == (None if rate is None else pytest.approx(rate))
+
+
+def test_backlog_is_the_mean_of_the_downlinks(tmp_path: Path) -> None:
+    look = {
+        "elapsed_s": 1.0,
+        "backlog_bytes": {"h0 downlink": {"web": 2000}, "h1 downlink": {"web": 4000}, "h0 uplink": {"web": 9}},
+    }
+    (tmp_path / "q.jsonl").write_text(json.dumps(look) + "\nbroken\n")
+    assert read(tmp_path / "q.jsonl") == {"web": ([1.0], [3.0])}
+    assert not read(tmp_path / "none.jsonl")

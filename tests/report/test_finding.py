@@ -1,0 +1,97 @@
+"""What a page says first: made from the numbers, and never surer than they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lossbench.report.content import gather
+from lossbench.results.index import read_suite
+
+from . import made
+
+POINTS = [
+    {"strategy": "reliable", "percent": 0},
+    {"strategy": "rps", "percent": 10},
+    {"strategy": "tcp", "percent": 10},
+]
+SLOWER = {"reliable": 1.0, "rps": 1.1, "tcp": 4.6}
+WORSE = {"reliable": 0.0, "rps": 0.0, "tcp": -0.2}
+
+
+def row(point: dict[str, Any], seed: int) -> dict[str, Any]:
+    name = point["strategy"]
+    noise = ((seed * 37 + len(name) * 11) % 7 - 3) / 1000
+    return {"accuracy": 0.9 + WORSE[name] + noise, "ms_step": (10 + noise) * SLOWER[name]}
+
+
+def said(folder: Path, seeds: int, row_of: made.Row = row, **changes: Any) -> list[str]:
+    place = made.suite(folder, POINTS, seeds, row_of, **changes)
+    for number in range(seeds):
+        path = place / f"{number:03d}" / "summary.json"
+        made.write(path, {**made.read(path), "asked_loss": [0.0]})
+    return gather(read_suite(place)).findings
+
+
+def test_it_says_how_much_longer_and_whether_the_result_is_kept(tmp_path: Path) -> None:
+    kept, lost = said(tmp_path, 5)
+    assert kept.startswith("Against reliable 0, rps 10 takes 1.10 x the time (1.10 to 1.10, 5 seeds)"), kept
+    assert "keeps its accuracy as far as 5 seeds can tell" in kept
+    assert "tcp 10 takes 4.60 x the time" in lost and "has a worse accuracy (-22." in lost and "p = " in lost
+
+
+def test_one_seed_is_called_one_seed(tmp_path: Path) -> None:
+    first, _ = said(tmp_path, 1)
+    assert "takes 1.10 x the time (one seed)" in first and "(one seed: no test)" in first
+
+
+def test_times_of_a_busy_machine_are_not_found_anything(tmp_path: Path) -> None:
+    columns = {"fault": "valid", "timing": "unknown", "outcome": "valid"}
+    first, _ = said(tmp_path, 3, columns=columns)
+    assert "the time" not in first and "accuracy" in first
+
+
+@pytest.mark.parametrize("verdict", ["failed", "unknown"])
+def test_of_what_was_not_proven_nothing_is_found(tmp_path: Path, verdict: str) -> None:
+    columns = {"fault": verdict, "timing": "valid", "outcome": "valid"}
+    assert said(tmp_path, 3, columns=columns, verdict=verdict) == []
+
+
+def test_equal_times_are_called_equal(tmp_path: Path) -> None:
+    def alike(point: dict[str, Any], seed: int) -> dict[str, Any]:
+        return {"ms_step": 10 + ((seed * 37 + len(point["strategy"]) * 11) % 7 - 3) / 10}
+
+    assert "takes as long (" in said(tmp_path, 5, alike)[0]
+
+
+def test_contenders_in_turns_are_compared_at_the_highest_loss_even_on_a_busy_machine(tmp_path: Path) -> None:
+    def rows(contender: str, ms: float) -> dict[str, Any]:
+        return {"contender": contender, "p50_ms": ms, "n": 100, "shown": ["contender", "p50_ms"]}
+
+    points = [{"percent": p} for p in (0, 10)]
+    place = made.suite(tmp_path, points, 1, lambda point, seed: {})
+    for number, slow in ((0, 1.0), (1, 5.0)):
+        path = place / f"{number:03d}" / "summary.json"
+        found = [rows("lossy", 10.0), rows("gloo", 10 * slow)]
+        asked = {"asked_loss": [0.1 * number], "rows": found, "marks": ["ratios only"]}
+        made.write(path, {**made.read(path), **asked})
+    (text,) = gather(read_suite(place)).findings
+    assert text == "At 10, against lossy: gloo takes 5.00 x the time (one seed)."
+
+
+def test_an_interval_that_says_nothing_is_not_called_equal(tmp_path: Path) -> None:
+    def wild(point: dict[str, Any], seed: int) -> dict[str, Any]:
+        return {"ms_step": 10.0 * (4.0 ** ((seed * 7 + len(point["strategy"])) % 3))}
+
+    assert "seeds can't tell" in said(tmp_path, 3, wild)[0]
+
+
+def test_workers_that_part_are_named_even_if_the_result_looks_well(tmp_path: Path) -> None:
+    def drifting(point: dict[str, Any], seed: int) -> dict[str, Any]:
+        later = {"reliable": 0.0, "rps": 0.1, "tcp": 0.9}[point["strategy"]]
+        return {"accuracy": 0.9, "drift_first": 0.2 if later else 0.0, "drift_last": later}
+
+    together, parted = said(tmp_path, 3, drifting)
+    assert "part" not in together and "its workers part (drift 0.2, later 0.9)" in parted

@@ -1,0 +1,175 @@
+"""Suites in order of importance, by the clock."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lossbench.errors import UsageError
+from lossbench.runs.many import campaign, offline, planning
+from lossbench.runs.many.campaign import Part
+from tests.conftest import left_behind
+
+TWO = """why = "t"
+set = ["probe.packets=2000"]
+[[run]]
+suite = "proof"
+seeds = 2
+set = ["workload.options.seconds=0.3"]
+[[run]]
+suite = "chatter"
+minutes = 0.5
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "mine.toml").write_text(TWO)
+    return tmp_path / "mine.toml"
+
+
+class Clock:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(campaign.time, "monotonic", lambda: self.now)
+
+
+def _made(part: Part, clock: Clock, *, limit: float, takes: Any) -> list[tuple[int, int]]:
+    """(number, seed) of what is run until a limit, if a run takes so long."""
+    out = []
+    for one in campaign._taken(part, part.plan, limit):
+        out.append((one.number, one.seed))
+        clock.now += takes(one)
+    return out
+
+
+def test_every_point_has_its_first_seed_before_any_has_its_second(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = Part(name="chatter", plan=planning.planned("chatter", [], 2, full=False, out=Path(), resume=False)[2])
+    made = _made(part, Clock(monkeypatch), limit=1e9, takes=lambda _: 1)
+    assert [seed for _, seed in made] == [0] * 4 + [1] * 4
+
+
+def test_what_is_not_expected_to_fit_is_not_begun_and_what_is_cheaper_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    part = Part(name="chatter", plan=planning.planned("chatter", [], 2, full=False, out=Path(), resume=False)[2])
+    clock = Clock(monkeypatch)
+    dear = {part.plan[0].number, part.plan[1].number}  # both seeds of the first point
+    # 10 + 1 + 1 + 1, then seed 1: the dear one (11 with what is spare) no longer fits before 23, the others do.
+    made = _made(part, clock, limit=23.0, takes=lambda one: 10 if one.number in dear else 1)
+    assert [number in dear for number, _ in made] == [True, False, False, False, False, False, False]
+    assert clock.now <= 23.0
+
+
+def test_a_mistake_in_the_last_suite_is_said_before_the_first_runs(file: Path) -> None:
+    file.write_text(TWO.replace('"chatter"', '"chater"'))
+    with pytest.raises(UsageError, match="no suite 'chater'"):
+        planning.parts_of(file)
+    file.write_text(TWO.replace("minutes", "minuts"))
+    with pytest.raises(UsageError, match="minuts"):
+        planning.parts_of(file)
+
+
+def test_a_campaign_can_name_single_points_of_a_suite(file: Path) -> None:
+    file.write_text(TWO.replace("minutes = 0.5", "only = [0, 3]\nseeds = 2"))
+    plan = planning.parts_of(file)[1].plan
+    assert [(one.number, one.experiment.impair[0].profile.name, one.seed) for one in plan] == [
+        (0, "clean", 0),
+        (1, "clean", 1),
+        (2, "bursty_5", 0),
+        (3, "bursty_5", 1),
+    ]
+    file.write_text(TWO.replace("minutes = 0.5", "only = [4]"))
+    with pytest.raises(UsageError, match="chatter has no point 4: 0 to 3"):
+        planning.parts_of(file)
+
+
+def test_a_suite_that_can_not_run_here_leaves_the_others_their_turn(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = []
+
+    def run_suite(plan: Any, *, turns: Any, **_: Any) -> None:
+        if plan[0].experiment.name == "proof":
+            raise UsageError("no GPU")
+        ran.extend(turns(plan))
+
+    monkeypatch.setattr(campaign, "run_suite", run_suite)
+    parts = planning.parts_of(file)
+    campaign.run_campaign(parts, seconds=60, out=tmp_path, progress=print)
+    assert str(parts[0].problem) == "no GPU" and {one.experiment.name for one in ran} == {"chatter"}
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    (folder / "lossbench-0-py3-none-any.whl").write_bytes(b"w")
+    yield folder
+
+
+def test_a_bundle_holds_wheels_data_and_the_campaigns_own_suites(
+    wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.toml").write_text('name = "own"\n[topology]\nhosts = 2\n[workload]\nname = "noop"\n')
+    (tmp_path / "data" / "wikitext2").mkdir(parents=True)
+    (tmp_path / "data" / "wikitext2" / "wiki.train.tokens").write_text("words")
+    (tmp_path / "c.toml").write_text(
+        'why = "t"\n[[run]]\nsuite = "own.toml"\n[[run]]\nsuite = "packet-loss-llm"\n'
+        'set = ["workload.options.data=wikitext2"]\n'
+    )
+    monkeypatch.setattr(offline.program, "prepare", lambda programs: None)
+    monkeypatch.setenv("LOSSBENCH_DATA", "elsewhere")
+    made = offline.make(
+        tmp_path / "c.toml", wheels=wheels, data=tmp_path / "data", to=tmp_path / "b.tar.gz", part_mib=0
+    )
+    with tarfile.open(made[0]) as file:
+        inside = {name.removeprefix(f"{offline.NAME}/") for name in file.getnames()}
+    assert {"install.sh", "c.toml", "own.toml", "data/wikitext2/wiki.train.tokens"} <= inside
+    assert "wheels/lossbench-0-py3-none-any.whl" in inside
+
+
+def test_a_bundle_without_our_wheel_says_how_to_make_it(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="make wheelhouse"):
+        offline.make(file, wheels=tmp_path, data=None, to=tmp_path / "b.tar.gz", part_mib=0)
+
+
+def command(file: Path, tmp_path: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "lossbench.cli.main", "campaign", str(file), "--out", str(tmp_path / "o"), *more]
+    return subprocess.run(line, capture_output=True, text=True, timeout=280, check=False)
+
+
+@pytest.mark.netns
+def test_time_that_is_up_ends_a_run_leaves_nothing_and_the_same_command_goes_on(file: Path, tmp_path: Path) -> None:
+    file.write_text('why = "t"\nset = ["probe.packets=2000"]\n[[run]]\nsuite = "chatter"\nseeds = 2\n')
+    first = command(file, tmp_path, "--minutes", "0.15")
+    assert "runs are left" in first.stdout and first.returncode == 3, (first.stdout, first.stderr)
+    assert "Traceback" not in first.stderr and left_behind() == []
+    (folder,) = (tmp_path / "o").glob("*_chatter_*")
+    before = len(list(folder.glob("*/summary.json")))
+    then = command(file, tmp_path, "--minutes", "5", "--json")
+    (said,) = json.loads(then.stdout)["suites"]
+    assert (then.returncode, said["done"], said["runs"], said["verdict"]) == (0, 8, 8, "valid"), then.stderr
+    assert before < 8 and len(list((tmp_path / "o").glob("*_chatter_*"))) == 1
+    again = command(file, tmp_path, "--minutes", "5")
+    assert "all is done" in again.stdout and again.returncode == 0
+
+
+@pytest.mark.netns
+def test_a_run_that_outlasts_its_minutes_lets_the_others_have_their_turn(file: Path, tmp_path: Path) -> None:
+    """As it was: it took all of every session, since nobody remembered how long it had had."""
+    slow = TWO.replace("seconds=0.3", "seconds=600").replace("seeds = 2", "seeds = 1\nminutes = 0.15")
+    file.write_text(slow.replace("minutes = 0.5", "only = [0]"))
+    done = command(file, tmp_path, "--minutes", "0.5", "--json")
+    slow_one, quick = json.loads(done.stdout)["suites"]
+    assert (slow_one["done"], quick["done"]) == (0, 1), (done.stdout, done.stderr)
+    assert "Traceback" not in done.stderr and left_behind() == []
+    kept = json.loads((Path(slow_one["dir"]) / "cut.json").read_text())
+    part = planning.parts_of(file)[0]
+    part.find(tmp_path / "o")
+    assert part.expected_s(part.plan[0]) > min(kept.values()) > 1

@@ -1,0 +1,137 @@
+"""Beside a user's command: to whoever watches it is the command, and at its end there is a record of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lossbench.net.conservation import Met
+from lossbench.net.counters import Reading
+from lossbench.proof.watched import Watched
+from lossbench.runs import summary
+from lossbench.runs.launch import companion
+from lossbench.spec.experiment import Experiment
+
+TALK = """
+import socket, threading, time
+server = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(server.getsockname())
+there, _ = server.accept()
+until = time.monotonic() + 1.2
+while time.monotonic() < until:
+    client.sendall(b"x" * 10_000)
+    there.recv(10_000, socket.MSG_WAITALL)
+sum(range(3_000_000))
+"""
+
+
+def variables(tmp_path: Path) -> dict[str, str]:
+    own = {"RANK": "0", "WORLD_SIZE": "1", "LOSSBENCH_ADDRESSES": "127.0.0.1", "LOSSBENCH_RECORDS": "r/rank-0.jsonl"}
+    (tmp_path / "r").mkdir(exist_ok=True)
+    return {**os.environ, **own, "LOSSBENCH_RECORDS": str(tmp_path / "r" / "rank-0.jsonl")}
+
+
+def started(tmp_path: Path, *command: str, **more: str) -> subprocess.Popen[str]:
+    environment = {**variables(tmp_path), **more}
+    return subprocess.Popen(
+        companion.command(list(command)),
+        env=environment,
+        cwd=tmp_path,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def test_connections_are_not_its_own_where_programs_stand_beside_it(tmp_path: Path) -> None:
+    process = started(tmp_path, sys.executable, "-c", TALK, LOSSBENCH_BESIDE="web")
+    process.communicate(timeout=60)
+    found = recorded(tmp_path)
+    assert found["wall_s"] > 1 and not {"rtt_ms", "tcp_resent_percent"} & set(found)
+
+
+def recorded(tmp_path: Path) -> dict[str, Any]:
+    (line,) = (tmp_path / "r" / "rank-0.jsonl").read_text().splitlines()
+    return dict(json.loads(line))
+
+
+def test_what_the_kernel_knows_of_a_program_is_recorded(tmp_path: Path) -> None:
+    process = started(tmp_path, sys.executable, "-c", TALK)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    found = recorded(tmp_path)
+    assert found["kind"] == "program" and found["rank"] == 0
+    assert found["wall_s"] > 1.2 and found["cpu_s"] > 0 and found["memory_mb"] > 5
+    assert found["tcp_resent_percent"] >= 0 and found["rtt_ms"] > 0
+    assert (tmp_path / "samples" / "rtt_ms.rank-0.f64").stat().st_size >= 8
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_it_ends_as_its_command_ends(tmp_path: Path, code: int) -> None:
+    process = started(tmp_path, "sh", "-c", f"echo out; echo err >&2; exit {code}")
+    assert process.communicate(timeout=60) == ("out\n", "err\n") and process.returncode == code
+    assert recorded(tmp_path)["wall_s"] > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+def test_it_dies_as_its_command_dies(tmp_path: Path, number: signal.Signals) -> None:
+    process = started(tmp_path, "sh", "-c", f"kill -{number.value} $$")
+    process.communicate(timeout=60)
+    assert process.returncode == -number and recorded(tmp_path)["wall_s"] > 0
+
+
+def test_a_signal_to_the_group_is_the_commands_business_and_what_it_says_then_is_heard(tmp_path: Path) -> None:
+    process = started(tmp_path, "sh", "-c", "trap 'echo bye; exit 3' TERM; echo here; while :; do sleep 0.05; done")
+    assert process.stdout is not None and process.stdout.readline() == "here\n"
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.communicate(timeout=60)[0] == "bye\n" and process.returncode == 3
+
+
+def test_a_companion_that_is_killed_takes_its_command_along(tmp_path: Path) -> None:
+    process = started(tmp_path, "sh", "-c", "echo $$; exec sleep 60")
+    assert process.stdout is not None
+    child = int(process.stdout.readline())
+    process.kill()
+    process.wait()
+    limit = time.monotonic() + 20
+    while Path(f"/proc/{child}").exists() and time.monotonic() < limit:
+        time.sleep(0.02)
+    assert not Path(f"/proc/{child}").exists()
+
+
+def test_python_variables_are_the_programs_own(tmp_path: Path) -> None:
+    """Modules of a user's folder must not be what the companion imports."""
+    for name in ("select", "signal", "lossbench"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong one')")
+    (tmp_path / "mine.py").write_text("print('mine')")
+    process = started(tmp_path, sys.executable, "-c", "import mine", PYTHONPATH=str(tmp_path))
+    out, err = process.communicate(timeout=60)
+    assert (out, process.returncode) == ("mine\n", 0), err
+
+
+def test_a_program_that_is_not_there_is_said(tmp_path: Path) -> None:
+    process = started(tmp_path, "./nowhere")
+    assert "./nowhere: No such file" in process.communicate(timeout=60)[1] and process.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("beside", "read", "there"),
+    [([], True, {"wall_s", "packets", "lost_percent", "sent_mb"}), ([], False, {"wall_s"})]
+    + [([{"role": "noise", "command": ["sleep", "9"]}], True, {"wall_s"})],
+)
+def test_what_the_links_counted_is_a_commands_own_only_where_it_is_alone(
+    beside: list[dict[str, Any]], read: bool, there: set[str]
+) -> None:
+    asked = {"name": "mine", "workload": {"command": ["true"]}, "beside": beside}
+    watched = Watched(after=Reading() if read else None, programs=[{"wall_s": 2.0}])
+    found = summary._of_command(Experiment.model_validate(asked), watched, Met(packets=10, bytes=9000))
+    assert set(found) == there

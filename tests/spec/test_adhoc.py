@@ -1,0 +1,100 @@
+"""Words of a command line become an experiment, the same as a file that says it."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lossbench.errors import UsageError
+from lossbench.spec import units
+from lossbench.spec.asking import adhoc
+from lossbench.spec.asking.adhoc import Asked
+from lossbench.spec.asking.points import points_of
+from lossbench.spec.experiment import Experiment
+from lossbench.spec.losses import GilbertElliottLoss, IidLoss
+from lossbench.spec.userfile import check
+
+
+def made(**words: Any) -> list[tuple[str, Experiment]]:
+    asked = Asked(command=("python", "train.py"), **words)
+    found = points_of(tomllib.loads(adhoc.text(asked)), path=Path("command line"), settings=[])
+    return [(chosen["arm"], experiment) for chosen, experiment in found]
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "number"),
+    [("3%", "percent", 3), ("20ms", "ms", 20), ("1.5 s", "ms", 1500), ("200us", "ms", 0.2), ("1gbit", "mbit", 1000)]
+    + [("10m", "s", 600), ("2h", "s", 7200), ("500kbit", "mbit", 0.5), ("1e-3s", "ms", 1)],
+)
+def test_a_number_with_a_unit_is_understood(text: str, unit: str, number: float) -> None:
+    assert units.read(text, unit) == pytest.approx(number)
+
+
+def test_units_work_in_files_and_a_wrong_one_is_said_with_its_key() -> None:
+    data = {"name": "x", "topology": {"rate_mbit": "1gbit"}, "workload": {"time_limit_s": "10m"}}
+    profile = {"why": "x", "loss": {"model": "iid", "percent": "3%"}, "delay": {"mean_ms": "20ms", "jitter_ms": 1}}
+    found = check(Experiment, {**data, "impair": [{"profile": profile}]}, origin="file")
+    assert (found.topology.rate_mbit, found.workload.time_limit_s) == (1000, 600)
+    data["workload"] = {"time_limit_s": "off"}
+    assert Experiment.model_validate(data).workload.limit_s() == math.inf
+    (entry,) = found.impair
+    assert isinstance(entry.profile.loss, IidLoss) and entry.profile.loss.percent == 3
+    assert entry.profile.delay is not None and entry.profile.delay.mean_ms == 20
+    with pytest.raises(UsageError, match="rate_mbit: '3%' is not a number of kbit, mbit, gbit"):
+        check(Experiment, {"name": "x", "topology": {"rate_mbit": "3%"}}, origin="file")
+
+
+def test_a_condition_stands_beside_a_clean_network() -> None:
+    (clean, first), (lossy, second) = made(hosts="3", loss="3%", burst="8", delay="20ms", rate="1gbit")
+    assert (clean, lossy) == ("clean", "loss 3%, bursts of 8, 20 ms")
+    assert first.topology.hosts == 3 and first.topology.rate_mbit == 1000
+    assert first.impair[0].profile.loss is None and first.workload.command == ("python", "train.py")
+    loss, wait = second.impair[0].profile.loss, second.impair[0].profile.delay
+    assert isinstance(loss, GilbertElliottLoss) and (loss.mean_percent, loss.burst_packets_mean) == (3, 8)
+    assert wait is not None and wait.mean_ms == 20 and not second.workload.barrier
+
+
+def test_every_combination_of_a_sweep_is_a_point() -> None:
+    found = made(sweep=("loss=0,1%,5", "rate=100mbit,1gbit"))
+    assert [name for name, _ in found][:3] == ["loss 0%, 100mbit", "loss 0%, 1gbit", "loss 1%, 100mbit"]
+    assert [round(100 * one.impair[0].profile.mean_loss()) for _, one in found] == [0, 0, 1, 1, 5, 5]
+    assert {one.topology.rate_mbit for _, one in found} == {100, 1000}
+    assert [one.topology.hosts for _, one in made(sweep=("hosts=2,8",))] == [2, 8]
+    assert [name for name, _ in made(sweep=("profile=clean,bursty_5",))] == ["clean", "bursty_5"]
+
+
+@pytest.mark.parametrize(
+    "word", ['a "quoted" word', "back\\slash", "line\nfeed", "smile \N{SLIGHTLY SMILING FACE}", "\x7f"]
+)
+def test_words_of_a_command_reach_it_as_they_are(word: str) -> None:
+    asked = Asked(command=("sh", "-c", word))
+    assert tomllib.loads(adhoc.text(asked))["workload"]["command"] == ["sh", "-c", word]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"loss": "lots"}, "--loss: 'lots' is not a number"),
+        ({"loss": "3%", "profile": "loss_5"}, "--profile is a whole condition"),
+        ({"burst": "8"}, "give --loss too"),
+        ({"loss": "3", "burst": "many"}, "--burst 'many'"),
+        ({"hosts": "four"}, "--hosts 'four'"),
+        ({"profile": "nowhere"}, "no profile 'nowhere'"),
+        ({"sweep": ("speed=1,2",)}, "--sweep speed=1,2"),
+        ({"sweep": ("loss=",)}, "--sweep loss="),
+        ({"rate": "1furlong"}, "--rate: '1furlong'"),
+        ({"hosts": "1"}, "topology.hosts"),
+    ],
+)
+def test_a_mistake_is_named_by_its_option(words: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        made(**words)
+
+
+def test_the_name_is_the_scripts() -> None:
+    names = {("python", "-u", "My Train.py"): "my-train", ("/usr/bin/iperf3", "-s"): "iperf3", ("!!",): "program"}
+    assert {command: tomllib.loads(adhoc.text(Asked(command=command)))["name"] for command in names} == names

@@ -1,0 +1,268 @@
+"""What a load generator must keep: the same requests in every arm, sizes as published, and doubts where they belong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lossbench.workloads.errors import OptionError
+from lossbench.workloads.web import checks
+from lossbench.workloads.web.conclude import conclude, learning_loss
+from lossbench.workloads.web.options import Options, read_options
+from lossbench.workloads.web.samples import Measured, pages, read
+from lossbench.workloads.web.schedule import Schedule, draw
+from lossbench.workloads.web.sizes import Sizes, distributions
+
+RNG = np.random.default_rng(5)  # one stream: a test alone draws other numbers than in a row, and must hold too
+
+
+def drawn(seed: int = 1, rank: int = 2, rate: float = 400, seconds: float = 50, **keys: object) -> Schedule:
+    defaults = {"world": 16, "from_s": 0.0, "sizes": Sizes.fixed(100_000)}
+    return draw(seed=seed, rank=rank, rate=rate, seconds=seconds, **(defaults | keys))  # type: ignore[arg-type]
+
+
+def test_the_same_seed_draws_the_same_requests_and_a_longer_run_begins_with_them() -> None:
+    short, same, longer = drawn(), drawn(), drawn(seconds=80)
+    assert np.array_equal(short.at_s, same.at_s) and np.array_equal(short.server, same.server)
+    assert np.array_equal(longer.at_s[: len(short)], short.at_s)
+    assert np.array_equal(longer.server[: len(short)], short.server)
+
+
+def test_another_seed_rank_or_phase_shares_no_arrival() -> None:
+    one = drawn()
+    for other in (drawn(seed=2), drawn(rank=3), drawn(from_s=50.0)):
+        assert not set(np.round(one.at_s, 9)) & set(np.round(other.at_s, 9))
+
+
+def test_all_clients_together_ask_at_the_rate_and_never_themselves() -> None:
+    clients = [drawn(rank=rank) for rank in range(16)]
+    total = sum(len(one) for one in clients)
+    assert abs(total - 20_000) < 6 * np.sqrt(20_000)
+    assert all(rank not in one.server for rank, one in enumerate(clients))
+    asked = np.bincount(np.concatenate([one.server for one in clients]), minlength=16)
+    assert asked.min() > 0.85 * total / 16
+
+
+def test_arrivals_of_one_client_are_exponential_and_regular_ones_are_not() -> None:
+    at = drawn(seconds=400).at_s
+    assert checks.exponential_p(np.diff(at)) > checks.ERROR
+    assert checks.exponential_p(np.full(500, 0.04) + RNG.normal(0, 0.001, 500)) < checks.ERROR
+    assert checks.exponential_p(np.diff(np.ceil(at / 0.02) * 0.02)) < checks.ERROR, "sent on a tick of 20 ms"
+
+
+def test_the_test_of_arrivals_doubts_sound_ones_as_often_as_it_says() -> None:
+    p = np.array([checks.exponential_p(RNG.exponential(1.0, 300)) for _ in range(2000)])
+    assert 0.03 < (p < 0.05).mean() < 0.075
+    assert (p < checks.ERROR).mean() < 0.004
+
+
+def test_a_page_is_one_arrival_and_as_slow_as_its_slowest_request() -> None:
+    one = drawn(rate=7000, page=70)
+    assert len(one) % 70 == 0 and len(np.unique(one.at_s)) == len(one) // 70
+    columns = {"at_s": [0, 0, 1, 1], "completion_ms": [3, 9, 4, 1], "size_bytes": [1] * 4, "page": [0, 0, 1, 1]}
+    here = Measured(
+        **{k: np.array(v, float) for k, v in columns.items()}, client=np.zeros(4), lag_ms=np.zeros(4), sent_s=()
+    )
+    assert pages(here, 2).tolist() == [9, 4]
+    assert pages(here, 3).tolist() == [np.inf, np.inf], "a page that misses a request never ended"
+
+
+@pytest.mark.parametrize("name", sorted(distributions()))
+def test_sizes_are_drawn_as_published(name: str) -> None:
+    sizes = Sizes.named(name)
+    drawn_now = sizes.draw(RNG.random(400_000))
+    assert abs(drawn_now.mean() / sizes.mean() - 1) < 0.1
+    assert set(np.unique(drawn_now)) <= set(sizes.sizes)
+
+
+def test_a_limit_cuts_sizes_and_says_how_much_of_the_bytes_it_took() -> None:
+    cut = Sizes.named("w4_fb_hadoop", most_bytes=1_000_000)
+    assert max(cut.sizes) == 1_000_000 and 0.2 < cut.cut < 0.95
+    assert Sizes.named("w1_memcached", most_bytes=1_000_000).cut == 0
+
+
+def test_the_steady_state_is_found_behind_a_slow_start_and_nothing_is_cut_without_one() -> None:
+    values = RNG.exponential(10.0, 5000)
+    values[:600] += np.linspace(80, 0, 600)
+    assert 350 <= checks.warm_up(values) <= 1700
+    assert sum(checks.warm_up(RNG.exponential(10.0, 5000)) > 0 for _ in range(50)) <= 2
+    waves = 10 + 8 * (np.arange(5000) % 1000 < 300)
+    assert sum(checks.warm_up(RNG.exponential(waves)) > 0 for _ in range(50)) <= 5, "load in waves is no warm-up"
+
+
+def test_a_drifting_run_is_not_stationary_and_a_steady_one_is() -> None:
+    values = RNG.exponential(10.0, 5000)
+    assert checks.stationary_p(values) > checks.ERROR
+    assert checks.stationary_p(values * np.linspace(1, 2, 5000)) < checks.ERROR
+
+
+def modulated(links: int = 16, seconds: float = 30, rate: float = 200) -> np.ndarray:  # type: ignore[type-arg]
+    """Requests in turns over many links, each of which is slow for a while now and then."""
+    n = int(rate * seconds)
+    slow = np.repeat(RNG.exponential(1.0, (links, int(seconds / 1.5) + 1)), int(1.5 * rate) + 1, axis=1)
+    common = np.repeat(RNG.exponential(1.0, int(seconds / 1.5) + 1), int(1.5 * rate) + 1)
+    which = RNG.integers(0, links, n)
+    return np.array(RNG.exponential(10 * (slow[which, np.arange(n)] + common[:n])))
+
+
+def test_independent_samples_are_as_many_as_they_are() -> None:
+    assert checks.independent(RNG.exponential(1.0, 8000)) > 4000
+    chain = np.zeros(8000)
+    for n in range(1, 8000):
+        chain[n] = 0.95 * chain[n - 1] + RNG.normal()
+    assert 60 <= checks.independent(chain) <= 800, "8000 x (1 - .95) / (1 + .95) = 205"
+
+
+def test_what_all_wait_for_is_not_hidden_by_taking_turns() -> None:
+    """Neighbours are on other links and hardly correlated; the mean is as uncertain as the bursts are few."""
+    truth = 20.0
+    held = sum((found := checks.mean(modulated())).low <= truth <= found.high for _ in range(150))
+    assert held / 150 > 0.8, held
+
+
+def test_intervals_of_a_percentile_hold_the_truth_as_often_as_they_say() -> None:
+    truth, held = -np.log(0.01), 0
+    for _ in range(300):
+        found = checks.quantile(RNG.exponential(1.0, 4000), 0.99)
+        held += found.low <= truth <= found.high
+    assert 0.88 <= held / 300 <= 0.995
+    few = checks.quantile(RNG.exponential(1.0, 200), 0.99)
+    assert few.value > 0 and np.isinf(few.high), "two samples beyond it say nothing of its upper end"
+
+
+def test_a_percentile_needs_ten_independent_samples_beyond_it() -> None:
+    assert checks.enough_for(0.99, 1000) and not checks.enough_for(0.99, 999)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"rat": 5}, "no option 'rat'"),
+        ({"rate": 0}, "rate must be above 0"),
+        ({"sizes": "w9"}, "no sizes 'w9'"),
+        ({"until": "p99"}, "is not like p99=5%"),
+        ({"rates": [5, 3]}, "each higher"),
+        ({"loop": "half"}, "loop is one of open, closed"),
+        ({"until": "p99=5%", "rates": [1, 2]}, "until is for one rate"),
+        ({"loop": "closed", "users": 5000}, "most_open"),
+        ({"loop": "closed", "page": 70}, "a closed loop has users"),
+        ({"seconds": 0, "until": "p99=5%"}, "longest time"),
+        ({"requests": 1000}, "goes with rates"),
+    ],
+)
+def test_a_wrong_option_is_named(wrong: dict[str, object], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        read_options(wrong)
+
+
+def test_each_of_several_rates_lasts_as_long_as_its_requests_take() -> None:
+    options = read_options({"rates": [10, 20, 200], "requests": 1100, "seconds": 60, "hold_s": 15})
+    assert options.plan() == ((10, 60.0), (20, 55.0), (200, 5.5))
+    assert options.held(20) == 55.0 and options.held(200) == 15.0
+
+
+# --- what is concluded of a run's folder ---------------------------------------------------------------------------
+
+
+def stored(folder: Path, *, lag_ms: float = 0.1, failed: int = 0, completion: float = 20.0) -> Path:
+    """Two clients of a sound run."""
+    (folder / "samples").mkdir()
+    (folder / "records").mkdir()
+    for rank in (0, 1):
+        at = np.cumsum(RNG.exponential(0.01, 3000))
+        columns = {
+            "at_s": at,
+            "completion_ms": RNG.exponential(completion, 3000),
+            "size_bytes": np.full(3000, 1e5),
+            "page": np.arange(3000.0),
+            "lag_ms": RNG.exponential(lag_ms, 3000),
+            "sent_s": at,
+        }
+        for name, values in columns.items():
+            values.tofile(folder / "samples" / f"web.{name}.rank-{rank}.f64")
+        count = {
+            "sent": 3000 + failed,
+            "completed": 3000,
+            "failed": failed,
+            "timed_out": 0,
+            "dropped": 0,
+            "unfinished": 0,
+        }
+        said = [{"kind": "requests", **count, "reasons": {"refused": failed} if failed else {}}]
+        said += [{"kind": "alone", "ms": {"100000": 10.0}}] if rank == 0 else []
+        (folder / "records" / f"web-{rank}.jsonl").write_text("\n".join(map(json.dumps, said)) + "\n")
+    return folder
+
+
+def test_a_sound_run_is_concluded_without_doubt(tmp_path: Path) -> None:
+    said = list(conclude(stored(tmp_path), "web", Options(rate=200)))
+    assert [one["text"] for one in said if one["kind"] == "doubt"] == []
+    (row,) = [one for one in said if one["kind"] == "row"]
+    assert abs(row["mean_ms"] - 20) < 1.5 and abs(row["p99_ms"] - 92) < 12 and abs(row["slowdown"] - 2) < 0.15
+    assert row["mean_low_ms"] < row["mean_ms"] < row["mean_high_ms"] and row["n_independent"] <= row["n"] <= 6000
+    assert len(read(tmp_path, "web")) == 6000
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"lag_ms": 2.0}, "late (p99)"),
+        ({"failed": 50}, "100 of 6100 requests were not answered: 100 failed (refused: 100)"),
+    ],
+)
+def test_a_generator_that_fell_behind_or_was_refused_is_doubted(
+    tmp_path: Path, keys: dict[str, float], said: str
+) -> None:
+    found = list(conclude(stored(tmp_path, **keys), "web", Options(rate=200)))  # type: ignore[arg-type]
+    assert any(said in one["text"] for one in found if one["kind"] == "doubt"), found
+
+
+def test_what_was_never_answered_takes_longer_than_any(tmp_path: Path) -> None:
+    """Of 6050 requests 50 failed: p99 is higher than without them, p99.9 is not known."""
+    (row,) = [one for one in conclude(stored(tmp_path, failed=25), "web", Options(rate=200)) if one["kind"] == "row"]
+    (tmp_path / "b").mkdir()
+    (sound,) = [one for one in conclude(stored(tmp_path / "b"), "web", Options(rate=200)) if one["kind"] == "row"]
+    assert row["p99_ms"] > 1.2 * sound["p99_ms"] and "p99.9_ms" not in row and "p99.9_ms" in sound
+
+
+def test_who_is_told_to_end_counts_only_what_was_complete(tmp_path: Path) -> None:
+    stored(tmp_path)
+    path = tmp_path / "records" / "web-0.jsonl"
+    said = [json.loads(line) for line in path.read_text().splitlines()]
+    said[0] |= {"unfinished": 40, "told_to_end": True, "oldest_s": 10.0}
+    path.write_text("\n".join(map(json.dumps, said)) + "\n{half a li")
+    found = list(conclude(tmp_path, "web", Options(rate=200)))
+    (row,) = [one for one in found if one["kind"] == "row"]
+    assert row["n"] + row["warm_up"] == int((read(tmp_path, "web").at_s < 10.0).sum())
+    assert not [one for one in found if one["kind"] == "doubt"]
+
+
+@pytest.mark.parametrize(("from_s", "to_s"), [(9.3, 14.4), (4.5, 24.2), (0.0, 29.6)])
+def test_a_phase_that_ends_within_a_burst_does_not_count_what_is_under_way_as_lost(
+    tmp_path: Path, from_s: float, to_s: float
+) -> None:
+    """As it was: minus half a percent. Bursts of a second every five, a tenth is lost, the rest comes late."""
+    (tmp_path / "records").mkdir()
+    at = np.arange(0, 30, 0.25)
+
+    def sent(when: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+        return 1000 * (when // 5 + np.clip(when % 5 - 4, 0, 1))
+
+    for rank in (0, 1):
+        rows = [
+            {"kind": "traffic", "time_s": 100 + t, "sent": [0, float(s)], "received": [0, float(r)]}
+            for t, s, r in zip(at, sent(at), 0.9 * sent(np.maximum(at - 0.5, 0)), strict=True)
+        ]
+        (tmp_path / "records" / f"rank-{rank}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = learning_loss(tmp_path, 100.0, {"from_s": from_s, "to_s": to_s})
+    assert found == pytest.approx(0.1, abs=1e-6)
+
+
+def test_without_a_pause_between_bursts_no_loss_is_printed(tmp_path: Path) -> None:
+    (tmp_path / "records").mkdir()
+    rows = [{"kind": "traffic", "time_s": t, "sent": [40 * t], "received": [36 * t - 5]} for t in range(30)]
+    (tmp_path / "records" / "rank-0.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert learning_loss(tmp_path, 0.0, {"from_s": 5.0, "to_s": 25.0}) is None

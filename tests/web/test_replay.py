@@ -1,0 +1,93 @@
+"""Bursts of an exchange: recorded as they were, offered as they were recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lossbench.workloads.errors import OptionError
+from lossbench.workloads.replay import fold, prepare
+from lossbench.workloads.replay.recording import Recording, load
+
+STEP_S, STEP_BYTES = 2.0, 1_000_000
+BEGAN_S = 1000.0
+
+
+def run_folder(folder: Path, *, steps: int) -> Path:
+    """A host that sends in two bursts: a quarter of its bytes from .5 to .6 of a step, the rest from .8 to .9."""
+    per_step = round(STEP_S * 1000)
+    passed, part = np.divmod(np.arange(per_step * steps + 1000), per_step)
+    at, phase = BEGAN_S + (passed * per_step + part) / 1000, part / per_step
+    within = 0.25 * np.clip((phase - 0.5) / 0.1, 0, 1) + 0.75 * np.clip((phase - 0.8) / 0.1, 0, 1)
+    sent = (passed + within) * STEP_BYTES
+    for name in ("samples", "records"):
+        (folder / name).mkdir(parents=True)
+    at.tofile(folder / "samples" / "record.at_s.rank-0.f64")
+    sent.tofile(folder / "samples" / "record.sent_bytes.rank-0.f64")
+    said = [{"kind": "begin", "time_s": BEGAN_S}]
+    said += [{"kind": "step", "time_s": BEGAN_S + STEP_S * (1 + n)} for n in range(steps)]
+    for rank in range(4):
+        (folder / "records" / f"rank-{rank}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in said))
+    return folder
+
+
+def test_a_recording_has_the_bursts_where_they_were(tmp_path: Path) -> None:
+    recording, steps = fold.recording_of(run_folder(tmp_path, steps=12), "record")
+    assert steps == 9
+    assert recording.model_bytes == pytest.approx(0.94 * STEP_BYTES * 4 / 6, rel=0.01), "of four ranks"
+    shares = {name: sum(s for at, s in recording.bursts if low <= at < high) for name, low, high in SPANS}
+    assert shares["first"] == pytest.approx(0.25, abs=0.01)
+    assert shares["second"] == pytest.approx(0.75, abs=0.01)
+    assert sum(share for _, share in recording.bursts) == pytest.approx(1.0, abs=1e-3)
+
+
+SPANS = (("first", 0.495, 0.605), ("second", 0.795, 0.905))
+
+
+def test_a_recording_can_be_loaded_again(tmp_path: Path) -> None:
+    recording, _ = fold.recording_of(run_folder(tmp_path, steps=12), "record")
+    path = tmp_path / "recording.json"
+    path.write_text(json.dumps({"model_bytes": recording.model_bytes, "bursts": recording.bursts}))
+    assert load(str(path)).bursts == recording.bursts
+
+
+def test_too_few_steps_make_no_recording(tmp_path: Path) -> None:
+    least = fold.WARM_UP + 1 + fold.LEAST_STEPS
+    assert fold.recording_of(run_folder(tmp_path / "enough", steps=least), "record")[1] == fold.LEAST_STEPS
+    with pytest.raises(ValueError, match="steps"):
+        fold.recording_of(run_folder(tmp_path / "too few", steps=least - 1), "record")
+
+
+def test_many_small_bursts_offer_as_much_as_one_large_one() -> None:
+    """As it was: every burst was a packet at least, and rounded by itself."""
+    fine = Recording(name="fine", model_bytes=1, bursts=tuple((n / 200, 1 / 200) for n in range(200)))
+    assert sum(fine.packets(87.0)) == 87 and max(fine.packets(87.0)) == 1
+
+
+@pytest.mark.parametrize("bursts", ([], [[0.0, 0.5]], [[1.0, 1.0]], "none"))
+def test_a_damaged_recording_is_refused(tmp_path: Path, bursts: object) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({"model_bytes": 1, "bursts": bursts}))
+    with pytest.raises(OptionError, match="recording"):
+        load(str(path))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"mbt": 5}, "no option 'mbt'"),
+        ({"mbit": -1}, "mbit must be a number"),
+        ({"recording": "nothing"}, "there are resnet110, two_halves"),
+    ],
+)
+def test_a_wrong_option_of_a_replay_is_named_before_anything_is_built(wrong: dict[str, object], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        prepare.check(wrong)
+
+
+def test_every_shipped_recording_can_be_loaded() -> None:
+    for name in ("resnet110", "two_halves"):
+        assert load(name).model_bytes > 6e6

@@ -1,0 +1,141 @@
+"""What a load generator must be able to say of itself before its latencies are believed (after Lancet, ATC 2019):
+arrivals as asked, sent in time, a steady state, and how many independent samples there really are."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from lossbench.workloads.web.samples import Floats
+
+LAG_SHARE = 0.05  # of the median completion: p99 of how late requests were sent
+ERROR = 1e-3  # of every test here: a sound run is doubted once in a few hundred
+PARTS = 16
+LEAST_BATCHES = 20
+SURE = 4.0  # standard deviations
+BATCHES = 60  # in which the search for a steady state takes samples together
+Z95 = 1.959964
+
+
+@dataclass(frozen=True)
+class Interval:
+    value: float
+    low: float
+    high: float
+
+    @property
+    def relative(self) -> float:
+        """Half of its width, as a share of the value."""
+        return (self.high - self.low) / 2 / self.value if self.value else math.inf
+
+
+def exponential_p(gaps: Floats) -> float:
+    """Anderson-Darling against an exponential distribution of unknown mean (Stephens 1974); how likely a sound
+    generator is this far off."""
+    n = len(gaps)
+    if n < 20 or gaps.mean() <= 0:
+        return 1.0
+    u = -np.expm1(-np.sort(gaps) / gaps.mean())
+    u = np.clip(u, 1e-12, 1 - 1e-12)
+    odd = 2 * np.arange(1, n + 1) - 1
+    a2 = -n - float((odd * (np.log(u) + np.log1p(-u[::-1]))).sum()) / n
+    a2 *= 1 + 0.6 / n
+    if a2 < 0.26:
+        p = 1 - math.exp(-12.2204 + 67.459 * a2 - 110.3 * a2 * a2)
+    elif a2 < 0.51:
+        p = 1 - math.exp(-6.1327 + 20.218 * a2 - 18.663 * a2 * a2)
+    elif a2 < 0.95:
+        p = math.exp(0.9209 - 3.353 * a2 + 0.300 * a2 * a2)
+    else:
+        p = math.exp(0.731 - 3.009 * a2 + 0.15 * a2 * a2) if a2 < 10 else 0.0
+    return min(max(p, 0.0), 1.0)
+
+
+def warm_up(values: Floats) -> int:
+    """How many samples at the beginning are not yet the steady state (MSER, over batches): cut where the mean of what
+    remains is known best, if what is cut really differs from the rest (load that comes in waves can put the best cut
+    anywhere). More than half of them: none was found."""
+    size = max(5, len(values) // BATCHES)
+    batches = values[: len(values) // size * size].reshape(-1, size).mean(axis=1)
+    n = len(batches)
+    if n < 20:
+        return 0
+    remaining = np.arange(n, 0, -1)
+    sums, squares = (np.cumsum(one[::-1])[::-1] for one in (batches, batches**2))
+    variance = (squares / remaining - (sums / remaining) ** 2) / remaining
+    cut = int(np.argmin(variance[: n // 2 + 1]))
+    if cut == n // 2 and stationary_p(values) < ERROR:
+        return len(values)
+    return cut * size if cut and _differ(batches[:cut], batches[cut:]) else 0
+
+
+def _differ(first: Floats, rest: Floats) -> bool:
+    """Far beyond what the rest varies by from batch to batch, and unlike any stretch of it that is as long: where load
+    comes in waves another crest looks the same."""
+    mean, length = float(first.mean()), min(len(first), len(rest))
+    spread = float(rest.std(ddof=1)) * math.sqrt(1 / len(first) + 1 / len(rest))
+    stretches = np.convolve(rest, np.full(length, 1 / length), "valid")
+    beyond = mean > float(stretches.max()) or mean < float(stretches.min())
+    return beyond and abs(mean - float(rest.mean())) > SURE * spread
+
+
+def stationary_p(values: Floats) -> float:
+    """Do the first and the second half have the same mean? By an exact permutation test on the means of sixteen parts,
+    long enough to be about independent."""
+    size = len(values) // PARTS
+    if size < 5:
+        return 1.0
+    means = values[: size * PARTS].reshape(PARTS, size).mean(axis=1)
+    sums = np.array([sum(some) for some in itertools.combinations(means.tolist(), PARTS // 2)])
+    middle = means.sum() / 2
+    return float((np.abs(sums - middle) >= abs(means[: PARTS // 2].sum() - middle) * (1 - 1e-9)).mean())
+
+
+def independent(values: Floats) -> int:
+    """As many independent samples as would leave the mean as uncertain as these do, in the order of time: by the means
+    of batches, longer and longer until neighbours among them are uncorrelated, twenty of them at least. Requests of
+    many clients take turns, so that neighbours hardly know each other while all wait for the same bursts: looking at
+    neighbours alone would take them for independent."""
+    n = len(values)
+    spread = float(values.var(ddof=1)) if n > 1 else 0.0
+    if n < 2 * LEAST_BATCHES or spread == 0:
+        return n
+    size = 1
+    while True:
+        means = values[: n // size * size].reshape(-1, size).mean(axis=1)
+        if n // (2 * size) < LEAST_BATCHES or abs(_neighbours(means)) <= Z95 / math.sqrt(len(means)):
+            break
+        size *= 2
+    of_mean = float(means.var(ddof=1)) / len(means)
+    return max(1, min(n, int(spread / of_mean))) if of_mean else n
+
+
+def _neighbours(means: Floats) -> float:
+    ranks = np.argsort(np.argsort(means)).astype(float)
+    return float(np.corrcoef(ranks[:-1], ranks[1:])[0, 1])
+
+
+def quantile(values: Floats, q: float) -> Interval:
+    """With its 95 % interval, by order statistics; as wide as the independent ones among the samples leave it (those
+    of lying beyond it). Without an interval (infinite) where too few of them lie beyond."""
+    value = float(np.quantile(values, q, method="higher"))
+    n = independent((values > value).astype(float)) if math.isfinite(value) else 0
+    if not enough_for(q, n):
+        return Interval(value, -math.inf, math.inf)
+    half = Z95 * math.sqrt(q * (1 - q) / n)
+    low, high = (float(np.quantile(values, min(max(one, 0.0), 1.0), method="higher")) for one in (q - half, q + half))
+    return Interval(value, low, high)
+
+
+def enough_for(q: float, independent: int) -> bool:
+    """Ten samples beyond it, and the upper end of its interval still among the samples."""
+    return independent * (1 - q) >= 10
+
+
+def mean(values: Floats) -> Interval:
+    half = Z95 * float(values.std(ddof=1)) / math.sqrt(independent(values)) if len(values) > 1 else math.inf
+    centre = float(values.mean()) if len(values) else math.nan
+    return Interval(centre, centre - half, centre + half)

@@ -1,0 +1,245 @@
+"""What all clients together have seen: one line of results for each rate, and whether the generator may be believed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lossbench.workloads.web import checks, samples
+from lossbench.workloads.web.options import Options, read_options
+from lossbench.workloads.web.samples import Floats, Measured
+
+SHOWN = ["at", "offered", "n", "mean_ms", "p50_ms", "p99_ms", "p99.9_ms", "slowdown_p99", "goodput_mbit"]
+LOST = ("failed", "timed_out", "dropped", "unfinished")
+FAILED_SHARE = 0.001  # of all requests: more of them, and the rest are a choice of the lucky ones
+CLOSED = "Closed loop: clients wait with the service, its tail is understated."
+LOOK_S, QUIET_S, NEAR_S = 0.25, 0.75, 4.0  # of what the workload says; of its pauses; how far one may be
+DECILES = np.arange(0.1, 1.0, 0.1)
+
+
+def conclude(folder: Path, role: str, options: Options) -> Iterator[dict[str, Any]]:
+    records = list(_records(folder, role))
+    measured = samples.read(folder, role)
+    asked = [r for r in records if r["kind"] == "requests"]
+    count = {name: sum(r[name] for r in asked) for name in ("sent", "completed", *LOST)}
+    if not len(measured):
+        yield {"kind": "error", "message": f"no request was ever answered ({_reasons(records) or 'none was sent'})"}
+        return
+    # Whoever is told to end has some under way: what was asked for before the oldest of them is complete.
+    told = any(r.get("told_to_end") for r in asked)
+    ends = min((r["oldest_s"] for r in asked if "oldest_s" in r), default=np.inf) if told else np.inf
+    count["unfinished"] = 0 if told else count["unfinished"]
+    alone: dict[str, float] = next((r["ms"] for r in records if r["kind"] == "alone"), {})
+    phases = [r for r in records if r["kind"] == "phase"] or [{"rate": options.rate, "from_s": 0.0, "to_s": np.inf}]
+    began = next((r["time_s"] for r in records if r["kind"] == "began"), None)
+    several = len(phases) > 1
+    for phase in phases:
+        here = measured.between(phase["from_s"], min(phase["to_s"], ends))
+        if len(here):
+            lost = learning_loss(folder, began, phase) if began is not None and several else None
+            beside = {} if lost is None else {"learning_loss": lost}
+            beside |= {} if several else {"failed": float(sum(count[name] for name in LOST))}
+            yield from _phase(here, phase, options, alone, beside, several=several)
+    yield from _doubts(measured, records, count, options)
+    note = steered(folder, role)
+    if note:
+        yield {"kind": "steered", "text": note[0]}
+        if note[1]:
+            yield {"kind": "doubt", "text": note[0]}
+
+
+def _phase(
+    here: Measured,
+    phase: dict[str, Any],
+    options: Options,
+    alone: dict[str, float],
+    beside: dict[str, float],
+    *,
+    several: bool,
+) -> Iterator[dict[str, Any]]:
+    times = samples.pages(here, options.page) if options.page else here.completion_ms
+    skipped = checks.warm_up(times[np.isfinite(times)])
+    steady = times[skipped:] if skipped <= len(times) // 2 else times
+    numbers = _numbers(steady, lost=0 if options.page else int(beside.get("failed", 0)))
+    span = float(here.at_s[-1] - here.at_s[0]) or 1.0
+    row = {
+        "at": f"{phase['rate']:g}/s",
+        "offered": phase["rate"],
+        "equivalent": phase["rate"] * options.factor,
+        "factor": options.factor,
+        "from_s": phase["from_s"],
+        "n": len(steady),
+        "warm_up": len(times) - len(steady),
+        **numbers,
+        **_slowdowns(here, alone),
+        "goodput_mbit": round(float(here.size_bytes.sum()) * 8 / span / 1e6, 4),
+        **beside,
+        "shown": [*SHOWN, *beside],
+        **({"bytes_cut": options.drawn().cut} if options.most_bytes else {}),
+        **({"note": CLOSED} if options.loop == "closed" else {}),
+    }
+    doubt = _unsteady(times, steady, skipped, phase, span)
+    late = _late(here, phase)
+    doubt = "; ".join(filter(None, (doubt, late if options.loop == "open" else "")))
+    yield {"kind": "row", **row, **({"doubt": doubt} if doubt and several else {})}
+    if not several:
+        yield {"kind": "summary", **{key: row[key] for key in (*numbers, "n", "goodput_mbit")}}
+        if doubt:
+            yield {"kind": "doubt", "text": doubt}
+
+
+def _unsteady(times: Floats, steady: Floats, skipped: int, phase: dict[str, Any], span: float) -> str:
+    """Why this is no steady state; empty if it is one."""
+    if skipped > len(times) // 2:
+        return f"at {phase['rate']:g}/s no steady state was found in {span:.0f} s"
+    if checks.stationary_p(steady[np.isfinite(steady)]) < checks.ERROR:
+        return f"at {phase['rate']:g}/s the first and the second half of the run differ: no steady state"
+    return ""
+
+
+def _late(here: Measured, phase: dict[str, Any]) -> str:
+    """How late the requests of this rate were sent, if it was too late."""
+    sent = np.concatenate([np.empty(0), *here.sent_s])
+    lags = here.lag_ms[(sent >= phase["from_s"]) & (sent < phase["to_s"])]
+    if not len(lags):
+        return ""
+    median, lag = float(np.median(here.completion_ms)), float(np.quantile(lags, 0.99))
+    if lag <= checks.LAG_SHARE * median:
+        return ""
+    share = f"{lag / median:.0%} of the median completion (at most {checks.LAG_SHARE:.0%})"
+    return f"requests were sent up to {lag:.2f} ms late (p99), {share}"
+
+
+def _numbers(steady: Floats, *, lost: int) -> dict[str, float]:
+    """Requests that were never answered took longer than any: a percentile that falls among them is not known."""
+    known = steady[np.isfinite(steady)]
+    whole = np.concatenate([steady, np.full(lost, np.inf)])
+    middle = checks.mean(known)
+    out = {"mean_ms": middle.value, "mean_low_ms": middle.low, "mean_high_ms": middle.high}
+    out["n_independent"] = checks.independent(known)
+    for name, q in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)):
+        found = checks.quantile(whole, q)
+        out |= {f"{name}_ms": found.value, f"{name}_low_ms": found.low, f"{name}_high_ms": found.high}
+    return {name: round(value, 4) for name, value in out.items() if np.isfinite(value)}
+
+
+def _slowdowns(here: Measured, alone: dict[str, float]) -> dict[str, Any]:
+    """Completion by the time of that size alone: of all, and by decile of sizes."""
+    base = np.array([alone.get(str(int(size)), np.nan) for size in here.size_bytes])
+    slow = here.completion_ms / base
+    if not len(slow) or not np.isfinite(slow).all():
+        return {}
+    out: dict[str, Any] = {"slowdown": round(float(slow.mean()), 4)}
+    out["slowdown_p99"] = round(float(np.quantile(slow, 0.99)), 4)
+    ends = np.unique(np.quantile(here.size_bytes, DECILES))
+    if len(ends) > 1:
+        decile = np.searchsorted(ends, here.size_bytes)
+        out["slowdown_by_decile"] = [
+            [int(here.size_bytes[decile == d].max()), round(float(np.quantile(slow[decile == d], 0.99)), 3)]
+            for d in np.unique(decile)
+        ]
+    return out
+
+
+def _doubts(
+    measured: Measured, records: list[dict[str, Any]], count: dict[str, int], options: Options
+) -> Iterator[dict[str, Any]]:
+    sent, lost = count["sent"] + count["dropped"], sum(count[name] for name in LOST)
+    if lost > FAILED_SHARE * sent:
+        said = ", ".join(f"{count[name]} {name.replace('_', ' ')}" for name in LOST if count[name])
+        why = f" ({_reasons(records)})" if _reasons(records) else ""
+        yield {"kind": "doubt", "text": f"{lost} of {sent} requests were not answered: {said}{why}"}
+    if options.stop_ratio and options.hold_s and steered_last(records) is None:
+        yield {"kind": "doubt", "text": f"p99/p50 never came to {options.stop_ratio:g}: give higher rates"}
+    if options.loop == "closed":
+        return
+    median, lag = float(np.median(measured.completion_ms)), float(np.quantile(measured.lag_ms, 0.99))
+    yield {"kind": "summary", "lag_p99_ms": round(lag, 4), "lag_share": round(lag / median, 5)}
+    streams = list(_sent(measured, records))
+    p = min((checks.exponential_p(np.diff(one)) for one in streams), default=1.0)
+    if not options.page and p < checks.ERROR / max(1, len(streams)):
+        yield {"kind": "doubt", "text": f"arrivals are not a Poisson process (Anderson-Darling, p = {p:.1e})"}
+
+
+def steered_last(records: list[dict[str, Any]]) -> float | None:
+    """The rate that was held, if one was."""
+    phases = [r["rate"] for r in records if r["kind"] == "phase"]
+    return phases[-1] if len(phases) > 1 and phases[-1] == phases[-2] else None
+
+
+def _sent(measured: Measured, records: list[dict[str, Any]]) -> Iterator[Floats]:
+    """When each client really sent its requests of each rate."""
+    phases = [(r["from_s"], r["to_s"]) for r in records if r["kind"] == "phase"] or [(0.0, np.inf)]
+    for times in measured.sent_s:
+        for from_s, to_s in phases:
+            yield times[(times >= from_s) & (times < to_s)]
+
+
+def _reasons(records: list[dict[str, Any]]) -> str:
+    found: dict[str, int] = {}
+    for record in records:
+        for reason, times in record.get("reasons", {}).items() if record["kind"] == "requests" else ():
+            found[reason] = found.get(reason, 0) + times
+    return ", ".join(f"{reason}: {times}" for reason, times in sorted(found.items(), key=lambda one: -one[1])[:3])
+
+
+def learning_loss(folder: Path, began: float, phase: dict[str, Any]) -> float | None:
+    """What the workload's datagrams lost during one rate, by what its ranks said four times a second."""
+    counts = []
+    for path in sorted((folder / "records").glob("rank-*.jsonl")):
+        said = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        here = [(r["time_s"] - began, sum(r["sent"]), sum(r["received"])) for r in said if r["kind"] == "traffic"]
+        counts += [np.array(here).T] if len(here) > 1 else []
+    if not counts:
+        return None
+    at = np.arange(min(one[0][0] for one in counts), max(one[0][-1] for one in counts), LOOK_S)
+    sent, received = (sum(np.interp(at, one[0], one[column]) for one in counts) for column in (1, 2))
+    quiet = _quiet(sent + received)
+    first, last = (_nearest(at, quiet, phase[name]) for name in ("from_s", "to_s"))
+    if first is None or last is None or sent[last] - sent[first] < 1:
+        return None
+    return round(float(1 - (received[last] - received[first]) / (sent[last] - sent[first])), 6)
+
+
+def _quiet(moved: Floats) -> NDArray[np.int64]:
+    """Between two bursts nothing is under way, and what was sent and what came belong together."""
+    back = round(QUIET_S / LOOK_S)
+    return np.flatnonzero(moved[back:] - moved[:-back] < 1) + back
+
+
+def _nearest(at: Floats, quiet: NDArray[np.int64], when: float) -> int | None:
+    """None: no pause is near enough, and what was lost can't be told from what was under way."""
+    near = quiet[np.abs(at[quiet] - when) <= NEAR_S]
+    return int(near[np.argmin(np.abs(at[near] - when))]) if len(near) else None
+
+
+def steered(folder: Path, role: str) -> tuple[str, bool] | None:
+    """What the first client decided, and whether it refused."""
+    path = folder / "samples" / f"{role or 'web'}.steer.json"
+    found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return (str(found["stop"]), bool(found.get("refused"))) if "stop" in found else None
+
+
+def _records(folder: Path, role: str) -> Iterator[dict[str, Any]]:
+    for path in sorted((folder / "records").glob(f"{role or 'rank'}-*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):  # cut off by whoever killed it
+                yield json.loads(line)
+
+
+def main() -> int:
+    asked = json.load(sys.stdin)
+    for record in conclude(Path(asked["folder"]), asked["role"], read_options(asked["options"])):
+        print(json.dumps(record), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,105 @@
+"""The web service of one host: nginx if it is there, else the built-in server. GET /N answers N bytes.
+
+Options: server ("auto", "nginx", "builtin"), port, bytes and most_bytes (sizes beside those of sizes.csv).
+"""
+
+from __future__ import annotations
+
+import errno
+import signal
+import socket
+import time
+from pathlib import Path
+
+from lossbench.contract import Door, own_stack
+from lossbench.workloads.errors import OptionError, WorkloadError, status_of
+from lossbench.workloads.web.http import nginx
+from lossbench.workloads.web.http.builtin import Builtin
+from lossbench.workloads.web.options import PORT, Options
+from lossbench.workloads.web.sizes import known_sizes
+
+REFLECT = Path("/proc/sys/net/ipv4/tcp_reflect_tos")
+CHOICES = ("auto", "nginx", "builtin")
+
+
+class Server:
+    def __init__(self, door: Door) -> None:
+        self.door = door
+        self.port = int(door.options.get("port", PORT))
+        self.address = door.addresses[door.rank]
+        self.ended = False
+        signal.signal(signal.SIGTERM, self._told)
+
+    def _told(self, *_: object) -> None:
+        self.ended = True
+
+    def run(self) -> None:
+        which = str(self.door.options.get("server", "auto"))
+        if which not in CHOICES:
+            raise OptionError(f"web.server: server is one of {', '.join(CHOICES)}, not '{which}'")
+        binary = nginx.find() if which != "builtin" else None
+        if which == "nginx" and binary is None:
+            raise OptionError('web.server: there is no nginx here: apt install nginx-light, or server = "builtin"')
+        self._port_is_free()
+        self._mark_answers()
+        if binary is not None:
+            self._nginx(binary)
+        else:
+            self._builtin()
+
+    def _mark_answers(self) -> None:
+        """As their requests were, whoever serves them; where that can't be, a class sorts them by its ports."""
+        if not own_stack():
+            self.door.record("unmarked", why="tcp_reflect_tos is the machine's: the builtin server marks by itself")
+            return
+        try:
+            REFLECT.write_text("1")
+        except OSError as error:
+            self.door.record("unmarked", why=f"tcp_reflect_tos: {error.strerror}")
+
+    def _port_is_free(self) -> None:
+        family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
+        with socket.socket(family, socket.SOCK_STREAM) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                trial.bind((self.address, self.port))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                text = f"port {self.port} of {self.address} is taken: choose another (options.port, of web too)"
+                raise WorkloadError(f"web.server: {text}") from None
+
+    def _nginx(self, binary: str) -> None:
+        own = [int(self.door.options.get(name, Options().bytes)) for name in ("bytes", "most_bytes")]
+        sizes = {*known_sizes(), Options().bytes, *own}
+        server = nginx.Nginx(binary, self.address, self.port, sizes, kept=self.door.records_path)
+        try:
+            server.wait_until_up()
+            self._ready("nginx")
+            while not self.ended:
+                if server.process.poll() is not None:
+                    raise WorkloadError(f"nginx ended by itself with status {server.process.returncode}")
+                time.sleep(0.1)
+        finally:
+            server.close()
+
+    def _builtin(self) -> None:
+        server = Builtin(self.address, self.port, dscp=self.door.dscp)
+        try:
+            self._ready("builtin")
+            server.serve(lambda: self.ended)
+        finally:
+            server.close()
+
+    def _ready(self, which: str) -> None:
+        """Said before the gate opens: clients try servers before they are ready themselves."""
+        self.door.record("server", which=which, port=self.port)
+        self.door.record("ready")
+
+
+def main() -> int:
+    return status_of(lambda: Server(Door.from_environment()).run())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
