@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -25,15 +25,41 @@ ASK = (
 )
 
 
+# A folder's own configuration may name programs: none of them runs for us, who may be root. No monitor, hooks or fetching
+# of what a partial clone lacks; no locks taken, no questions asked.
+QUIET = {"core.fsmonitor": "false", "core.hooksPath": os.devnull, "core.untrackedCache": "false"}
+ALONE = {"GIT_OPTIONAL_LOCKS": "0", "GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
+UNFILTERED = {"clean": "", "smudge": "", "process": "", "required": "false"}
+PLAIN = ("--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")  # of a diff; submodules have a configuration too
+
+
 def _git(folder: Path, *arguments: str) -> str | None:
+    settings = {**QUIET, **_no_filters(folder)}
+    return _ask_git(folder, arguments, settings)
+
+
+def _no_filters(folder: Path) -> dict[str, str]:
+    """Whatever program a folder names for cleaning its files before they are compared: not that."""
+    listed = _ask_git(folder, ("config", "--null", "--name-only", "--get-regexp", r"^filter\."), QUIET) or ""
+    drivers = {name.rpartition(".")[0] for name in listed.split("\0") if name.count(".") > 1}
+    return {f"{one}.{word}": value for one in drivers for word, value in UNFILTERED.items()}
+
+
+def _ask_git(folder: Path, arguments: Sequence[str], settings: dict[str, str]) -> str | None:
+    stated = {"GIT_CONFIG_COUNT": str(len(settings))}
+    for number, (key, value) in enumerate(settings.items()):
+        stated |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
+            ["git", "--no-pager", "-C", str(folder), *arguments],
             capture_output=True,
             text=True,
             errors="replace",
             timeout=10,
             check=False,
+            stdin=subprocess.DEVNULL,
+            env={**inherited, **ALONE, **stated},
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -52,7 +78,7 @@ def git_state(folder: Path = HERE) -> dict[str, Any]:
 
 def git_diff(folder: Path = HERE) -> str:
     """What differs from the commit; kept beside the results, so that they can be made again."""
-    return (_git(folder, "diff", "HEAD") or "")[:DIFF_LIMIT]
+    return (_git(folder, "diff", *PLAIN, "HEAD") or "")[:DIFF_LIMIT]
 
 
 def digest(path: Path) -> str:

@@ -220,13 +220,13 @@ def test_a_probe_that_was_held_up_does_not_overrun_a_slow_link(build: Build, mon
     """On a busy machine it made up for lost time in one go, overran the queue, and failed an honest network."""
     from lossbench.proof.probe.exchange import Exchange
 
-    held, drain = [0.4], Exchange._drain
+    held, drain = [0.4], Exchange.drain
 
     def late(self: Exchange, heard: Any) -> int:
         time.sleep(held.pop() if held else 0)
         return drain(self, heard)
 
-    monkeypatch.setattr(Exchange, "_drain", late)
+    monkeypatch.setattr(Exchange, "drain", late)
     queue = {"name": "rest", "queue_kb": 10, "host_queue_kb": 10, "share_percent": 100}
     network = build(topology={"hosts": 2, "rate_mbit": 4}, shaping={"classes": [queue]}, impair=[{"profile": "loss_1"}])
     found = prove(network, packets=2000).judgement
@@ -236,7 +236,7 @@ def test_a_probe_that_was_held_up_does_not_overrun_a_slow_link(build: Build, mon
 def test_a_probe_whose_turn_passes_between_two_looks_at_the_clock_goes_on(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was asked to sleep for less than no time, and the run ended in a traceback: once in a thousand."""
+    """It was asked to sleep for less than no time, and the run ended in a traceback."""
     from lossbench.proof.probe import exchange
 
     class Leaping:

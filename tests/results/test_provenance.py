@@ -1,0 +1,101 @@
+"""What is asked of git, and that a folder's own configuration has nothing to say in it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lossbench.results import provenance
+
+NAMED = {  # where a configuration may name a program that git would start
+    "fsmonitor": "[core]\nfsmonitor = {evil}\n",
+    "hooks": "[core]\nhooksPath = {hooks}\n",
+    "external diff": "[diff]\nexternal = {evil}\n",
+    "diff driver": '[diff "mine"]\ncommand = {evil}\n',
+    "textconv": '[diff "mine"]\ntextconv = {evil}\n',
+    "clean filter": '[filter "mine"]\nclean = {evil}\nrequired = true\n',
+    "filter with a dot and a sign": '[filter "mi.n=e"]\nclean = {evil}\n',
+    "process filter": '[filter "mine"]\nprocess = {evil}\n',
+    "pager": "[core]\npager = {evil}\n[pager]\ndiff = {evil}\n",
+}
+
+
+def git(folder: Path, *arguments: str) -> None:
+    who = ["-c", "user.name=x", "-c", "user.email=x@y"]
+    subprocess.run(["git", "-C", str(folder), *who, *arguments], check=True, capture_output=True)
+
+
+def changed(folder: Path) -> Path:
+    """A checkout with a file that differs from its commit."""
+    folder.mkdir()
+    git(folder, "init", "-q")
+    (folder / "a.py").write_text("x = 1\n")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "first")
+    (folder / "a.py").write_text("x = 2\n")
+    return folder
+
+
+def armed(folder: Path, text: str) -> Path:
+    """Names a program everywhere; returns the file that it would make."""
+    trap = folder.parent / "ran"
+    evil = folder.parent / "evil.sh"
+    hooks = folder.parent / "hooks"
+    hooks.mkdir(exist_ok=True)
+    for path in (evil, hooks / "post-index-change", hooks / "fsmonitor-watchman"):
+        path.write_text(f"#!/bin/sh\ntouch {trap}\ncat\n")
+        path.chmod(0o755)
+    with open(folder / ".git" / "config", "a", encoding="utf-8") as file:
+        file.write(text.format(evil=evil, hooks=hooks))
+    named = "mi.n=e" if "mi.n" in text else "mine"
+    (folder / ".git" / "info" / "attributes").write_text(f"*.py filter={named} diff=mine\n")
+    return trap
+
+
+@pytest.mark.parametrize("where", NAMED)
+def test_no_program_that_a_folder_names_is_run(tmp_path: Path, where: str) -> None:
+    """As it was: `core.fsmonitor=./evil.sh` in the current folder ran as root."""
+    folder = changed(tmp_path / "checkout")
+    trap = armed(folder, NAMED[where])
+    assert provenance.git_state(folder)["dirty"]
+    assert "+x = 2" in provenance.git_diff(folder)
+    provenance.folder_state(folder)
+    assert not trap.exists()
+
+
+def test_no_program_that_a_submodule_names_is_run(tmp_path: Path) -> None:
+    inner, outer = changed(tmp_path / "inner"), changed(tmp_path / "outer")
+    git(outer, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(inner), "sub")
+    git(outer, "commit", "-qam", "with it")
+    (outer / "sub" / "a.py").write_text("x = 3\n")
+    evil = tmp_path / "evil.sh"
+    evil.write_text(f"#!/bin/sh\ntouch {tmp_path / 'ran'}\n")
+    evil.chmod(0o755)
+    git(outer / "sub", "config", "core.fsmonitor", str(evil))
+    (tmp_path / "ran").unlink(missing_ok=True)
+    provenance.folder_state(outer)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_partial_clone_fetches_nothing(tmp_path: Path) -> None:
+    """What it lacks it would fetch from an address in its configuration, which may be a program."""
+    whole = changed(tmp_path / "whole")
+    git(whole, "config", "uploadpack.allowFilter", "true")
+    part = tmp_path / "part"
+    git(tmp_path, "clone", "-q", "--no-checkout", "--filter=blob:none", f"file://{whole}", str(part))
+    git(part, "config", "remote.origin.url", f"ext::sh -c touch% {tmp_path / 'ran'}")
+    git(part, "config", "protocol.ext.allow", "always")
+    (part / "a.py").write_text("x = 3\n")
+    provenance.git_state(part)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_variables_of_an_outer_git_are_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hook that starts a run has them set, for another folder."""
+    mine, other = changed(tmp_path / "mine"), changed(tmp_path / "other")
+    git(other, "commit", "-qam", "second")
+    before = provenance.git_state(mine)["commit"]
+    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
+    assert provenance.git_state(mine)["commit"] == before
