@@ -31,7 +31,7 @@ IMPORTS = {
         "lossbench.cli.app",
         "lossbench.cli.main",
         "lossbench.cli.screen.live",
-        "lossbench.runs.suite",
+        "lossbench.runs.many.suite",
         "lossbench.proof.probe.probing",
     ],
     "torch": ["torch", "torch.distributed", "lossbench.torch", "lossbench.workloads.sync"],
