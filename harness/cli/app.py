@@ -10,6 +10,7 @@ from lossbench.cli.hardware import lab, nic
 from lossbench.cli.making import bundle, campaign, init, replay, run
 from lossbench.cli.making.words import WithCommand
 from lossbench.cli.reading import archive, compare, export, report, tag
+from lossbench.cli.screen.console import say
 
 app = typer.Typer(
     name="lossbench",
@@ -45,7 +46,7 @@ app.add_typer(vm.app, name="vm")
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"lossbench {__version__}")
+        say(f"lossbench {__version__}")
         raise typer.Exit
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from lossbench.cli.screen.console import say
 from lossbench.net.host import rootless
 
 if TYPE_CHECKING:
@@ -21,9 +22,9 @@ def clean(
     from lossbench.net.guest import boot, image
 
     for folder in boot.sweep(image.cache_folder()):
-        typer.echo(f"removed {folder}, left by a guest that was killed")
+        say(f"removed {folder}, left by a guest that was killed")
     if rootless.needed():
-        typer.echo("nothing more to clean: without root all ends with the run (sudo for runs made with sudo)")
+        say("nothing more to clean: without root all ends with the run (sudo for runs made with sudo)")
         return
     from lossbench.errors import RunError
     from lossbench.net import journal
@@ -37,15 +38,15 @@ def clean(
         stands = _stands(one)
         with journal.abandoned(one, wait_s=journal.WAIT_S if every and stands else 0.0) as free:
             if not free:
-                typer.echo(f"{one.id}: in use by a running lossbench, left alone")
+                say(f"{one.id}: in use by a running lossbench, left alone")
             elif stands and not every:
-                typer.echo(f"{one.id}: {stands}, or clean --all)")
+                say(f"{one.id}: {stands}, or clean --all)")
             else:
                 with held():
                     removed.append(takedown.take_away(one))
                 _say_removed(removed[-1])
     if not removed:
-        typer.echo("nothing to clean")
+        say("nothing to clean")
     left = [text for one in removed for text in one.failed]
     if left:
         raise RunError("; ".join(left), next_step="what is left stays in the journal: lossbench clean tries again")
@@ -65,7 +66,7 @@ def _stands(one: Journal) -> str:
 
 
 def _say_removed(removed: Removed) -> None:
-    typer.echo(
+    say(
         f"{removed.network}: removed {len(removed.names)} things ({', '.join(removed.names) or 'none'}), "
         f"ended {len(removed.pids)} processes, "
         f"{'kept its journal' if removed.failed else 'deleted its temporary files'}"

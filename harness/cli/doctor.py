@@ -8,9 +8,9 @@ from typing import Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from lossbench.cli.screen.console import Terminal
 from lossbench.errors import ExitCode
 
 
@@ -35,7 +35,7 @@ def works(reason: str | None) -> str:
 
 
 def _show(report: dict[str, Any]) -> None:
-    console = Console(highlight=False)
+    console = Terminal()
     table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lossbench.cli.reading.report import IN
+from lossbench.cli.screen.console import Terminal
 
 RECENT = 10
 NO_STRATEGY = ("__init__", "absence", "base")  # parts of strategies
@@ -20,7 +21,7 @@ def listing(where: Path = IN) -> None:
     from lossbench.results import index
     from lossbench.spec import profile
 
-    console = Console(highlight=False)
+    console = Terminal()
     _table(console, "suites: lossbench run NAME", _suites())
     _table(
         console, "conditions: lossbench run --profile NAME -- ...", {n: profile.load(n).why for n in profile.names()}

@@ -79,9 +79,9 @@ def _usage(error: Exception) -> int:
 
 
 def _say(text: str) -> None:
-    from rich.console import Console
+    from lossbench.cli.screen.console import Terminal
 
-    Console(stderr=True, soft_wrap=True, highlight=False).print(f"lossbench: {text}", markup=False)
+    Terminal(stderr=True, soft_wrap=True).print(f"lossbench: {text}", markup=False)
 
 
 if __name__ == "__main__":

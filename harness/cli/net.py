@@ -9,9 +9,9 @@ import sys
 from typing import Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
+from lossbench.cli.screen.console import Terminal, say
 from lossbench.errors import NotAbleError, RunError, UsageError
 from lossbench.net.host import rootless
 
@@ -58,8 +58,8 @@ def up(
         "impair": [{"profile": condition, "direction": direction}],
     }
     lab = standing.up(spec, seed=secrets.randbits(32) if seed is None else seed)
-    typer.echo(f"{lab.id}: {hosts} hosts up (h0 to h{hosts - 1}), backend {lab.backend}, {words}")
-    typer.echo("next: lossbench net exec h0 -- COMMAND, lossbench net verify, lossbench net down")
+    say(f"{lab.id}: {hosts} hosts up (h0 to h{hosts - 1}), backend {lab.backend}, {words}")
+    say("next: lossbench net exec h0 -- COMMAND, lossbench net verify, lossbench net down")
 
 
 @app.command("set")
@@ -87,7 +87,7 @@ def change(
     condition, words = _condition(profile, loss, burst, delay)
     lab = standing.find(net)
     changed = standing.change(lab, [{"profile": condition, "direction": direction}])
-    typer.echo(f"{lab.id}: {words} in force at {changed} hooks")
+    say(f"{lab.id}: {words} in force at {changed} hooks")
 
 
 def _condition(profile: str, loss: str, burst: str, delay: str) -> tuple[Any, str]:
@@ -118,7 +118,7 @@ def _show_lab(report: dict[str, Any]) -> None:
     from rich import box
     from rich.table import Table
 
-    console = Console(highlight=False)
+    console = Terminal()
     console.print(f"network {report['id']}: backend {report['backend']}, profile {', '.join(report['profiles'])}")
     table = Table(box=box.SIMPLE, pad_edge=False)
     for name in ("host", "data address", "control", "sent", "dropped", "running"):
@@ -164,7 +164,7 @@ def verify(net: str | None = NET, packets: int = typer.Option(120_000, "--packet
 
     lab = standing.find(net)
     proof = standing.verify(lab, packets=packets)
-    console = Console(highlight=False)
+    console = Terminal()
     rows = [ProofRow.model_validate(row.as_json()) for row in proof.rows]
     terminal(console, rule_by_rule(rows, title=f"network {lab.id}, backend {lab.backend}"))
     for reason in proof.judgement.reasons():
@@ -184,7 +184,7 @@ def down(net: str | None = NET, every: bool = typer.Option(False, "--all", help=
         ended = f"{len(removed.names)} namespaces, {count} {'process' if count == 1 else 'processes'} ended"
         if removed.failed:
             raise RunError(f"{removed.network}: {'; '.join(removed.failed)}", next_step="lossbench clean --all")
-        typer.echo(f"{removed.network}: down ({ended})")
+        say(f"{removed.network}: down ({ended})")
 
 
 @app.command("list")
@@ -198,9 +198,9 @@ def listed(as_json: bool = typer.Option(False, "--json", help="One JSON object."
         sys.stdout.write(json.dumps({"labs": found}) + "\n")
         return
     for one in found:
-        typer.echo(f"{one['id']}: {one['about']}, {one['state']}; by {one['user']} since {one['since']}")
+        say(f"{one['id']}: {one['about']}, {one['state']}; by {one['user']} since {one['since']}")
     if not found:
-        typer.echo("no network is up")
+        say("no network is up")
 
 
 def _root_only() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
+
+from lossbench.cli.screen.console import Terminal, say
 
 app = typer.Typer(no_args_is_help=True, help="Network conditions: list them, show one.")
 
@@ -32,7 +33,7 @@ def list_profiles(as_json: bool = typer.Option(False, "--json", help="One JSON o
         delay = f"{p.delay.mean_ms:g} ms" if p.delay else "-"
         loss = f"{100 * p.mean_loss():.3g} %" if p.mean_loss() else "-"
         table.add_row(p.name, loss, f"{burst:.2f}" if burst else "-", delay, p.why)
-    Console(highlight=False).print(table)
+    Terminal().print(table)
 
 
 def known_profiles(incomplete: str) -> list[str]:
@@ -62,4 +63,4 @@ def show_profile(
     body["backends"] = {
         n: "can" if (why := k.refusal(p)) is None else f"can't: {why}" for n, k in registry.KINDS.items()
     }
-    typer.echo(json.dumps(body, indent=2))
+    say(json.dumps(body, indent=2))

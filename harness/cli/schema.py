@@ -6,6 +6,8 @@ import json
 
 import typer
 
+from lossbench.cli.screen.console import say
+
 
 def schema(
     ctx: typer.Context,
@@ -23,18 +25,18 @@ def schema(
     from lossbench.errors import UsageError
 
     if not kind:
-        typer.echo("\n".join(api.KINDS))
+        say("\n".join(api.KINDS))
         return
     if kind == "commands":
         from lossbench.cli.screen import manual
 
-        typer.echo(manual.page(ctx.find_root().command), nl=False)
+        say(manual.page(ctx.find_root().command), nl=False)
         return
     if kind not in api.KINDS:
         raise UsageError(f"no schema '{kind}'", next_step=f"known: {', '.join([*api.KINDS, 'commands'])}")
     if markdown:
         from lossbench.spec.asking.reference import tables
 
-        typer.echo(tables(api.schema(kind), title=kind), nl=False)
+        say(tables(api.schema(kind), title=kind), nl=False)
         return
-    typer.echo(json.dumps(api.schema(kind), indent=1))
+    say(json.dumps(api.schema(kind), indent=1))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import typer
 
+from lossbench.cli.screen.console import say
 from lossbench.errors import NotAbleError, UsageError
 from lossbench.net.guest.recipe import Image
 
@@ -22,7 +23,7 @@ WRITABLE = typer.Option(None, "--writable", help="A folder the guest may write t
 def setup() -> None:
     """Fetch qemu and the kernel into the cache now (about 85 MB), instead of at the first use."""
     _image()
-    typer.echo("ready: lossbench vm run -- COMMAND")
+    say("ready: lossbench vm run -- COMMAND")
 
 
 @app.command("run", context_settings=PASS_ON)
@@ -73,7 +74,7 @@ def shell(writable: Path | None = WRITABLE, cpus: int = typer.Option(2, "--cpus"
 def _image() -> Image:
     from lossbench.net.guest import image
 
-    return image.prepare(lambda what: typer.echo(f"lossbench: {what}", err=True))
+    return image.prepare(lambda what: say(f"lossbench: {what}", err=True))
 
 
 def _plain(path: Path) -> Path:

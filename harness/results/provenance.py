@@ -25,12 +25,12 @@ ASK = (
 )
 
 
-# A folder's own configuration may name programs: none of them runs for us, who may be root. No monitor, hooks or fetching
-# of what a partial clone lacks; no locks taken, no questions asked.
+# A folder's own configuration may name programs: none of them runs for us, who may be root. No monitor, no hooks,
+# nothing fetched that a partial clone lacks; no locks taken, no questions asked.
 QUIET = {"core.fsmonitor": "false", "core.hooksPath": os.devnull, "core.untrackedCache": "false"}
 ALONE = {"GIT_OPTIONAL_LOCKS": "0", "GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
 UNFILTERED = {"clean": "", "smudge": "", "process": "", "required": "false"}
-PLAIN = ("--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")  # of a diff; submodules have a configuration too
+PLAIN = ("--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")  # submodules have one too
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 
+from lossbench.cli.screen.console import Terminal, say
 from lossbench.errors import LossbenchError, NotAbleError, UsageError
 
 app = typer.Typer(
@@ -41,7 +41,7 @@ def _show_check(rows: list[Any]) -> None:
     from rich import box
     from rich.table import Table
 
-    console = Console(highlight=False)
+    console = Terminal()
     table = Table(box=box.SIMPLE, pad_edge=False)
     for name in ("host", "kernel", "backends", "clock ms", "to", "loss %", "Mbit/s", "MTU", "DSCP"):
         table.add_column(name, justify="left" if name in ("host", "kernel", "backends", "to") else "right")
@@ -101,8 +101,8 @@ def apply(
     )
     for rank, found in done.items():
         where = f"h{rank} ({lab.machine[rank].ssh})"
-        typer.echo(f"{where}: {found['profile']} on {found['interface']} by {found['backend']}")
-    typer.echo(f"it ends by itself after {duration}; lossbench lab revert {file} ends it now")
+        say(f"{where}: {found['profile']} on {found['interface']} by {found['backend']}")
+    say(f"it ends by itself after {duration}; lossbench lab revert {file} ends it now")
 
 
 @app.command("show")
@@ -120,9 +120,9 @@ def show(file: Path = FILE, as_json: bool = JSON) -> None:
     else:
         for rank, one in found.items():
             if isinstance(one, LossbenchError):
-                typer.echo(str(one))
+                say(str(one))
             elif one is None:
-                typer.echo(f"h{rank} ({lab.machine[rank].ssh}): nothing of ours")
+                say(f"h{rank} ({lab.machine[rank].ssh}): nothing of ours")
             else:
                 show_one({**one, "interface": f"h{rank} {one['interface']}"})
     _fail_if_any(found)
@@ -139,11 +139,11 @@ def revert(file: Path = FILE) -> None:
     for rank, one in found.items():
         name = f"h{rank} ({lab.machine[rank].ssh})"
         if isinstance(one, LossbenchError):
-            typer.echo(f"{name}: not reached; it ends there by itself when its time is over")
+            say(f"{name}: not reached; it ends there by itself when its time is over")
         elif one:
-            typer.echo(f"{name}: {'; '.join(one)} (somebody else changed it meanwhile)")
+            say(f"{name}: {'; '.join(one)} (somebody else changed it meanwhile)")
         else:
-            typer.echo(f"{name}: {'nothing of ours stood there' if one is None else 'as it was before'}")
+            say(f"{name}: {'nothing of ours stood there' if one is None else 'as it was before'}")
     _fail_if_any(found)
 
 

@@ -13,8 +13,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console
 
+from lossbench.cli.screen.console import Terminal, say
 from lossbench.errors import ExitCode, LossbenchError, NotAbleError, RunError, UsageError
 from lossbench.net.host import rootless
 
@@ -80,7 +80,7 @@ def apply(
     if dry_run:
         facts, chosen = impaired.examined(request)
         for line in plan.lines(request, facts, chosen):
-            typer.echo(line)
+            say(line)
         return
     from lossbench.runs.interrupt import undoing
 
@@ -89,9 +89,9 @@ def apply(
         status = _while(found, command) if command else 0
     if command:
         raise typer.Exit(status)
-    typer.echo(_words(found))
+    say(_words(found))
     if found.phase == "unconfirmed":
-        typer.echo(f"say within {confirm_within}, in a new SSH connection: lossbench nic confirm {interface}")
+        say(f"say within {confirm_within}, in a new SSH connection: lossbench nic confirm {interface}")
 
 
 def sides_of(side: str) -> tuple[Side, ...]:
@@ -172,7 +172,7 @@ def _while(found: State, command: list[str]) -> int:
             report = standing.describe(found)
             wrong = [text for one in report["sides"].values() for text in one["wrong"]]
         if wrong:
-            typer.echo(f"lossbench: {found.interface}: {'; '.join(wrong)}", err=True)
+            say(f"lossbench: {found.interface}: {'; '.join(wrong)}", err=True)
             status = status or ExitCode.UNKNOWN
         return 128 - status if status < 0 else status
 
@@ -195,7 +195,7 @@ def confirm(interface: str = typer.Argument(help="Such as eth1.")) -> None:
     from lossbench.net.nic.facts import ssh_connection
 
     found = standing.confirm(interface, ssh_connection(os.environ), at_console=os.isatty(0))
-    typer.echo(_words(found))
+    say(_words(found))
 
 
 @app.command("revert")
@@ -220,7 +220,7 @@ def revert(
         if differs:
             complaints.append(f"{name}: {'; '.join(differs)}")
         else:
-            typer.echo(f"{name}: as it was before")
+            say(f"{name}: as it was before")
     _say_elsewhere()
     if complaints:
         raise RunError("; ".join(complaints), next_step="somebody else changed it meanwhile; what we added is gone")
@@ -231,7 +231,7 @@ def _say_elsewhere() -> None:
 
     others = len(standing.standing(everywhere=True)) - len(standing.standing())
     if others:
-        typer.echo(f"{others} more in other network namespaces: lossbench clean --all ends them")
+        say(f"{others} more in other network namespaces: lossbench clean --all ends them")
 
 
 @app.command("show")
@@ -249,7 +249,7 @@ def show(
         sys.stdout.write(json.dumps({"nics": reports}) + "\n")
         return
     if not reports:
-        typer.echo("nothing of ours stands on any interface")
+        say("nothing of ours stands on any interface")
     _say_elsewhere()
     for report in reports:
         show_one(report)
@@ -259,7 +259,7 @@ def show_one(report: dict[str, Any]) -> None:
     from rich import box
     from rich.table import Table
 
-    console = Console(highlight=False)
+    console = Terminal()
     console.print(
         f"{report['interface']}: {report['profile']} ({100 * report['asked_loss']:g} % loss asked) by "
         f"{report['backend']}, {report['phase']}, {report['left_s']:.0f} s left, {report['watchdogs']} watchdogs",

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from lossbench.cli.screen.console import say
+
 TO = typer.Option(Path("lossbench-bundle.tar.gz"), "--to", metavar="FILE", help="The archive.")
 
 
@@ -24,5 +26,5 @@ def bundle(
 
     made = offline.make(file, wheels=wheels, data=data_dir, to=to, part_mib=part_mib)
     for path in made:
-        typer.echo(f"{path}  {path.stat().st_size / 2**20:.1f} MiB")
-    typer.echo(f"there: cat {to.name}{'.part-*' if part_mib else ''} | tar xz && sh {offline.NAME}/install.sh")
+        say(f"{path}  {path.stat().st_size / 2**20:.1f} MiB")
+    say(f"there: cat {to.name}{'.part-*' if part_mib else ''} | tar xz && sh {offline.NAME}/install.sh")

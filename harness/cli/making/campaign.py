@@ -9,6 +9,8 @@ from typing import Any
 import typer
 from rich.console import Console
 
+from lossbench.cli.screen.console import Terminal, say
+
 
 def campaign(
     file: Path = typer.Argument(help="A campaign (.toml): suites in order of importance."),
@@ -40,17 +42,17 @@ def campaign(
         for part in parts:
             part.find(out)
         text = [f"{part.name}: {len(part.left())} of {len(part.plan)} runs to do" for part in parts]
-        typer.echo(files.as_json({"suites": [part.as_json() for part in parts]}) if as_json else "\n".join(text))
+        say(files.as_json({"suites": [part.as_json() for part in parts]}) if as_json else "\n".join(text))
         raise typer.Exit
     if not minutes:
         raise UsageError("how long?", next_step="--minutes 25")
-    with live.View(Console(stderr=True, highlight=False), quiet=as_json) as view:
+    with live.View(Terminal(stderr=True), quiet=as_json) as view:
         parts = api.campaign(file, minutes=minutes, out=out, progress=view.show)
     said = [part.as_json() for part in parts]
     if as_json:
         sys.stdout.write(files.as_json({"suites": said}) + "\n")
     else:
-        _show(Console(highlight=False), said)
+        _show(Terminal(), said)
     if any(part.problem is not None for part in parts):
         raise typer.Exit(ExitCode.NOT_ABLE)
     raise typer.Exit(EXIT_CODES[max(part.status() for part in parts)])

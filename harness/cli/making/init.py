@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from lossbench.cli.making import words
+from lossbench.cli.screen.console import say
 from lossbench.errors import UsageError
 
 
@@ -38,4 +39,4 @@ def init(
         raise UsageError(f"{file} is there already", next_step="give another name")
     with disk_errors(file, full="free some space"), open(file, "x", encoding="utf-8") as target:
         target.write(text)
-    typer.echo(f"{file} written; lossbench run {file}")
+    say(f"{file} written; lossbench run {file}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-import typer
+from lossbench.cli.screen.console import say
 
 
 def show(suite: Any, *, out: Path, **chosen: Any) -> None:
@@ -16,15 +16,15 @@ def show(suite: Any, *, out: Path, **chosen: Any) -> None:
 
     plan = api.planned(suite, **chosen)
     first = plan[0].experiment
-    typer.echo(f"{first.name}: {len(plan)} {'run' if len(plan) == 1 else 'runs'}")
+    say(f"{first.name}: {len(plan)} {'run' if len(plan) == 1 else 'runs'}")
     for line in _program(first.workload):
-        typer.echo(f"  {line}")
+        say(f"  {line}")
     for one in plan:
-        typer.echo(f"  {one.number:3}  {point_name(one.chosen)}, seed {one.seed}: {_network(one.experiment)}")
+        say(f"  {one.number:3}  {point_name(one.chosen)}, seed {one.seed}: {_network(one.experiment)}")
     limit = sum(one.experiment.workload.limit_s() for one in plan)
     bound = f"at most {_minutes(limit)} of workload (time limits)" if limit < math.inf else "no time limit"
-    typer.echo(f"  {_estimate(plan, out)}")
-    typer.echo(f"  {bound}; building and proving a network take seconds a run")
+    say(f"  {_estimate(plan, out)}")
+    say(f"  {bound}; building and proving a network take seconds a run")
 
 
 def _estimate(plan: list[Any], out: Path) -> str:

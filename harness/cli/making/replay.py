@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from lossbench.cli.making.run import LAB, THESE_NICS
 from lossbench.cli.reading.compare import RUN_HELP
 from lossbench.cli.reading.report import IN, known_runs, need_libraries
+from lossbench.cli.screen.console import Terminal
 from lossbench.errors import UsageError
 from lossbench.net.host import rootless
 
@@ -47,7 +47,7 @@ def replay(
     if len(found) != 1:
         raise UsageError(f"{run} names {len(found)} results", next_step=f"give one of {', '.join(s.id for s in found)}")
     old = found[0]
-    errors, console = Console(stderr=True, highlight=False), Console(highlight=False)
+    errors, console = Terminal(stderr=True), Terminal()
     for text in problems:
         errors.print(text, markup=False, soft_wrap=True)
     for text in old.shared_patterns():

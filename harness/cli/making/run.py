@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 
 from lossbench import files
 from lossbench.cli.making import preview, words
+from lossbench.cli.screen.console import Terminal, say
 from lossbench.errors import UsageError
 from lossbench.net.host import rootless
 
@@ -128,14 +128,14 @@ def _made(
 
     notes.check(marked[0])
 
-    with live.View(Console(stderr=True, highlight=False), quiet=as_json, tee=tee) as view:
+    with live.View(Terminal(stderr=True), quiet=as_json, tee=tee) as view:
         result = api.made(suite, **chosen, progress=view.show)
     if marked[0] or marked[1] is not None:
         notes.change(result.folder, add=marked[0], note=marked[1])
     if as_json:
         sys.stdout.write(files.as_json(result.as_json()) + "\n")
     else:
-        tables.show_suite(Console(highlight=False), result)
+        tables.show_suite(Terminal(), result)
     if any(files_of.values()):
         report.files_of(result, **files_of)
     from lossbench.proof.verdict import EXIT_CODES
@@ -156,5 +156,5 @@ def _lab_of(lab: Path | None, *, slurm: bool, interface: str, nodes: int, sbatch
     if allocation.inside():
         return allocation.lab(interface=interface)
     path, said = allocation.submit(allocation.script(sys.argv[1:], nodes=nodes, options=sbatch), Path.cwd())
-    typer.echo(f"{said}; its script: {path}")
+    say(f"{said}; its script: {path}")
     raise typer.Exit(0)

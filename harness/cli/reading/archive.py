@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from lossbench.cli.reading.report import IN, known_runs
+from lossbench.cli.screen.console import say
 from lossbench.errors import UsageError
 
 WHICH = typer.Argument(None, help="Folders, ids, suite names (their latest), or `latest`.", autocompletion=known_runs)
@@ -33,7 +34,7 @@ def pack(
         raise UsageError(f"no results in {where}", next_step="lossbench report lists them")
     leave = ("logs", "captures") if light else ()
     for path in archive.pack([(one.folder, one.folder.name) for one in found], to, part_mib=part_mib, leave=leave):
-        typer.echo(str(path))
+        say(str(path))
 
 
 def bring(
@@ -49,7 +50,7 @@ def bring(
     for path in _once(files):
         for folder, new, known in archive.bring_in(path, where):
             said = f", {known} were there" if known else ""
-            typer.echo(f"{folder}: {new} {'run' if new == 1 else 'runs'}{said}")
+            say(f"{folder}: {new} {'run' if new == 1 else 'runs'}{said}")
 
 
 def _once(files: list[Path]) -> list[Path]:

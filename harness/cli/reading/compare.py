@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from lossbench.cli.reading.report import IN, known_runs, need_libraries
+from lossbench.cli.screen.console import Terminal
 from lossbench.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def compare(
     limits = [Limit.read(text) for text in fail_if]
     compared: list[Line] = []
     unknown: list[tuple[str, str]] = []
-    console = Console(highlight=False)
+    console = Terminal()
     for left, right in _matched(a, b, where):
         console.print(f"A: {left.name} {left.id}, {left.folder}", markup=False, soft_wrap=True)
         console.print(f"B: {right.name} {right.id}, {right.folder}", markup=False, soft_wrap=True)
@@ -94,7 +95,7 @@ def _matched(a: str, b: str, where: Path) -> list[tuple[Suite, Suite]]:
 
     (left, first), (right, second) = (index.pick([word], where) for word in (a, b))
     for text in dict.fromkeys([*first, *second]):
-        Console(stderr=True, highlight=False).print(text, markup=False, soft_wrap=True)
+        Terminal(stderr=True).print(text, markup=False, soft_wrap=True)
     if len(left) == len(right) == 1:
         return [(left[0], right[0])]
     by_name = [{suite.name: suite for suite in some} for some in (left, right)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from lossbench.cli.reading.report import IN, RUNS, gather_all, need_libraries
+from lossbench.cli.screen.console import Terminal
 from lossbench.errors import UsageError
 
 
@@ -42,7 +42,7 @@ def export(
     from lossbench.report.export import goal as goals
     from lossbench.results import index
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Terminal(soft_wrap=True)
     suites, _ = index.pick(runs, where)
     contents = gather_all(suites, with_simulated=with_simulated)
     for folder, is_parquet in ((csv, False), (parquet, True)):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
+from lossbench.cli.screen.console import Terminal
 from lossbench.errors import NotAbleError, UsageError
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def report(
     check_targets(html=html, plots=plots, junit=junit, github=github)
     from lossbench.results import index
 
-    console = Console(stderr=True, highlight=False)
+    console = Terminal(stderr=True)
     if not runs and (html or plots or junit or github or baseline):
         raise UsageError("which results?", next_step="name them, for example: lossbench report latest --html ...")
     if runs and (suite or verdict or since or commit or tag):
@@ -129,7 +130,7 @@ def gather_all(suites: list[Suite], **how: Any) -> list[Content]:
 def _list(suites: list[Suite]) -> None:
     from lossbench.report.tables.table import WORDS, Cell, Table, terminal
 
-    console = Console(highlight=False)
+    console = Terminal()
     if not suites:
         console.print("no results that fit")
         return
@@ -151,14 +152,14 @@ def _write_tables(contents: list[Content], format_: Format) -> None:
     if format_ == Format.nccl_tests:
         from lossbench.report.export import nccl
 
-        sys.stdout.write(nccl.text(contents))
+        say(nccl.text(contents), nl=False)
         return
     every = [table for one in contents for table in one.tables]
     if format_ != Format.terminal:
         write = {Format.markdown: tables.markdown, Format.csv: tables.csv_text, Format.latex: tables.latex}[format_]
-        sys.stdout.write(write(every))
+        say(write(every), nl=False)
         return
-    console = Console(highlight=False)
+    console = Terminal()
     for one in contents:
         for text in one.findings:
             console.print(text, markup=False)
@@ -233,7 +234,7 @@ def files_of(result: SuiteResult, *, html: Path | None, plots: Path | None, juni
         from lossbench.results import index
 
         suite = index.read_suite(result.folder)
-        console = Console(stderr=True, highlight=False)
+        console = Terminal(stderr=True)
         _write_files(gather_all([suite]), [], html=html, plots=plots, junit=None, github=github, console=console)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from lossbench.cli.reading.report import IN, known_runs
+from lossbench.cli.screen.console import say
 from lossbench.errors import UsageError
 
 RUN = typer.Argument(help="A folder, id, suite name (its latest), or `latest`.", autocompletion=known_runs)
@@ -34,4 +35,4 @@ def tag(
         raise UsageError(f"{run} names {len(found)} results", next_step="give a folder or an id")
     now = notes.change(found[0].folder, add=words or [], remove=remove, note=note)
     said = ", ".join(now.tags) or "no tags"
-    typer.echo(f"{found[0].name} {found[0].id}: {said}{f'; {now.note}' if now.note else ''}")
+    say(f"{found[0].name} {found[0].id}: {said}{f'; {now.note}' if now.note else ''}")

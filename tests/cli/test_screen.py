@@ -1,0 +1,83 @@
+"""What a file says is text: a terminal never obeys it."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.table import Table
+
+from lossbench.cli.screen.console import Terminal, plain
+from tests.forked import lossbench
+
+ROOT = Path(__file__).resolve().parents[2]
+STORED = ROOT / "tests" / "results" / "stored" / "20261116-020434_collectives_23bdd9"
+CLIPBOARD, CLEAR, C1, TURNED = "\x1b]52;c;ZXZpbA==\x07", "\x1b[2J", "\x9b2J", "\u202e"
+EVIL = f"a{CLIPBOARD}{CLEAR}{C1}\r{TURNED}z"
+OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
+
+
+@pytest.fixture
+def doctored(tmp_path: Path) -> Path:
+    folder = tmp_path / STORED.name
+    shutil.copytree(STORED, folder)
+    for path in folder.glob("*/summary.json"):
+        found = json.loads(path.read_text())
+        found["reasons"] = {"fault": [EVIL]}
+        found["columns"]["fault"] = "unknown"
+        found["rows"] = [{**row, "operation": f"all_reduce{EVIL}"} for row in found.get("rows", [])]
+        path.write_text(json.dumps(found))
+    (folder / "002").mkdir()
+    (folder / "002" / "summary.json").write_text(f'{{"x{CLEAR}": 1}}')
+    return folder
+
+
+@pytest.mark.parametrize(
+    "wanted", [[], ["--format", "csv"], ["--format", "markdown"]], ids=["tables", "csv", "markdown"]
+)
+def test_a_doctored_results_folder_says_nothing_to_the_terminal(doctored: Path, wanted: list[str]) -> None:
+    """As it was: OSC 52 put words of a stranger's summary.json into the clipboard of whoever looked at it."""
+    done = lossbench("report", str(doctored), *wanted)
+    said = done.stdout + done.stderr
+    assert not OBEYED.search(said.replace("\r\n", "\n")), repr(OBEYED.search(said))
+    assert wanted or "\\x1b" in said, "shown, not hidden"
+
+
+def test_a_mistake_in_a_file_is_told_without_obeying_it(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        f'["to{EVIL.encode("unicode_escape").decode().replace(chr(92) + "x", chr(92) + "u00")}"]\nhosts = 2\n'
+    )
+    done = lossbench("run", str(path))
+    assert done.returncode == 2 and not OBEYED.search(done.stdout + done.stderr), done.stderr
+
+
+def test_colours_stay_and_what_stands_between_them_is_plain() -> None:
+    out = io.StringIO()
+    console = Terminal(file=out, force_terminal=True, color_system="standard", width=60)
+    table = Table("head")
+    table.add_row(EVIL)
+    console.print(table)
+    console.print("bad", style="red")
+    said = out.getvalue()
+    assert "\x1b[31mbad\x1b[0m" in said
+    assert not OBEYED.search(re.sub(r"\x1b\[[0-9;]*m", "", said))
+    assert plain("as it is\n\tü") == "as it is\n\tü"
+
+
+def test_every_word_of_the_command_line_goes_through_one_place() -> None:
+    around = []
+    for path in (ROOT / "harness" / "cli").rglob("*.py"):
+        if path.parts[-2:] == ("screen", "console.py"):
+            continue
+        calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        names = [ast.unparse(one) for one in calls]
+        around += [
+            f"{path.name}: {name}" for name in names if name in ("typer.echo", "typer.secho", "Console", "print")
+        ]
+    assert around == []
