@@ -9,6 +9,7 @@ import os
 import secrets
 import stat
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -46,6 +47,39 @@ def private_folder(path: Path) -> None:
         raise NotAbleError(f"{path} is not a folder of this user", next_step="look who made it, and remove it")
     if found.st_mode & 0o077:
         path.chmod(0o700)
+
+
+class Held:
+    """A folder by its handle: what is written goes into it, whatever else is given its name meanwhile. `way` leads
+    there, for other processes of ours too, as long as this one lives."""
+
+    def __init__(self, path: Path) -> None:
+        self.handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self._end = weakref.finalize(self, os.close, self.handle)
+        self.way = Path(f"/proc/{os.getpid()}/fd/{self.handle}")
+
+    @classmethod
+    def ours(cls, path: Path) -> Held:
+        """Made now, or before by us: in somebody else's folder links may lead anywhere."""
+        path.mkdir(exist_ok=True)
+        one = cls(path)
+        if os.fstat(one.handle).st_uid != os.geteuid():
+            raise NotAbleError(f"{known_as(path)} belongs to another user", next_step="give another folder with --out")
+        return one
+
+    def close(self) -> None:
+        self._end()
+
+
+def known_as(path: Path) -> Path:
+    """By the name that people know, where the way leads through a handle."""
+    handle = Path(*path.parts[:5])
+    if path.parts[1:2] != ("proc",) or path.parts[3:4] != ("fd",):
+        return path
+    try:
+        return Path(handle.readlink(), *path.parts[5:])
+    except OSError:
+        return path
 
 
 def why(error: OSError, *, full: str = "free some space") -> str:

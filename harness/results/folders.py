@@ -14,7 +14,7 @@ from typing import Any
 
 from lossbench.contract import SEEDS_VERSION
 from lossbench.errors import UsageError
-from lossbench.files import as_json, disk_errors, write_durably
+from lossbench.files import Held, as_json, disk_errors, write_durably
 from lossbench.results import machine, models
 from lossbench.results.models import RunSummary
 from lossbench.results.provenance import git_state, of_program
@@ -23,25 +23,40 @@ from lossbench.results.provenance import git_state, of_program
 class RunFolder:
     """The folder of one run (one point, one seed)."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, within: Held | None = None) -> None:
+        """`path`: its name. `within`: the folder that it is in, where that is held."""
         self.path = path
-        with disk_errors(path):
+        self._within = within
+        self._held: Held | None = None
+
+    def make(self) -> None:
+        with disk_errors(self.path):
+            if self._within is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._held = Held.ours(self._within.way / self.path.name if self._within else self.path)
             for part in ("records", "logs"):
-                (path / part).mkdir(parents=True, exist_ok=True)
+                (self.way / part).mkdir(exist_ok=True)
+
+    @property
+    def way(self) -> Path:
+        """Where to write: the folder that was made, whatever its name leads to by now."""
+        assert self._held is not None, "it was not made yet"
+        return self._held.way
 
     def write(self, name: str, value: Any) -> None:
         with disk_errors(self.path):
-            write_durably(self.path / name, as_json(value, indent=1) + "\n")
+            write_durably(self.way / name, as_json(value, indent=1) + "\n")
 
     def append(self, name: str, value: Any) -> None:
-        with disk_errors(self.path), open(self.path / name, "a", encoding="utf-8") as file:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        with disk_errors(self.path), open(os.open(self.way / name, flags, 0o666), "a", encoding="utf-8") as file:
             file.write(as_json(value) + "\n")
 
-    def records_path(self, rank: int) -> Path:
-        return self.path / "records" / f"rank-{rank}.jsonl"
+    def records_path(self, member: str) -> Path:
+        return self.way / "records" / f"{member}.jsonl"
 
-    def log_path(self, rank: int) -> Path:
-        return self.path / "logs" / f"rank-{rank}.log"
+    def log_path(self, member: str) -> Path:
+        return self.way / "logs" / f"{member}.log"
 
 
 class SuiteFolder:
@@ -49,6 +64,7 @@ class SuiteFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._held: Held | None = None
 
     @classmethod
     def new(cls, out: Path, suite: str, run_id: str) -> SuiteFolder:
@@ -59,10 +75,21 @@ class SuiteFolder:
 
     def write(self, name: str, text: str) -> None:
         with disk_errors(self.path):
-            write_durably(self.path / name, text)
+            write_durably(self._holding().way / name, text)
+
+    def _holding(self) -> Held:
+        if self._held is None:
+            self._held = Held(self.path)
+        return self._held
 
     def run(self, number: int) -> Path:
         return self.path / f"{number:03d}"
+
+    def run_folder(self, number: int) -> RunFolder:
+        """Not made yet; empty of what a killed run left there."""
+        with disk_errors(self.path):
+            shutil.rmtree(self.run(number).name, ignore_errors=True, dir_fd=self._holding().handle)
+            return RunFolder(self.run(number), within=self._holding())
 
     def finished(self, number: int, *, point: dict[str, Any], seed: int) -> RunSummary | None:
         """The summary of a run that ended; None if it did not, was damaged, or is not the one that was planned here."""
@@ -73,25 +100,22 @@ class SuiteFolder:
             return None
         return found if found.is_of(point, seed) else None
 
-    def clear(self, number: int) -> None:
-        """What a killed run left, so that it can be run again."""
-        with disk_errors(self.path):
-            shutil.rmtree(self.run(number), ignore_errors=True)
-
     @contextmanager
     def locked(self) -> Iterator[None]:
         """One process at a time works on a suite; the kernel lets go of it even after kill -9."""
         with disk_errors(self.path):
-            handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            one = Held(self.path)  # a lock of its own: another handle would not be refused
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(one.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            os.close(handle)
+            one.close()
             raise UsageError(f"{self.path} is still being run", next_step="wait for it, or end it") from None
+        self._held = one
         try:
             yield
         finally:
-            os.close(handle)
+            self._held = None
+            one.close()
 
 
 def session(programs: Sequence[Sequence[str]] = ()) -> dict[str, Any]:

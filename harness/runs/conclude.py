@@ -30,7 +30,7 @@ def conclusions(experiment: Experiment, folder: Path) -> Iterator[tuple[str, dic
 
 def _concluded(module: str, folder: Path, role: str, program: Program) -> list[dict[str, Any]]:
     command = module_command(module) if module.startswith(OURS) else module_command(RUNNER, module)
-    asked = {"folder": str(folder.resolve()), "role": role, "options": dict(program.options)}
+    asked = {"folder": str(folder), "role": role, "options": dict(program.options)}
     try:
         done = subprocess.run(
             command,

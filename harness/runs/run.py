@@ -53,7 +53,7 @@ class Result:
 
 
 def execute(
-    experiment: Experiment, *, seed: int, chosen: dict[str, Any], folder: Path, ground: Ground, progress: Progress
+    experiment: Experiment, *, seed: int, chosen: dict[str, Any], folder: RunFolder, ground: Ground, progress: Progress
 ) -> Result:
     at = checked(progress)
     # 1  The spec was read and checked when the experiment was made; its program must exist too.
@@ -68,9 +68,9 @@ def execute(
             undo.later("the journal", journal.undo_or_say)
         # 3  The manifest, before anything happens.
         at("3 manifest")
-        run_folder = RunFolder(folder)
+        folder.make()
         token = secrets.randbits(64)
-        run_folder.write("manifest.json", manifest(experiment, seed, chosen, backend, why, journal.id, folder))
+        folder.write("manifest.json", manifest(experiment, seed, chosen, backend, why, journal.id, folder.path))
         with plain_errors():
             # 4  Hosts and links.
             at("4 hosts and links")
@@ -80,14 +80,14 @@ def execute(
             # 5  Offloads, so that loss acts on MTU-sized packets.
             at("5 offloads")
             network.cut_to_mtu()
-            run_folder.write("links.json", network.links_as_json())
+            folder.write("links.json", network.links_as_json())
             # 6  Profile, rate and priority in force, and read back.
             at("6 fault in force")
             put_in_force(experiment, network, seed)
-            run_folder.write("read_back.json", as_read_back(network))
+            folder.write("read_back.json", as_read_back(network))
             # 7  The proof.
             at("7 proof")
-            proof = prove(experiment, network, token, run_folder, ground.exchange_of(network))
+            proof = prove(experiment, network, token, folder, ground.exchange_of(network))
             network.restart()
             before, _ = network.settled()
             network.listen()
@@ -96,7 +96,7 @@ def execute(
             ranks = Ranks(
                 folder=journal.folder,
                 experiment=experiment,
-                store=run_folder,
+                store=folder,
                 place_of=network.place,
                 identity=Identity(run_id=journal.id, token=token, seed=seed),
                 launcher=ground.launcher,
@@ -110,10 +110,10 @@ def execute(
             watched = watch.run()
             # 9  Kernel counters joined with what the application saw; judged, stored; undone by the stack.
             at("9 verdict")
-            met = store_counters(watched, network, run_folder)
+            met = store_counters(watched, network, folder)
             verdict = judge.judge(experiment=experiment, backend=backend, proof=proof, watched=watched)
-            run_folder.write("verdict.json", {**verdict.as_json(), "duration_s": watched.duration_s})
-            return Result(journal.id, folder, seed, backend, proof, verdict, met, watched)
+            folder.write("verdict.json", {**verdict.as_json(), "duration_s": watched.duration_s})
+            return Result(journal.id, folder.path, seed, backend, proof, verdict, met, watched)
 
 
 def checked(progress: Progress) -> Callable[[str], None]:

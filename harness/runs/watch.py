@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from lossbench.errors import RunError, VanishedError
-from lossbench.files import finite
+from lossbench.files import finite, known_as
 from lossbench.net import conservation
 from lossbench.net.conservation import Between
 from lossbench.net.counters import Reading, counters_as_json
@@ -77,7 +77,7 @@ class Watch:
         self.ranks.end()
         self._finish()
         if not self.seen.problem:
-            self._take(list(conclusions(self.experiment, self.store.path)))
+            self._take(list(conclusions(self.experiment, self.store.way)))
         return self.seen
 
     def _wait_until_ready(self) -> None:
@@ -121,7 +121,7 @@ class Watch:
 
     def _sample(self, elapsed: float) -> None:
         self._load.sample()
-        log = self.store.path / "logs" / "rank-0.log"
+        log = known_as(self.store.log_path("rank-0"))
         now = {"elapsed_s": elapsed, "last_step": self.seen.last_step, **self._now}
         self.progress({**now, "network": self._network_now, "log": log})
         if not self.network.genuine:

@@ -24,6 +24,7 @@ from lossbench.net.star.network import StarNetwork
 from lossbench.proof import statistics as own
 from lossbench.proof.probe.exchange import Exchange
 from lossbench.proof.probe.flows import plan
+from lossbench.results.folders import RunFolder
 from lossbench.runs import run
 from lossbench.runs.ground import ThisMachine
 from lossbench.spec import lossmodel
@@ -167,7 +168,12 @@ def honest() -> None:
         for seed in range(100):
             with tempfile.TemporaryDirectory() as folder:
                 result = run.execute(
-                    e, seed=seed, chosen={}, folder=Path(folder), ground=ThisMachine(kernel), progress=lambda _: None
+                    e,
+                    seed=seed,
+                    chosen={},
+                    folder=RunFolder(Path(folder)),
+                    ground=ThisMachine(kernel),
+                    progress=lambda _: None,
                 )
             if result.verdict.columns["fault"].status:
                 wrong.append(result.verdict.columns["fault"].reasons())

@@ -44,6 +44,7 @@ def test_a_doctored_results_folder_says_nothing_to_the_terminal(doctored: Path, 
     """As it was: OSC 52 put words of a stranger's summary.json into the clipboard of whoever looked at it."""
     done = lossbench("report", str(doctored), *wanted)
     said = done.stdout + done.stderr
+    assert done.returncode == 0 and "Traceback" not in said, said
     assert not OBEYED.search(said.replace("\r\n", "\n")), repr(OBEYED.search(said))
     assert wanted or "\\x1b" in said, "shown, not hidden"
 

@@ -28,6 +28,7 @@ from lossbench.net import journal
 from lossbench.net.kernel import Kernel
 from lossbench.runs.ground import ThisMachine
 from lossbench.runs import run
+from lossbench.results.folders import RunFolder
 from lossbench.spec.asking import points
 where, number, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 count = 0
@@ -43,7 +44,7 @@ def making(self, kind, name):
     if where == "making" and count == number: die()
 journal.Journal.before_making = making
 ((chosen, e),) = points.points(points.find("proof"), settings=["workload.options.seconds=0.2"])
-run.execute(e, seed=0, chosen={}, folder=folder, ground=ThisMachine(Kernel.tried()), progress=progress)
+run.execute(e, seed=0, chosen={}, folder=RunFolder(folder), ground=ThisMachine(Kernel.tried()), progress=progress)
 """
 
 

@@ -195,7 +195,7 @@ def as_nobody(code: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_folder_without_permission_is_said_as_that() -> None:
-    done = as_nobody("RunFolder(Path('/sys/kernel/lossbench'))")
+    done = as_nobody("RunFolder(Path('/sys/kernel/lossbench')).make()")
     assert "can't be written (Permission denied); check its permissions" in done.stderr
     assert "free some space" not in done.stderr
 

@@ -13,6 +13,7 @@ import pytest
 
 from lossbench.contract import Door
 from lossbench.net.kernel import Kernel
+from lossbench.results.folders import RunFolder
 from lossbench.runs import run
 from lossbench.runs.ground import ThisMachine
 from lossbench.spec.experiment import Experiment
@@ -97,7 +98,7 @@ def test_unchanged_training_lives_with_ten_percent_loss(
         experiment("toy.py", "loss_10", wrapper=wrapper, steps=100),
         seed=1,
         chosen={},
-        folder=tmp_path / "run",
+        folder=RunFolder(tmp_path / "run"),
         ground=ThisMachine(Kernel.tried()),
         progress=lambda _: None,
     )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lossbench.net.kernel import Kernel
+from lossbench.results.folders import RunFolder
 from lossbench.runs import run
 from lossbench.runs.ground import ThisMachine
 from lossbench.spec.experiment import Experiment
@@ -38,7 +39,12 @@ def raced(
         origin="test",
     )
     result = run.execute(
-        experiment, seed=1, chosen={}, folder=folder, ground=ThisMachine(Kernel.tried()), progress=lambda _: None
+        experiment,
+        seed=1,
+        chosen={},
+        folder=RunFolder(folder),
+        ground=ThisMachine(Kernel.tried()),
+        progress=lambda _: None,
     )
     assert result.verdict.columns["outcome"].status == 0, result.verdict.columns["outcome"].reasons()
     return {row["contender"]: row for row in result.watched.rows}

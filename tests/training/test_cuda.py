@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from lossbench.net.kernel import Kernel
+from lossbench.results.folders import RunFolder
 from lossbench.runs import run
 from lossbench.runs.ground import ThisMachine
 from tests.training import test_backend, test_trainer
@@ -32,7 +33,7 @@ def test_unchanged_training_on_a_gpu_lives_with_ten_percent_loss(
         experiment,
         seed=1,
         chosen={},
-        folder=tmp_path / "run",
+        folder=RunFolder(tmp_path / "run"),
         ground=ThisMachine(Kernel.tried()),
         progress=lambda _: None,
     )

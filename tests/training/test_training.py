@@ -17,6 +17,7 @@ import pytest
 
 from lossbench.errors import NotAbleError
 from lossbench.net.kernel import Kernel
+from lossbench.results.folders import RunFolder
 from lossbench.runs import run
 from lossbench.runs.choose import choose_backend
 from lossbench.runs.ground import ThisMachine
@@ -71,7 +72,7 @@ class Runs:
             experiment,
             seed=seed,
             chosen={},
-            folder=self.folder,
+            folder=RunFolder(self.folder),
             ground=ThisMachine(Kernel.tried(), self.nurseries),
             progress=lambda _: None,
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
-from lossbench.cli.screen.console import Terminal
+from lossbench.cli.screen.console import Terminal, say
 from lossbench.errors import NotAbleError, UsageError
 
 if TYPE_CHECKING:

@@ -33,11 +33,11 @@ def start(experiment: Experiment, place_of: Callable[[str], Place], store: RunFo
     asked = experiment.capture
     if not asked.packets:
         return []
-    folder = store.path / "captures"
+    folder = store.way / "captures"
     folder.mkdir(exist_ok=True)
     out: list[Running] = []
     for host in experiment.topology.all_hosts():
-        path = folder.resolve() / f"{host.name}.pcap"
+        path = folder / f"{host.name}.pcap"
         words = [str(path), host.interface, str(asked.packets), str(asked.bytes)]
         with open(path.with_suffix(".log"), "wb") as log:
             command = [sys.executable, "-E", "-P", "-c", BOOT, str(PACKAGE), *words]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lossbench.errors import RunError
+from lossbench.files import known_as
 from lossbench.processes import Running
 from lossbench.runs.launch.program import last_lines
 
@@ -66,7 +67,7 @@ class Member:
         if not code or self.ended:
             return
         how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with status {code}"
-        raise RunError(f"{self.name} {how}; its last lines ({self.log}):\n{last_lines(self.log)}")
+        raise RunError(f"{self.name} {how}; its last lines ({known_as(self.log)}):\n{last_lines(self.log)}")
 
 
 def _signal_name(number: int) -> str:

@@ -143,7 +143,7 @@ class Nurseries:
             {
                 "module": start.module,
                 "environment": start.environment,
-                "log": str(start.log.resolve()),
+                "log": str(start.log),
                 "cwd": str(Path.cwd()),
                 "where": start.place.where,
                 "host": start.place.name,
@@ -252,7 +252,7 @@ def _become(request: dict[str, Any], control: socket.socket, step_in: Any) -> No
         signal.signal(signal.SIGINT, signal.default_int_handler)
         control.close()
         os.setsid()
-        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666)
         os.dup2(log, 1)
         os.dup2(log, 2)
         faulthandler.enable()  # as PYTHONFAULTHANDLER would have done at a start of its own

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lossbench.contract import DATA_PORT
+from lossbench.files import known_as
 from lossbench.net.host.enter import hosts_file
 from lossbench.net.host.place import Place
 from lossbench.processes import Running
@@ -88,20 +89,20 @@ class Ranks:
         shared = not experiment.topology.machines and not experiment.workload.torchrun
         for number, crew in enumerate(crews):
             first = crew[0]
-            variables = self._environment(first, self.store.records_path(first.rank), threads)
+            variables = self._environment(first, self.store.records_path(f"rank-{first.rank}"), threads)
             if experiment.beside:
                 variables["LOSSBENCH_BESIDE"] = ",".join(program.role for program in experiment.beside)
             if shared:
                 variables |= gpu_for(number, machine.gpus(), os.environ)
             if len(crew) > 1:
                 variables["LOSSBENCH_SEATS"] = str(self._seats(crew))
-            log = self.store.log_path(first.rank)
+            log = self.store.log_path(f"rank-{first.rank}")
             process = self._launch(first, variables, log)
             self.members += [
                 Member(
                     number=host.rank,
                     process=process,
-                    records=self.store.records_path(host.rank),
+                    records=self.store.records_path(f"rank-{host.rank}"),
                     log=log,
                     foreground=foreground,
                     barrier=experiment.workload.barrier,
@@ -114,10 +115,8 @@ class Ranks:
         topology = self.experiment.topology
         hosts = topology.all_hosts() if program.hosts == "all" else tuple(topology.host(name) for name in program.hosts)
         for number, host in enumerate(hosts):
-            records, log = (
-                self.store.path / part
-                for part in (f"records/{program.role}-{number}.jsonl", f"logs/{program.role}-{number}.log")
-            )
+            member = f"{program.role}-{number}"
+            records, log = self.store.records_path(member), self.store.log_path(member)
             variables = self._environment(host, records, 1, program) | {
                 "RANK": str(number),
                 "WORLD_SIZE": str(len(hosts)),
@@ -148,12 +147,7 @@ class Ranks:
         dscp = self.experiment.dscp_of(program or self.experiment.workload)
         marked = {"LOSSBENCH_DSCP": str(dscp)} if dscp is not None else {}
         return marked | environment(
-            host,
-            self.experiment.topology,
-            self.identity,
-            folder=self.folder,
-            records=records.resolve(),
-            threads=threads,
+            host, self.experiment.topology, self.identity, folder=self.folder, records=records, threads=threads
         )
 
     def _launch(self, host: Host, variables: dict[str, str], log: Path, program: Beside | None = None) -> Running:
@@ -174,7 +168,7 @@ class Ranks:
             [
                 {
                     "rank": host.rank,
-                    "records": str(self.store.records_path(host.rank).resolve()),
+                    "records": str(self.store.records_path(f"rank-{host.rank}")),
                     "namespace": self.place_of(host.name).where,
                 }
                 for host in crew
@@ -232,7 +226,7 @@ class Ranks:
             time.sleep(0.01)
         out = ""
         for rank in chosen:
-            out += f"\n{rank.name}, its last lines ({rank.log}):\n{before[rank.name]}"
+            out += f"\n{rank.name}, its last lines ({known_as(rank.log)}):\n{before[rank.name]}"
             stack = _after(rank.log, sizes.get(rank.name, 0)) if rank in asked else []
             out += "".join(f"\n  > {line}" for line in stack[:STACK_LINES_SHOWN])
         return out

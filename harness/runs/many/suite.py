@@ -123,18 +123,18 @@ def run_plan(
     known = {one.number: folder.finished(one.number, point=one.chosen, seed=one.seed) for one in plan}
     todo = [one for one in plan if known[one.number] is None]
     for place, one in enumerate(turns(todo)):
-        folder.clear(one.number)
+        here = folder.run_folder(one.number)
         result = execute(
             one.experiment,
             seed=one.seed,
             chosen=one.chosen,
-            folder=folder.run(one.number),
+            folder=here,
             ground=ground,
             progress=partial(progress, one, len(plan), len(todo) - place),
         )
         done = known[one.number] = summary(one.chosen, one.experiment, result)
-        samples.pack(folder.run(one.number))
-        folders.RunFolder(folder.run(one.number)).write("summary.json", done.model_dump())
+        samples.pack(here.way)
+        here.write("summary.json", done.model_dump())
         so_far = _so_far(plan, known, folder, run_id)
         folder.write("summary.json", as_json(so_far.as_json(), indent=1) + "\n")
     return _so_far(plan, known, folder, run_id)
