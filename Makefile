@@ -27,7 +27,7 @@ test-all: $(VENV)/.dev
 # window of 0.2 s) is left to `make test`.
 GUEST = $(BIN)/lossbench vm run --writable results --timeout-s
 PYTEST_GUEST = -- $(BIN)/python -m pytest -p no:cacheprovider -q --timeout 1200
-TIER = $(addprefix tests/,net/test_conformance.py net/test_netem.py net/test_offloads.py net/test_shaping.py cli/test_command.py)
+TIER = $(addprefix tests/,net/test_conformance.py net/test_netem.py net/test_offloads.py net/test_shaping.py nic/test_nic.py cli/test_command.py)
 test-guest: $(VENV)/.dev
 	$(GUEST) 2700 $(PYTEST_GUEST) -m "tier and not full" $(TIER)
 

@@ -34,6 +34,7 @@ IMPORTS = {
         "lossbench.runs.many.suite",
         "lossbench.proof.probe.probing",
     ],
+    "report": ["lossbench.cli.app", "lossbench.cli.main", "scipy.stats", "polars", "matplotlib.figure"],
     "torch": ["torch", "torch.distributed", "lossbench.torch", "lossbench.workloads.sync"],
 }
 
@@ -134,7 +135,8 @@ def lossbench(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedP
     """The command, to its end."""
     if os.environ.get("LOSSBENCH_REAL"):
         return subprocess.run([*LOSSBENCH, *arguments], capture_output=True, text=True, cwd=cwd)
-    return _ended("cli", ["lossbench", *arguments], folder=cwd)
+    kind = "report" if arguments and arguments[0] in ("report", "compare", "export", "replay") else "cli"
+    return _ended(kind, ["lossbench", *arguments], folder=cwd)
 
 
 def lossbench_module(name: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

@@ -27,7 +27,12 @@ from tests.bench import side_by_side  # noqa: E402
 
 STATE = ROOT / "build" / "test-all"
 ROOMS = sorted(path.name for path in (ROOT / "tests").iterdir() if list(path.glob("test_*.py")))
-GUEST = {"guest-tier": "test-guest", "guest-clock": "test-guest-clock", "guest-full": "test-guest-full"}
+GUEST = {
+    "guest-tier": "test-guest",
+    "guest-clock": "test-guest-clock",
+    "guest-pair": "test-guest-pair",
+    "guest-full": "test-guest-full",
+}
 
 
 @dataclass

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forms import full
 from tests.ground.test_docs import ROOT, commands
 
 TRAIN = (ROOT / "examples" / "ddp.py").read_text().replace("else 200", "else 3")
@@ -29,6 +30,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@full
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
 def test_every_command_of_it_does_what_it_says(folder: Path, page: str) -> None:
     environment = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}

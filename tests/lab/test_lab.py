@@ -13,6 +13,7 @@ import pytest
 
 from lossbench.net.host import namespaces
 from lossbench.net.nic import state
+from tests.forms import full
 from tests.lab.machines import Machines, machines, missing
 from tests.nic.wire import until
 
@@ -72,6 +73,7 @@ def test_a_lab_is_checked_impaired_shown_and_given_back(lab: Machines) -> None:
     assert done.stdout == "$(id) a;b\n", "words reach the program as they are"
 
 
+@full
 def test_a_machine_that_can_not_be_trusted_or_reached_keeps_the_others_untouched(lab: Machines) -> None:
     before = lab.snapshots()
     known = lab.folder / "known_hosts"
@@ -90,6 +92,7 @@ def test_a_machine_that_can_not_be_trusted_or_reached_keeps_the_others_untouched
     assert lab.snapshots() == before
 
 
+@full
 def test_a_profile_that_one_machine_refuses_is_on_none(lab: Machines) -> None:
     with namespaces.open_inside(lab.namespace(lab.hosts[1])) as ip:
         index = ip.link_lookup(ifname="eth0")[0]
@@ -102,6 +105,7 @@ def test_a_profile_that_one_machine_refuses_is_on_none(lab: Machines) -> None:
     assert until(lambda: lab.snapshots() == before)
 
 
+@full
 def test_a_controller_that_is_killed_leaves_no_machine_impaired_unconfirmed(lab: Machines) -> None:
     before = lab.snapshots()
     process = lab.start("lab", "apply", str(lab.file), "--profile", "loss_10", "--for", "25s")
@@ -111,6 +115,7 @@ def test_a_controller_that_is_killed_leaves_no_machine_impaired_unconfirmed(lab:
     assert until(lambda: lab.snapshots() == before, seconds=90)
 
 
+@full
 def test_ssh_through_the_impaired_interface_survives_the_loss_of_everything_else(tmp_path: Path) -> None:
     everything = tmp_path / "everything.toml"
     everything.write_text('why = "test"\n[loss]\nmodel = "iid"\npercent = 100.0\n')

@@ -20,6 +20,7 @@ from lossbench.net.host import namespaces
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import rules_in_force
 from lossbench.spec.userfile import check
+from tests.forms import full
 from tests.lab.machines import Machines, machines, missing
 from tests.nic.wire import until
 
@@ -77,6 +78,7 @@ def read(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
+@full
 def test_a_suite_gives_on_machines_the_verdicts_that_it_gives_in_namespaces(lab: Machines) -> None:
     """Proof, schedule in time, downlinks, programs' own counts: exact to the packet, and nothing is left."""
     before = lab.snapshots()
@@ -104,6 +106,7 @@ def test_a_suite_gives_on_machines_the_verdicts_that_it_gives_in_namespaces(lab:
     assert until(lambda: lab.snapshots() == before)
 
 
+@full
 def test_a_script_is_started_by_torchrun_with_several_ranks_on_a_machine(pair: Machines) -> None:
     pytest.importorskip("torch")
     script = pair.folder / "mine.py"
@@ -158,6 +161,7 @@ print(json.dumps([{{"port": str(n), "queue": 0, "drops": count}} for n, count in
 """
 
 
+@full
 def test_loss_inside_the_switch_is_observed_and_counted_where_the_switch_can_be_asked(pair: Machines) -> None:
     found = ran_while_the_switch_loses(pair)
     verdict = read(run_folder(found) / "verdict.json")
@@ -197,6 +201,7 @@ def agents(lab: Machines) -> dict[int, int]:
     return out
 
 
+@full
 @pytest.mark.parametrize("victim", ["agent", "link", "controller"])
 def test_whoever_is_lost_in_the_middle_no_machine_stays_impaired(pair: Machines, victim: str) -> None:
     before = pair.snapshots()
@@ -225,6 +230,7 @@ def test_whoever_is_lost_in_the_middle_no_machine_stays_impaired(pair: Machines,
     assert time.monotonic() - lost_at < 120
 
 
+@full
 def test_a_machine_whose_disk_is_full_fails_the_run_with_its_reason_and_keeps_nothing(tmp_path: Path) -> None:
     """As it was: a rank ended with status 1, and nothing was printed."""
     with machines(tmp_path, count=2, disk="4k") as lab:

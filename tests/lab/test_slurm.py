@@ -9,6 +9,7 @@ import pytest
 
 from lossbench.errors import NotAbleError, UsageError
 from lossbench.runs.lab import slurm
+from tests.forms import full
 from tests.lab import cluster
 from tests.lab.machines import COMMAND, machines
 from tests.lab.machines import missing as no_ssh
@@ -17,6 +18,7 @@ from tests.nic.wire import until
 LACKS = cluster.missing() or no_ssh()
 
 
+@full
 @pytest.mark.netns
 @pytest.mark.skipif(LACKS is not None, reason=LACKS or "")
 def test_a_suite_is_submitted_and_runs_on_the_nodes_that_slurm_gives(tmp_path: Path) -> None:

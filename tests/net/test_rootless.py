@@ -13,6 +13,7 @@ import pytest
 from lossbench.net.impair import registry
 from lossbench.net.kernel import Kernel, user_namespaces
 from tests.conftest import left_behind
+from tests.forms import full
 
 pytestmark = pytest.mark.netns
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,6 +112,7 @@ options = { rate = 20, seconds = 3 }
 """
 
 
+@full
 def test_an_ordinary_user_runs_a_web_service(home: Path) -> None:
     """As it was: nginx wanted to be nobody, who is not there."""
     (home / "service.toml").write_text(SERVICE)

@@ -11,6 +11,7 @@ import pytest
 from lossbench.net.host import namespaces
 from lossbench.spec import profile
 from lossbench.spec.pattern import predicted
+from tests.forms import forms, full
 from tests.nic.wire import ADDRESS, PORT, Wire, received
 
 pytestmark = [pytest.mark.netns]
@@ -19,7 +20,7 @@ BACKENDS = ["ebpf", pytest.param("netem", marks=pytest.mark.guest)]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("side", ["egress", "ingress"])
+@forms("side", ["egress", "ingress"])
 def test_what_the_rule_dropped_is_what_the_receiver_misses_exactly(wire: Wire, backend: str, side: str) -> None:
     other = Wire(here=wire.there, there=wire.here)
     wire.lossbench(
@@ -47,6 +48,7 @@ def test_what_the_rule_dropped_is_what_the_receiver_misses_exactly(wire: Wire, b
     assert arrived == sorted(arrived), "the detour puts nothing out of order"
 
 
+@full
 def test_the_pattern_is_the_one_that_the_seed_predicts(wire: Wire) -> None:
     wire.lossbench(
         "nic", "apply", "nic0", "--profile", "bursty_5", "--backend", "ebpf", "--seed", "11", "--port", str(PORT)
@@ -79,12 +81,13 @@ def test_a_segmenting_sender_loses_single_packets_and_is_not_told(wire: Wire, ba
     assert max(runs) < 10, "a super-packet that is lost whole takes 40"
 
 
+@full
 def test_total_loss_is_not_reported_to_the_sender(wire: Wire, everything: str) -> None:
     wire.lossbench("nic", "apply", "nic0", "--profile", everything, "--port", str(PORT))
     assert wire.arrived(500) == [] and wire.shown()["sides"]["egress"]["dropped"] == 500
 
 
-@pytest.mark.parametrize(
+@forms(
     "option, hit, spared",
     [
         (["--port", "29400-29499"], PORT, 30500),

@@ -24,6 +24,7 @@ from lossbench.net.nic.facts import Facts, Ssh
 from lossbench.net.nic.state import State
 from lossbench.net.tc import kinds, offloads
 from lossbench.net.tc.rtnl_messages import Filter
+from tests.forms import forms, full
 from tests.nic.wire import ADDRESS, COMMAND, PORT, Wire, kill, until, watchdogs
 
 SSH = "10.77.0.2 50000 10.77.0.1 22"
@@ -106,6 +107,7 @@ def test_a_systemd_unit_is_asked_for_by_arguments_never_by_a_shell() -> None:
     assert command[0] == "systemd-run" and "--setenv=A=b c; $(d)" in command and command[-3:] == ["python", "-m", "x"]
 
 
+@full
 @pytest.mark.netns
 def test_facts_are_those_of_the_real_interface(wire: Wire) -> None:
     with namespaces.open_inside(wire.here) as ip:
@@ -123,7 +125,7 @@ def test_facts_are_those_of_the_real_interface(wire: Wire) -> None:
 
 
 @pytest.mark.netns
-@pytest.mark.parametrize("name", ["eth 0", "a;reboot", "$(id)", "-x", "../../etc", "x" * 300, "%s%n"])
+@forms("name", ["a;reboot", "eth 0", "$(id)", "-x", "../../etc", "x" * 300, "%s%n"])
 def test_a_hostile_name_of_an_interface_is_one_line_and_reaches_nothing(wire: Wire, name: str) -> None:
     done = wire.lossbench("nic", "apply", "--profile", "loss_1", "--", name, expect=2)
     assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
@@ -133,7 +135,7 @@ def test_a_hostile_name_of_an_interface_is_one_line_and_reaches_nothing(wire: Wi
 
 
 @pytest.mark.netns
-@pytest.mark.parametrize("side", ["egress", "ingress", "both"])
+@forms("side", ["both", "egress", "ingress"])
 def test_a_furnished_nic_is_byte_for_byte_as_before_and_its_furniture_works_meanwhile(wire: Wire, side: str) -> None:
     furnished(wire)
     before, said, links = wire.snapshot(), tc_says(wire), wire.links()
@@ -147,6 +149,7 @@ def test_a_furnished_nic_is_byte_for_byte_as_before_and_its_furniture_works_mean
     assert until(lambda: not watchdogs(wire)), "watchdogs end with their task"
 
 
+@full
 @pytest.mark.netns
 def test_what_others_changed_meanwhile_is_said_and_not_undone(wire: Wire) -> None:
     wire.lossbench("nic", "apply", "nic0", "--profile", "loss_5")
@@ -160,6 +163,7 @@ def test_what_others_changed_meanwhile_is_said_and_not_undone(wire: Wire) -> Non
     assert wire.links() == ["lo", "nic0"]
 
 
+@full
 @pytest.mark.netns
 def test_at_its_end_the_nic_is_as_before_by_itself(wire: Wire, everything: str) -> None:
     before = wire.snapshot()
@@ -169,6 +173,7 @@ def test_at_its_end_the_nic_is_as_before_by_itself(wire: Wire, everything: str) 
     assert len(wire.arrived(20)) == 20
 
 
+@full
 @pytest.mark.netns
 def test_with_every_watchdog_killed_the_kernels_own_clock_ends_the_loss_and_clean_removes_the_rest(
     wire: Wire, everything: str
@@ -189,6 +194,7 @@ def test_with_every_watchdog_killed_the_kernels_own_clock_ends_the_loss_and_clea
     assert wire.snapshot() == before
 
 
+@full
 @pytest.mark.netns
 def test_clean_leaves_what_still_has_its_time_and_takes_it_with_all(wire: Wire) -> None:
     before = wire.snapshot()
@@ -200,6 +206,7 @@ def test_clean_leaves_what_still_has_its_time_and_takes_it_with_all(wire: Wire) 
     assert wire.snapshot() == before
 
 
+@full
 @pytest.mark.netns
 def test_an_interface_that_was_renamed_is_found_and_one_that_is_gone_leaves_nothing(wire: Wire) -> None:
     before = wire.snapshot()
@@ -217,6 +224,7 @@ def test_an_interface_that_was_renamed_is_found_and_one_that_is_gone_leaves_noth
     assert "is gone" in gone.stderr and wire.links() == ["lo"]
 
 
+@full
 @pytest.mark.netns
 def test_damage_at_ingress_is_refused_since_programs_would_meet_it(wire: Wire, tmp_path: Path) -> None:
     path = tmp_path / "damage.toml"
@@ -228,6 +236,7 @@ def test_damage_at_ingress_is_refused_since_programs_would_meet_it(wire: Wire, t
     assert 0 < missing < 60, "the receiver's checksum throws the damaged ones away"
 
 
+@full
 @pytest.mark.netns
 def test_a_command_that_outlives_the_time_is_told(wire: Wire) -> None:
     before = wire.snapshot()
@@ -235,6 +244,7 @@ def test_a_command_that_outlives_the_time_is_told(wire: Wire) -> None:
     assert "given back before the command ended" in done.stderr and wire.snapshot() == before
 
 
+@full
 @pytest.mark.netns
 def test_a_mistyped_option_is_no_command_and_a_killed_one_says_by_what(wire: Wire) -> None:
     before = wire.snapshot()
@@ -244,6 +254,7 @@ def test_a_mistyped_option_is_no_command_and_a_killed_one_says_by_what(wire: Wir
     assert wire.snapshot() == before
 
 
+@full
 @pytest.mark.netns
 def test_what_htb_let_through_directly_and_flows_that_come_and_go_are_no_change(wire: Wire) -> None:
     kinds.install()
@@ -254,6 +265,7 @@ def test_what_htb_let_through_directly_and_flows_that_come_and_go_are_no_change(
     assert "as it was before" in wire.lossbench("nic", "revert", "nic0").stdout
 
 
+@full
 @pytest.mark.netns
 def test_a_gate_that_others_removed_is_said_and_so_is_what_stands_elsewhere(wire: Wire) -> None:
     wire.lossbench("nic", "apply", "nic0", "--profile", "loss_1")
@@ -277,7 +289,7 @@ def identity(wire: Wire) -> str:
 
 
 @pytest.mark.netns
-@pytest.mark.parametrize("victim", ["watchdog", "maker", "holder"])
+@forms("victim", ["holder", "maker", "watchdog"])
 def test_whoever_is_killed_the_nic_is_as_before_within_the_lease_and_a_second(wire: Wire, victim: str) -> None:
     """A few moments of many: `python tests/bench/nic_soak.py` takes 200."""
     furnished(wire)
@@ -303,6 +315,7 @@ def drill(wire: Wire, victim: str, after_s: float) -> None:
     process.wait()
 
 
+@full
 @pytest.mark.netns
 def test_a_watchdog_that_dies_is_replaced_by_one_and_that_one_does_the_work(wire: Wire) -> None:
     before = wire.snapshot()
@@ -358,6 +371,7 @@ mount -t tmpfs -o size=256k tmpfs "$0" && head -c "$1" /dev/zero > "$0/full" && 
 """
 
 
+@full
 @pytest.mark.netns
 @pytest.mark.parametrize("pages", [0, 2, 4, 5])
 def test_where_the_journal_has_no_room_nothing_is_changed_and_it_is_said(wire: Wire, pages: int) -> None:
@@ -394,6 +408,7 @@ main.main()
 """
 
 
+@full
 @pytest.mark.netns
 def test_ctrl_c_between_the_last_rule_and_the_command_takes_it_back(wire: Wire) -> None:
     """It stood until its lease had ended: nobody held it in that moment."""
@@ -415,6 +430,7 @@ def session(wire: Wire, server: socket.socket) -> Iterator[str]:
         yield f"{ADDRESS['there']} {client.getsockname()[1]} {ADDRESS['here']} 22"
 
 
+@full
 @pytest.mark.netns
 def test_over_ssh_it_waits_for_a_connection_that_is_newer_to_confirm(wire: Wire) -> None:
     apply = ["nic", "apply", "nic0", "--profile", "loss_1", "--yes-this-nic", "--confirm-within", "120s"]
@@ -434,6 +450,7 @@ def test_over_ssh_it_waits_for_a_connection_that_is_newer_to_confirm(wire: Wire)
     wire.lossbench("nic", "revert", "nic0")
 
 
+@full
 @pytest.mark.netns
 def test_without_a_confirmation_it_is_taken_back(wire: Wire, everything: str) -> None:
     before = wire.snapshot()

@@ -16,6 +16,8 @@ from lossbench.report.inference import paired
 from lossbench.report.tables.differences import difference_cell
 from lossbench.results import provenance
 from lossbench.results.index import read_suite
+from tests.forked import lossbench
+from tests.forms import full
 
 from . import made
 
@@ -106,8 +108,7 @@ def test_points_that_only_one_has_are_named(tmp_path: Path) -> None:
 def test_the_command_says_it_in_80_columns(tmp_path: Path) -> None:
     made.suite(tmp_path, POINTS, 5, row_of(0), run_id="aaaaaa")
     made.suite(tmp_path, POINTS, 5, row_of(0.2), run_id="bbbbbb")
-    command = [sys.executable, "-m", "lossbench.cli.main", "compare", "aaaaaa", "bbbbbb", "--in", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = lossbench("compare", "aaaaaa", "bbbbbb", "--in", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "spec: no difference" in done.stdout and "*" in done.stdout
     assert max(len(line) for line in done.stdout.splitlines() if not line.startswith(("A:", "B:"))) <= 80
@@ -142,8 +143,7 @@ def test_a_limit_on_what_may_change_is_an_exit_code(tmp_path: Path, limits: list
     made.suite(tmp_path, POINTS, 5, row_of(0), run_id="aaaaaa")
     made.suite(tmp_path, POINTS, 5, row_of(0.2), run_id="bbbbbb")
     asked = [word for limit in limits for word in ("--fail-if", limit)]
-    command = [sys.executable, "-m", "lossbench.cli.main", "compare", "aaaaaa", "bbbbbb", "--in", str(tmp_path), *asked]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = lossbench("compare", "aaaaaa", "bbbbbb", "--in", str(tmp_path), *asked)
     assert (done.returncode, said in done.stdout + done.stderr) == (code, True), done.stdout + done.stderr
 
 
@@ -169,10 +169,10 @@ def test_a_line_that_b_has_no_valid_number_of_is_unknown_not_kept(tmp_path: Path
 
 
 def limited(folder: Path, limit: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "lossbench.cli.main", "compare", "aaaaaa", "bbbbbb", "--in", str(folder)]
-    return subprocess.run([*command, "--fail-if", limit], capture_output=True, text=True)
+    return lossbench("compare", "aaaaaa", "bbbbbb", "--in", str(folder), "--fail-if", limit)
 
 
+@full
 def test_chance_breaks_no_limit_but_a_single_seed_may(tmp_path: Path) -> None:
     def noisy(shift: float) -> made.Row:
         return lambda point, seed: {"wall_s": 10 + shift + 5 * float(np.random.default_rng(seed + 7).normal()) * shift}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,8 @@ from lossbench.report.content import gather
 from lossbench.report.export import frames, goal, trackers
 from lossbench.report.export.handle import Results
 from lossbench.results import index, notes
+from tests import forked
+from tests.forms import forms, full
 
 from . import made
 
@@ -47,10 +48,10 @@ def stored(folder: Path) -> Path:
 
 
 def command(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "lossbench.cli.main", *words], capture_output=True, text=True)
+    return forked.lossbench(*words)
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
+@forms("kind", ["csv", "parquet"])
 def test_tables_runs_and_steps_are_files_with_a_number_a_cell(tmp_path: Path, kind: str) -> None:
     place = stored(tmp_path)
     done = command("export", str(place), f"--{kind}", str(tmp_path / "out"))
@@ -138,6 +139,7 @@ def test_what_is_missing_is_said_in_a_line(tmp_path: Path, words: tuple[str, ...
     assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
 
 
+@full
 def test_tags_and_a_note_stay_on_a_result_and_find_it(tmp_path: Path) -> None:
     place = stored(tmp_path)
     assert (

@@ -19,6 +19,7 @@ from lossbench.results.models import RunSummary
 from lossbench.runs.many.suite import Planned, plan_of
 from lossbench.spec.asking import points
 from lossbench.spec.experiment import Experiment
+from tests.forked import lossbench
 from tests.shared import ROOT
 
 from . import made
@@ -108,9 +109,7 @@ def test_a_step_summary_is_written_where_github_wants_it(tmp_path: Path) -> None
 def test_runs_that_did_not_end_are_errors_in_junit(tmp_path: Path) -> None:
     place = made.suite(tmp_path, [{"a": 1}], 4, row)
     (place / "002" / "summary.json").unlink()
-    command = [sys.executable, "-m", "lossbench.cli.main", "report", "made", "--in", str(tmp_path), "--junit", "v.xml"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / ".package")}
-    assert subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, timeout=120).returncode == 0
+    assert lossbench("report", "made", "--in", str(tmp_path), "--junit", "v.xml", cwd=tmp_path).returncode == 0
     (suite,) = ET.parse(tmp_path / "v.xml").getroot()
     assert (suite.get("tests"), suite.get("errors")) == ("4", "1")
 

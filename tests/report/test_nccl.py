@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lossbench.report.export import nccl
+from tests.forked import lossbench
 
 from . import made
 
@@ -29,8 +28,7 @@ def test_collectives_are_printed_in_its_columns(tmp_path: Path) -> None:
     path = place / "000" / "summary.json"
     made.write(path, {**made.read(path), "rows": [row, idle]})
     made.samples(place / "000", "lossy_ms", [8.0, 8.0, 8.0, 16.0])
-    command = [sys.executable, "-m", "lossbench.cli.main", "report", str(place), "--format", "nccl-tests"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = lossbench("report", str(place), "--format", "nccl-tests")
     assert done.returncode == 0, done.stderr
     (numbers,) = [line.split() for line in done.stdout.splitlines() if line and not line.startswith("#")]
     assert numbers == ["16000000", "4000000", "float", "sum", "10000.0", "1.600", "2.400", "7"]
@@ -40,6 +38,5 @@ def test_collectives_are_printed_in_its_columns(tmp_path: Path) -> None:
 
 def test_other_results_have_no_such_columns(tmp_path: Path) -> None:
     place = made.suite(tmp_path, [{"a": 1}], 1, lambda point, seed: {"loss": 1.0})
-    command = [sys.executable, "-m", "lossbench.cli.main", "report", str(place), "--format", "nccl-tests"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = lossbench("report", str(place), "--format", "nccl-tests")
     assert done.returncode == 2 and "no collectives in these results" in done.stderr

@@ -16,6 +16,7 @@ from lossbench.errors import UsageError
 from lossbench.runs.many import campaign, offline, planning
 from lossbench.runs.many.campaign import Part
 from tests.conftest import left_behind
+from tests.forms import full
 
 TWO = """why = "t"
 set = ["probe.packets=2000"]
@@ -144,6 +145,7 @@ def command(file: Path, tmp_path: Path, *more: str) -> subprocess.CompletedProce
     return subprocess.run(line, capture_output=True, text=True, timeout=280, check=False)
 
 
+@full
 @pytest.mark.netns
 def test_time_that_is_up_ends_a_run_leaves_nothing_and_the_same_command_goes_on(file: Path, tmp_path: Path) -> None:
     file.write_text('why = "t"\nset = ["probe.packets=2000"]\n[[run]]\nsuite = "chatter"\nseeds = 2\n')
@@ -160,6 +162,7 @@ def test_time_that_is_up_ends_a_run_leaves_nothing_and_the_same_command_goes_on(
     assert "all is done" in again.stdout and again.returncode == 0
 
 
+@full
 @pytest.mark.netns
 def test_a_run_that_outlasts_its_minutes_lets_the_others_have_their_turn(file: Path, tmp_path: Path) -> None:
     """As it was: it took all of every session, since nobody remembered how long it had had."""

@@ -6,13 +6,14 @@ import json
 import shutil
 import struct
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lossbench.runs.launch import capture
+from tests.forked import lossbench
+from tests.forms import full
 
 TALK = """
 import os, socket, time
@@ -45,8 +46,7 @@ def captured(folder: Path, *more: str) -> tuple[dict[str, Any], Path]:
     (folder / "talk.py").write_text(TALK)
     text = '[workload]\ncommand = ["python", "talk.py"]\nbarrier = false\n[topology]\nhosts = 2\n'
     (folder / "mine.toml").write_text(text + '[[impair]]\nprofile = "loss_10"\n[probe]\npackets = 4000\n')
-    command = [sys.executable, "-m", "lossbench.cli.main", "run", "mine.toml", "--json", *more]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    done = lossbench("run", "mine.toml", "--json", *more, cwd=folder)
     (one,) = json.loads(done.stdout)["summary"]
     return one, folder / one["dir"] / "captures"
 
@@ -67,6 +67,7 @@ def test_every_host_has_a_file_that_holds_what_its_link_carried(tmp_path: Path) 
         subprocess.run(["tcpdump", "-nr", str(folder / "h1.pcap")], check=True, capture_output=True)
 
 
+@full
 @pytest.mark.netns
 def test_a_capture_is_bounded(tmp_path: Path) -> None:
     one, folder = captured(tmp_path, "--set", "capture.packets=50", "--set", "capture.bytes=64")

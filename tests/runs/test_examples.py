@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from lossbench.spec import profile
+from tests.forms import full
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LOSSBENCH = [sys.executable, "-m", "lossbench.cli.main"]
@@ -27,6 +28,7 @@ def run(folder: Path, *words: str, cwd: Path | None = None) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
+@full
 @pytest.mark.training
 @pytest.mark.netns
 @pytest.mark.parametrize("name", ["ddp.py", "lossy_ddp.py", "fsdp2.py"])
@@ -43,6 +45,7 @@ def test_ddp_and_its_lossy_sister_differ_in_an_import_and_a_word() -> None:
     assert len(set(texts[1]) - set(texts[0])) == 3  # and what they say of themselves
 
 
+@full
 @pytest.mark.training
 @pytest.mark.netns
 def test_the_trainers_columns_are_in_the_table_and_it_runs_alone_too(tmp_path: Path) -> None:
@@ -66,6 +69,7 @@ def test_iperf3_in_a_block_of_python() -> None:
     assert clean == "0" and int(lossy) > 0
 
 
+@full
 @pytest.mark.training
 @pytest.mark.netns
 def test_a_strategy_of_ones_own_stands_in_the_table(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forms import full
+
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.training
 
@@ -39,6 +41,7 @@ def linked(folder: Path, packages: dict[str, metadata.Distribution]) -> None:
                 (folder / top).symlink_to(Path(str(one.locate_file(top))))
 
 
+@full
 def test_a_wheelhouse_installs_without_an_index_where_torch_is(tmp_path: Path) -> None:
     house, venv = tmp_path / "wheelhouse", tmp_path / "venv"
     version = f"{sys.version_info.major}.{sys.version_info.minor}"

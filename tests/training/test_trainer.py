@@ -91,6 +91,7 @@ def test_learning_really_happens(tmp_path: Path) -> None:
     assert losses[-1] < losses[0] / 3
 
 
+@full
 def test_the_time_to_a_target_is_that_of_the_first_evaluation_that_has_it(tmp_path: Path) -> None:
     trained(tmp_path / "a", steps=120, batch=32, target=0.8, evaluate_every=10)
     (row,) = records(tmp_path / "a", 0, "row")

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forms import full
+
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
 import numpy as np
@@ -75,6 +77,7 @@ def test_the_engine_runs_clean_under_sanitizers(tmp_path: Path, asked: str, libr
     assert done.returncode == 0 and "clean" in done.stdout, done.stderr[-4000:]
 
 
+@full
 def test_the_fuzzers_build_and_a_short_round_of_each_finds_nothing() -> None:
     """`make fuzz` does more of the same; as it was, its build lacked a library that the engine had come to need."""
     fuzz = [sys.executable, str(ROOT / "tests" / "bench" / "fuzz.py"), "--count", "1"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+
+from tests.forked import lossbench
+from tests.forms import full
 
 pytestmark = pytest.mark.netns
 
@@ -50,8 +51,7 @@ options = {{ rate = 40, seconds = {seconds} }}
 def run(folder: Path, *arguments: str, **keys: Any) -> dict[str, Any]:
     text = EXPERIMENT.format(**({"priority": 1, "seconds": 6, "more": ""} | keys))
     (folder / "beside.toml").write_text(text)
-    command = [sys.executable, "-m", "lossbench.cli.main", "run", "beside.toml", "--json", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=170, check=False)
+    done = lossbench("run", "beside.toml", "--json", *arguments, cwd=folder)
     assert done.stdout, done.stderr
     (one,) = json.loads(done.stdout)["summary"]
     return dict(one)
@@ -76,6 +76,7 @@ def test_a_class_loses_what_its_program_misses_to_the_packet(tmp_path: Path) -> 
     assert max(backlog) > 0, "backlog of each class is kept over time"
 
 
+@full
 def test_every_arm_gets_the_same_requests_and_one_queue_for_all_is_slower(tmp_path: Path) -> None:
     arms = [run(tmp_path, priority=priority) for priority in (0, 1)]
     asked, due = [], []
@@ -104,6 +105,7 @@ to_s = 2.5
 """
 
 
+@full
 def test_a_program_comes_and_goes_at_its_time_and_its_end_is_no_death(tmp_path: Path) -> None:
     one = run(tmp_path, seconds=12, more=COMES_AND_GOES)
     assert one["columns"]["outcome"] == "valid", one["reasons"]
@@ -122,6 +124,7 @@ hosts = ["h2"]
 """
 
 
+@full
 def test_a_program_that_dies_ends_the_run_with_its_last_lines(tmp_path: Path) -> None:
     one = run(tmp_path, seconds=30, more=DIES)
     assert one["columns"]["outcome"] == "failed" and one["duration_s"] < 25
@@ -133,6 +136,5 @@ def test_a_program_that_dies_ends_the_run_with_its_last_lines(tmp_path: Path) ->
 def test_a_wrong_option_of_a_service_is_said_before_anything_is_built(tmp_path: Path) -> None:
     text = EXPERIMENT.format(priority=1, seconds=5, more="").replace("rate = 40, seconds", "rat = 40, seconds")
     (tmp_path / "beside.toml").write_text(text)
-    command = [sys.executable, "-m", "lossbench.cli.main", "run", "beside.toml"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    done = lossbench("run", "beside.toml", cwd=tmp_path)
     assert done.returncode == 2 and "no option 'rat'" in done.stderr and "Traceback" not in done.stderr

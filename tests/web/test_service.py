@@ -22,6 +22,7 @@ from lossbench.workloads.web.http import nginx
 from lossbench.workloads.web.http.client import Client, Request
 from lossbench.workloads.web.options import Options
 from lossbench.workloads.web.server import Server
+from tests.forms import forms, full
 from tests.web.service import Service
 
 KINDS = ["builtin", pytest.param("nginx", marks=pytest.mark.skipif(nginx.find() is None, reason="no nginx here"))]
@@ -239,6 +240,7 @@ def test_it_ends_when_the_wanted_percentile_is_known(service: Service) -> None:
     assert sum(one["sent"] for one in service.records("web", "requests")) < 600 * 30
 
 
+@full
 def test_a_precision_out_of_reach_is_refused_early(service: Service) -> None:
     service.serve(server="builtin", bytes=1000)
     service.ask(rate=200, seconds=12, until="p99.9=1%", bytes=1000)
@@ -248,6 +250,7 @@ def test_a_precision_out_of_reach_is_refused_early(service: Service) -> None:
     assert sum(one["sent"] for one in service.records("web", "requests")) < 200 * 11
 
 
+@full
 def test_one_rate_after_the_other_ends_at_the_first_above_the_mean(service: Service) -> None:
     service.serve(server="builtin", bytes=1000)
     options = {"rates": [50, 100, 200, 400], "seconds": 1.5, "stop_mean_ms": 0.0001, "bytes": 1000}
@@ -257,6 +260,7 @@ def test_one_rate_after_the_other_ends_at_the_first_above_the_mean(service: Serv
     assert [row["offered"] for row in rows] == [50]
 
 
+@full
 def test_the_rate_at_which_the_tail_is_long_enough_is_held(service: Service) -> None:
     service.serve(server="builtin", bytes=1000)
     options = {"rates": [700, 900], "seconds": 2, "stop_ratio": 1.0, "hold_s": 2, "bytes": 1000}
@@ -266,6 +270,7 @@ def test_the_rate_at_which_the_tail_is_long_enough_is_held(service: Service) -> 
     assert [row["offered"] for row in rows] == [700, 700] and rows[1]["from_s"] > rows[0]["from_s"]
 
 
+@full
 def test_a_tail_that_never_gets_long_enough_is_said(service: Service) -> None:
     service.serve(server="builtin", bytes=1000)
     options = {"rates": [50, 100], "seconds": 1, "stop_ratio": 1e6, "hold_s": 2, "bytes": 1000}
@@ -274,7 +279,7 @@ def test_a_tail_that_never_gets_long_enough_is_said(service: Service) -> None:
     assert any("never came to 1e+06" in one["text"] for one in of(service.concluded(**options), "doubt"))
 
 
-@pytest.mark.parametrize("connections", ["keep-alive", "fresh"])
+@forms("connections", ["fresh", "keep-alive"])
 def test_connections_are_kept_or_made_anew(service: Service, connections: str) -> None:
     service.serve(server="builtin", bytes=1000)
     service.ask(rate=100, seconds=2, connections=connections, bytes=1000)
@@ -293,7 +298,7 @@ def test_a_closed_loop_says_that_its_tail_is_understated(service: Service) -> No
     assert "understated" in row["note"] and row["n"] > 100
 
 
-@pytest.mark.parametrize("reads", ["wrk", "h2load"])
+@forms("reads", ["wrk", "h2load"])
 def test_the_users_own_generator_runs_and_is_read(service: Service, reads: str) -> None:
     if shutil.which(reads) is None:
         pytest.skip(f"no {reads} here")
