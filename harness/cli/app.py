@@ -6,11 +6,11 @@ import typer
 
 from lossbench import __version__
 from lossbench.cli import clean, doctor, listing, net, profile, schema, vm
+from lossbench.cli.console import say
 from lossbench.cli.hardware import lab, nic
 from lossbench.cli.making import bundle, campaign, init, replay, run
 from lossbench.cli.making.words import WithCommand
 from lossbench.cli.reading import archive, compare, export, report, tag
-from lossbench.cli.screen.console import say
 
 app = typer.Typer(
     name="lossbench",

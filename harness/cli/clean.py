@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from lossbench.cli.screen.console import say
+from lossbench.cli.console import say
 from lossbench.net.host import rootless
 
 if TYPE_CHECKING:

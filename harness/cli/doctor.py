@@ -10,7 +10,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from lossbench.cli.screen.console import Terminal
+from lossbench.cli.console import Terminal
 from lossbench.errors import ExitCode
 
 

@@ -9,8 +9,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from lossbench.cli.console import Terminal
 from lossbench.cli.reading.report import IN
-from lossbench.cli.screen.console import Terminal
 
 RECENT = 10
 NO_STRATEGY = ("__init__", "absence", "base")  # parts of strategies

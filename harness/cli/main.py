@@ -79,7 +79,7 @@ def _usage(error: Exception) -> int:
 
 
 def _say(text: str) -> None:
-    from lossbench.cli.screen.console import Terminal
+    from lossbench.cli.console import Terminal
 
     Terminal(stderr=True, soft_wrap=True).print(f"lossbench: {text}", markup=False)
 

@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from rich.text import Text
 
-from lossbench.cli.screen.console import Terminal, say
+from lossbench.cli.console import Terminal, say
 from lossbench.errors import NotAbleError, RunError, UsageError
 from lossbench.net.host import rootless
 

@@ -10,7 +10,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from lossbench.cli.screen.console import Terminal, say
+from lossbench.cli.console import Terminal, say
 
 app = typer.Typer(no_args_is_help=True, help="Network conditions: list them, show one.")
 

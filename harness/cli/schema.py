@@ -6,7 +6,7 @@ import json
 
 import typer
 
-from lossbench.cli.screen.console import say
+from lossbench.cli.console import say
 
 
 def schema(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from lossbench.cli.screen.console import say
+from lossbench.cli.console import say
 from lossbench.errors import NotAbleError, UsageError
 from lossbench.net.guest.recipe import Image
 

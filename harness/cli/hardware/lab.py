@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from lossbench.cli.screen.console import Terminal, say
+from lossbench.cli.console import Terminal, say
 from lossbench.errors import LossbenchError, NotAbleError, UsageError
 
 app = typer.Typer(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from lossbench.cli.screen.console import Terminal, say
+from lossbench.cli.console import Terminal, say
 from lossbench.errors import ExitCode, LossbenchError, NotAbleError, RunError, UsageError
 from lossbench.net.host import rootless
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from lossbench.cli.screen.console import say
+from lossbench.cli.console import say
 
 TO = typer.Option(Path("lossbench-bundle.tar.gz"), "--to", metavar="FILE", help="The archive.")
 

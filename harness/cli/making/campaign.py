@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from lossbench.cli.screen.console import Terminal, say
+from lossbench.cli.console import Terminal, say
 
 
 def campaign(

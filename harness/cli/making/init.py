@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
+from lossbench.cli.console import say
 from lossbench.cli.making import words
-from lossbench.cli.screen.console import say
 from lossbench.errors import UsageError
 
 

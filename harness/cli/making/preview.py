@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from lossbench.cli.screen.console import say
+from lossbench.cli.console import say
 
 
 def show(suite: Any, *, out: Path, **chosen: Any) -> None:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import typer
 
+from lossbench.cli.console import Terminal
 from lossbench.cli.making.run import LAB, THESE_NICS
 from lossbench.cli.reading.compare import RUN_HELP
 from lossbench.cli.reading.report import IN, known_runs, need_libraries
-from lossbench.cli.screen.console import Terminal
 from lossbench.errors import UsageError
 from lossbench.net.host import rootless
 

@@ -9,8 +9,8 @@ from typing import Any
 import typer
 
 from lossbench import files
+from lossbench.cli.console import Terminal, say
 from lossbench.cli.making import preview, words
-from lossbench.cli.screen.console import Terminal, say
 from lossbench.errors import UsageError
 from lossbench.net.host import rootless
 

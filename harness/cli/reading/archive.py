@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
+from lossbench.cli.console import say
 from lossbench.cli.reading.report import IN, known_runs
-from lossbench.cli.screen.console import say
 from lossbench.errors import UsageError
 
 WHICH = typer.Argument(None, help="Folders, ids, suite names (their latest), or `latest`.", autocompletion=known_runs)

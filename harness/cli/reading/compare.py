@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
+from lossbench.cli.console import Terminal
 from lossbench.cli.reading.report import IN, known_runs, need_libraries
-from lossbench.cli.screen.console import Terminal
 from lossbench.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import typer
 
+from lossbench.cli.console import Terminal
 from lossbench.cli.reading.report import IN, RUNS, gather_all, need_libraries
-from lossbench.cli.screen.console import Terminal
 from lossbench.errors import UsageError
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console
 
-from lossbench.cli.screen.console import Terminal, say
+from lossbench.cli.console import Terminal, say
 from lossbench.errors import NotAbleError, UsageError
 
 if TYPE_CHECKING:
