@@ -17,6 +17,12 @@ PR_SET_PDEATHSIG = 1
 PACKAGE = Path(os.path.abspath(__file__)).parent.parent  # the folder that holds `lossbench`, which may be a link
 
 
+def from_absolute_folders() -> None:
+    """Programs are found in folders that PATH names in full: an empty or relative entry means the current folder."""
+    entries = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    os.environ["PATH"] = os.pathsep.join(entry for entry in entries if entry.startswith(os.sep))
+
+
 def module_command(module: str, *arguments: str) -> list[str]:
     """One of our own modules. -P: without the current folder, whose files anybody may have put there."""
     return [sys.executable, "-P", "-m", module, *arguments]

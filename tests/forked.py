@@ -192,7 +192,11 @@ def serve(line: socket.socket) -> None:
             return
         asked: Asked = pickle.loads(data)
         host = asked.host
-        step_in = stepper(where=host.where, host=host.name, hosts_path=host.hosts_path, mortal=True) if host else None
+        step_in = (
+            stepper(where=host.where, host=host.name, hosts_path=host.hosts_path, mortal=True, group="")
+            if host
+            else None
+        )
         pid = os.fork()
         if not pid:
             _become(asked, fds, step_in, [line.fileno(), heard, wake, *(one.fileno() for one in waiting.values())])

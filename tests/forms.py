@@ -14,7 +14,7 @@ full = pytest.mark.full
 
 
 def forms(
-    names: str, values: Iterable[Any], *, keep: int = 1, ids: Sequence[str] | None = None
+    names: str, values: Iterable[Any], *, keep: int = 1, ids: Sequence[str] | None = None, indirect: bool = False
 ) -> pytest.MarkDecorator:
     """As pytest.mark.parametrize; all but the first `keep` are left to `make test-all`."""
     every = [value if isinstance(value, type(pytest.param())) else _param(value) for value in values]
@@ -22,7 +22,7 @@ def forms(
         one if n < keep else pytest.param(*one.values, id=one.id, marks=[*one.marks, full])
         for n, one in enumerate(every)
     ]
-    return pytest.mark.parametrize(names, marked, ids=ids)
+    return pytest.mark.parametrize(names, marked, ids=ids, indirect=indirect)
 
 
 def _param(value: Any) -> Any:

@@ -18,8 +18,10 @@ HALF_UNDONE = "interrupted: {}; lossbench clean finishes it"
 def main() -> None:
     """Entry point. SIGTERM and a hang-up undo everything, as Ctrl-C does."""
     _quiet()
+    from lossbench.processes import from_absolute_folders
     from lossbench.runs import interrupt
 
+    from_absolute_folders()
     try:
         interrupt.listen()
         code = _run()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import subprocess
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,6 +19,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from lossbench.net.bpf import syscalls
 from lossbench.net.bpf.assembler import Assembler
+from lossbench.net.host import rootless
 from lossbench.net.host.namespaces import CLONE_NEWNET
 from lossbench.net.tc import kinds, offloads
 from lossbench.net.tc.hook import PARENT, aside
@@ -25,6 +28,7 @@ from lossbench.net.tc.oversize import longer_than
 QDISCS = ("netem", "prio", "ets", "fq", "fq_codel", "htb", "tbf", "bfifo", "clsact")
 CLASSIFIERS = ("bpf", "u32", "flower", "matchall")
 CLONE_NEWUSER = 0x10000000
+LOAD_S = 20.0
 
 
 NOT_ALLOWED = "not permitted, needs root"
@@ -47,6 +51,7 @@ class Kernel:
     def tried(cls) -> Kernel:
         """Everything is tried, in a namespace that belongs to one thread and ends with it."""
         kinds.install()
+        _load_bare("ifb", "numifbs=0")
         result: list[Kernel] = []
         thread = threading.Thread(target=lambda: result.append(_try_all()))
         thread.start()
@@ -69,6 +74,16 @@ class Kernel:
 
     def no_qdisc(self, kind: str) -> str | None:
         return None if self.qdiscs.get(kind) else f"this kernel has no sch_{kind}"
+
+
+def _load_bare(module: str, *options: str) -> None:
+    """Loaded by the kernel itself it would put devices of its own (ifb0, ifb1) into the machine's own namespace."""
+    if Path("/sys/module", module).exists() or not rootless.capabilities()["sys_module"]:
+        return
+    with suppress(OSError, subprocess.TimeoutExpired):
+        helper = Path("/proc/sys/kernel/modprobe").read_text(encoding="utf-8").strip()
+        if helper:
+            subprocess.run([helper, module, *options], capture_output=True, timeout=LOAD_S, check=False)
 
 
 def _try_all() -> Kernel:

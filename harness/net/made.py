@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Protocol
 
-from lossbench.net.host import namespaces
+from lossbench.net.host import cgroups, namespaces
 from lossbench.net.tc import ours
 
 
@@ -42,6 +43,9 @@ class Namespaces:
     def undo(self, entries: list[Entry]) -> tuple[list[int], list[str]]:
         names = [entry.name for entry in entries]
         ended, left = namespaces.kill_inside(names), namespaces.pids_inside(names)
+        for network in dict.fromkeys(name.split("-")[1] for name in names):
+            if not cgroups.to_join(network):
+                ended += cgroups.end_started_for(network)
         # Without its name a namespace, and who lives in it, could not be found again.
         failed = [f"process {pid} in {name} can't be ended" for pid, name in left.items()]
         for name in names:
@@ -54,7 +58,21 @@ class Namespaces:
         return ended, failed
 
 
+class Groups:
+    """With every process in it: those, too, that have left the namespaces that they were started in."""
+
+    needs: dict[str, Any] = {}  # noqa: RUF012
+
+    def exists(self, entry: Entry) -> bool:
+        return Path(entry.name).is_dir()
+
+    def undo(self, entries: list[Entry]) -> tuple[list[int], list[str]]:
+        ended = [pid for entry in entries for pid in cgroups.remove(Path(entry.name))]
+        return ended, [f"{entry.name} can't be removed" for entry in entries if self.exists(entry)]
+
+
 KINDS: dict[str, Kind] = {
+    "group": Groups(),
     "namespace": Namespaces(),
     "link": ours.Links(),
     "clsact": ours.Clsacts(),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from pyroute2 import IPRoute
 
 from lossbench.net.impair.netem.options import decoded, options_of
 from lossbench.net.star.network import StarNetwork
@@ -27,6 +28,15 @@ pytestmark = [pytest.mark.netns, pytest.mark.guest]
 PACKETS = 50_000
 SO_TIMESTAMPNS = 35
 TWO = {"hosts": 2}
+
+
+@pytest.mark.tier
+def test_no_device_of_a_module_that_we_need_is_put_into_the_machines_own_namespace(build: Build) -> None:
+    """As it was: the kernel loaded ifb for us, and that made ifb0 and ifb1 there."""
+    network = build(backend="netem", topology=TWO, impair=[{"profile": "loss_1", "hosts": ["h0"]}])
+    assert network.star.switch.get_links(kind="ifb"), "it is in use"
+    with IPRoute() as machine:
+        assert [link.get_attr("IFLA_IFNAME") for link in machine.get_links(kind="ifb")] == []
 
 
 @forms("name", ["bursty_5", "loss_1", "loss_5", "loss_10", "wifi_like"])

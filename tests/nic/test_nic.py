@@ -62,6 +62,7 @@ def test_the_pattern_is_the_one_that_the_seed_predicts(wire: Wire) -> None:
     assert wire.arrived(count) == [n for n in range(count) if n not in lost] and lost
 
 
+@full
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_segmenting_sender_loses_single_packets_and_is_not_told(wire: Wire, backend: str) -> None:
     wire.lossbench(
@@ -108,6 +109,7 @@ def test_only_what_was_asked_for_is_hit(
         assert len(wire.arrived(50, port=spared)) == 50
 
 
+@full
 def test_a_mark_is_told_from_another(wire: Wire, everything: str) -> None:
     wire.lossbench("nic", "apply", "nic0", "--profile", everything, "--dscp", "8")
     sender, receiver = wire.sockets()
@@ -152,6 +154,7 @@ def test_neighbours_dns_ssh_and_the_gateway_are_never_lost(wire: Wire, everythin
     assert wire.shown()["sides"]["egress"]["protected"] > 40
 
 
+@full
 def test_the_next_hop_of_another_route_is_a_peer_like_any_other(wire: Wire, everything: str) -> None:
     """In clusters that route between nodes every node is the next hop of something."""
     with namespaces.open_inside(wire.here) as ip:
@@ -160,6 +163,7 @@ def test_the_next_hop_of_another_route_is_a_peer_like_any_other(wire: Wire, ever
     assert wire.arrived(20) == []
 
 
+@full
 def test_an_mtu_that_is_raised_meanwhile_lets_longer_packets_through(wire: Wire) -> None:
     wire.lossbench("nic", "apply", "nic0", "--profile", "clean")
     for place, name in ((wire.here, "nic0"), (wire.there, "far0")):
@@ -168,6 +172,7 @@ def test_an_mtu_that_is_raised_meanwhile_lets_longer_packets_through(wire: Wire)
     assert len(wire.arrived(20, size=5000)) == 20
 
 
+@full
 def test_what_others_send_on_our_devices_never_reaches_the_nic(wire: Wire) -> None:
     """A network manager may ask for an address wherever it sees a device."""
     wire.lossbench("nic", "apply", "nic0", "--profile", "clean")

@@ -344,6 +344,7 @@ def test_a_maker_that_slept_through_its_time_makes_nothing_more_and_forgets_noth
 
 
 @pytest.mark.netns
+@full
 def test_a_holder_that_hangs_loses_its_lease(wire: Wire, everything: str) -> None:
     before = wire.snapshot()
     process = wire.start("nic", "apply", "nic0", "--profile", everything, "--", "sleep", "60")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 import xml.etree.ElementTree as ET
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +32,20 @@ def row(point: dict[str, Any], seed: int) -> dict[str, Any]:
     return {"train_loss": 1.0 + seed}
 
 
-@pytest.mark.parametrize("path", sorted(points.SUITES.glob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(points.SUITES.rglob("*.toml")), ids=lambda path: path.stem)
 def test_every_suite_that_comes_along_fits_the_schema_of_experiments(path: Path) -> None:
-    jsonschema.validate(tomllib.loads(path.read_text()), api.schema("experiment"))
+    jsonschema.validate(tomllib.loads(path.read_text()), schema("experiment"))
+
+
+@cache
+def schema(kind: str) -> dict[str, Any]:
+    return api.schema(kind)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "netem_profiles").glob("*.toml")), ids=lambda path: path.stem)
 def test_every_profile_fits_the_schema_of_profiles(path: Path) -> None:
     data = {"name": path.stem, **tomllib.loads(path.read_text())}
-    jsonschema.validate(data, api.schema("profile"))
+    jsonschema.validate(data, schema("profile"))
 
 
 def test_a_typo_does_not_fit() -> None:

@@ -46,6 +46,9 @@ def hostile(tmp_path: Path) -> Path:
         (folder / name).mkdir()
         for file in ("__init__", "chatter", "nursery", "contract"):
             (folder / name / f"{file}.py").write_text(trap)
+    for name in ("git", "nvidia-smi", "cc", "gcc", "modprobe", "sleep"):
+        (folder / name).write_text(f"#!/bin/sh\necho $0 >> {tmp_path / 'ran'}\n")
+        (folder / name).chmod(0o755)
     return folder
 
 
@@ -68,7 +71,8 @@ def trapped(folder: Path) -> str:
 
 @pytest.mark.parametrize("arguments", [["proof"], ["proof", *WIRE]], ids=["workload", "relay"])
 def test_files_of_the_current_folder_are_never_executed(hostile: Path, arguments: list[str]) -> None:
-    done = subprocess.run([*SAFE, "run", *arguments, "--json"], cwd=hostile, env=HERE, capture_output=True, text=True)
+    first = {**HERE, "PATH": f":.:{os.environ['PATH']}"}  # programs, too
+    done = subprocess.run([*SAFE, "run", *arguments, "--json"], cwd=hostile, env=first, capture_output=True, text=True)
     assert trapped(hostile) == ""
     assert done.returncode in (0, 3), done.stderr
     assert json.loads(done.stdout)["summary"][0]["columns"]["outcome"] == "valid"

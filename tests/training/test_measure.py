@@ -17,7 +17,7 @@ from lossbench.workloads.training.measure import (
     predicted,
     stated_limit,
 )
-from tests.forms import forms
+from tests.forms import forms, full
 from tests.training.workers import simulated, together
 
 pytestmark = pytest.mark.training
@@ -73,7 +73,8 @@ def drawn_constants(p: float, workers: int, draws: int = 40_000) -> tuple[float,
     return (both - 1) / (workers - 1), (shifted - 1) / (workers - 1)
 
 
-@forms("p", [0.1, 0.4])
+@full
+@pytest.mark.parametrize("p", [0.1, 0.4])
 def test_rps_mixes_as_its_constants_say(p: float) -> None:
     """16 workers. The paper's own simulation: .101 and .0114 at 10 %, .402 and .031 at 40 %."""
     found = walk(p, 100, name="rps", world=16)

@@ -20,6 +20,7 @@ from lossbench.workloads.sync.coding.feedback import ErrorFeedback
 from lossbench.workloads.sync.coding.hadamard import Hadamard
 from lossbench.workloads.sync.coding.important import Important
 from lossbench.workloads.training import settings
+from tests.forms import forms
 from tests.training.test_codings import COUNTS, OWNERS, WORLD, around, gathered
 from tests.training.test_strategies import alone_on_everything, train
 from tests.training.workers import over_loopback, simulated, together
@@ -56,7 +57,7 @@ def residual(loss: float, k: int, m: int) -> float:
     return loss * sum(comb(others, n) * loss**n * (1 - loss) ** (others - n) for n in range(m, others + 1))
 
 
-@pytest.mark.parametrize(("k", "m", "loss"), [(10, 2, 0.1), (10, 1, 0.05), (4, 2, 0.2)])
+@forms(("k", "m", "loss"), [(10, 2, 0.1), (10, 1, 0.05), (4, 2, 0.2)])
 def test_what_parity_does_not_bring_back_is_what_theory_says(k: int, m: int, loss: float) -> None:
     counts = (LONG,) * WORLD
 
@@ -130,7 +131,7 @@ def test_what_is_large_is_large_whatever_its_sign_and_type() -> None:
 
 
 @pytest.mark.parametrize("coding", [Fec, ErrorFeedback, Important])
-@pytest.mark.parametrize("name", ["gradient_averaging", "bounded_drift"])
+@forms("name", ["bounded_drift", "gradient_averaging"])
 def test_without_loss_the_result_is_that_of_one_worker_with_all_data(coding: Any, name: str) -> None:
     wanted = alone_on_everything("adamw")
     for channels in (simulated(WORLD), over_loopback(WORLD)):

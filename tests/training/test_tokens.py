@@ -14,6 +14,7 @@ from lossbench.workloads.errors import DataError
 from lossbench.workloads.training.data.sets import load
 from lossbench.workloads.training.data.tokens import tokenised
 from lossbench.workloads.training.models import build
+from tests.forms import full
 from tests.training.test_trainer import records, trained
 
 pytest.importorskip("tokenizers", reason="needs tokenizers (pip install 'lossbench[text]')")
@@ -50,6 +51,7 @@ def test_made_again_they_are_the_same_and_kept_ones_are_not_made_again(cache: Pa
     assert torch.equal(tokenised(load("pydoc"), 300).train[0], first.train[0])
 
 
+@full
 def test_a_model_has_a_row_for_every_token_and_is_judged_per_token_and_per_byte(tmp_path: Path) -> None:
     trained(tmp_path, data="pydoc", model="llama_25k", vocabulary=512, window=16, steps=4)
     (row,) = records(tmp_path, 0, "row")

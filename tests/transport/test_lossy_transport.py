@@ -21,6 +21,7 @@ from lossbench.workloads.collective.reduce import all_gather, all_reduce, reduce
 from lossbench.workloads.transport.native import build as native
 from lossbench.workloads.transport.packet.codec import CODECS
 from lossbench.workloads.transport.policy import Policy
+from tests.forms import forms
 from tests.networks import Build
 from tests.shared import z_score
 from tests.transport.conftest import Ranks, make_ranks
@@ -155,7 +156,7 @@ def test_what_must_arrive_arrives_at_forty_percent_loss(build: Build, meet: Meet
     assert ranks.groups[1].endpoint.read()["resent"] > 0
 
 
-@pytest.mark.parametrize("engines", [["native"] * 3, ["plain"] * 3])
+@forms("engines", [["native"] * 3, ["plain"] * 3])
 def test_a_worker_that_is_late_under_loss_is_waited_for_and_nobody_else_is_blamed(
     build: Build, meet: Meet, engines: list[str]
 ) -> None:

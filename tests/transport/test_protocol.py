@@ -31,6 +31,7 @@ from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.packet.codec import CODECS
 from lossbench.workloads.transport.packet.tag import Tags
 from lossbench.workloads.transport.policy import Policy
+from tests.forms import forms
 from tests.shared import dissect_frame
 
 from .conftest import Make, Ranks, make_ranks
@@ -354,6 +355,7 @@ def test_whoever_does_not_disagree_is_told_too(ranks: Make) -> None:
 # --- many -------------------------------------------------------------------------------------------------------------
 
 
+@forms("pump", ["compiled", "python"], indirect=True)
 def test_sixty_four_ranks_of_one_address_give_right_sums(pump: str) -> None:
     """As it was: 65 s, 1.3 million markers, wrong sums."""
     world, calls = (64, 3) if pump == "compiled" else (24, 2)
@@ -369,6 +371,7 @@ def test_sixty_four_ranks_of_one_address_give_right_sums(pump: str) -> None:
         made.close()
 
 
+@forms("pump", ["compiled", "python"], indirect=True)
 def test_hundreds_of_groups_on_one_address(pump: str) -> None:
     """As it was: the 17th group of 4 ranks found no port."""
     groups = [make_ranks(4) for _ in range(40 if pump == "compiled" else 18)]

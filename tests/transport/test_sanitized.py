@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.forms import full
+from tests.forms import forms, full
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
@@ -51,7 +51,7 @@ print("clean")
 """
 
 
-@pytest.mark.parametrize(("asked", "library"), [("sanitize", "libasan.so"), ("sanitize-threads", "libtsan.so")])
+@forms(("asked", "library"), [("sanitize", "libasan.so"), ("sanitize-threads", "libtsan.so")])
 def test_the_engine_runs_clean_under_sanitizers(tmp_path: Path, asked: str, library: str) -> None:
     """As it was: a half was seen to be ready to send before what it begins with, and wake-ups could get lost."""
     compiler = shutil.which("gcc") or shutil.which("cc")

@@ -62,7 +62,7 @@ def test_a_server_answers_as_many_bytes_as_were_asked_for_on_one_connection(serv
     assert [one["which"] for one in service.records("server", "server")] == [kind, kind]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@forms("kind", KINDS)
 def test_every_request_is_sent_answered_and_kept(service: Service, kind: str) -> None:
     service.serve(server=kind)
     service.ask(rate=200, seconds=3)

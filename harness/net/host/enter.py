@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from lossbench.net.host import namespaces
+from lossbench.net.host import cgroups, namespaces
 from lossbench.processes import PR_SET_PDEATHSIG
 from lossbench.spec.topology import Topology
 
@@ -28,15 +28,16 @@ def hosts_file(topology: Topology) -> str:
     return "\n".join(lines) + "\n"
 
 
-def stepper(*, where: str, host: str, hosts_path: Path, mortal: bool) -> Callable[[], None]:
+def stepper(*, where: str, host: str, hosts_path: Path, mortal: bool, group: str) -> Callable[[], None]:
     """For subprocess's preexec_fn: network namespace, own /etc/hosts, own /sys, own hostname. `where`: the namespace's
-    file; empty: stay here. What goes wrong is said on standard error, since an exception does not reach the parent with
-    its text."""
+    file; empty: stay here. `group`: of processes, to be joined. What goes wrong is said on standard error, since an
+    exception does not reach the parent with its text."""
     source, name = str(hosts_path).encode(), host.encode()
     has_hosts = Path("/etc/hosts").exists()
     parent = os.getpid()
 
     def step_in() -> None:
+        cgroups.join(group)
         if where:
             try:
                 _into(where)

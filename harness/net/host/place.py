@@ -13,7 +13,7 @@ from typing import IO, Protocol
 
 from pyroute2 import IPRoute
 
-from lossbench.net.host import namespaces
+from lossbench.net.host import cgroups, namespaces
 from lossbench.net.host.enter import stepper
 from lossbench.processes import Started
 
@@ -28,6 +28,10 @@ class Place(Protocol):
     @property
     def where(self) -> str:
         """The file of its network namespace, for processes that step in by themselves; empty: there is none."""
+
+    @property
+    def group(self) -> str:
+        """The file that a process joins its network's group by; empty: there is none."""
 
     def inside(self) -> AbstractContextManager[None]:
         """This thread there, then back; what is opened inside stays there."""
@@ -82,10 +86,14 @@ class _Local:
 
     def stepper(self, hosts_path: Path, *, mortal: bool) -> Callable[[], None]:
         """What a child does before it becomes a program there."""
-        return stepper(where=self.where, host=self.name, hosts_path=hosts_path, mortal=mortal)
+        return stepper(where=self.where, host=self.name, hosts_path=hosts_path, mortal=mortal, group=self.group)
 
     @property
     def where(self) -> str:
+        return ""
+
+    @property
+    def group(self) -> str:
         return ""
 
     def inside(self) -> AbstractContextManager[None]:
@@ -105,6 +113,10 @@ class Namespace(_Local):
     @property
     def where(self) -> str:
         return str(namespaces.FOLDER / self.namespace)
+
+    @property
+    def group(self) -> str:
+        return cgroups.to_join(self.namespace.split("-")[1])
 
     def inside(self) -> AbstractContextManager[None]:
         return namespaces.inside(self.namespace)

@@ -23,7 +23,7 @@ MS_REC_PRIVATE = 0x4000 | 0x40000
 
 def capabilities() -> dict[str, bool]:
     """Which of the rights that matter here this process has."""
-    numbers = {"net_admin": 12, "net_raw": 13, "sys_admin": 21, "bpf": 39}
+    numbers = {"net_admin": 12, "net_raw": 13, "sys_module": 16, "sys_admin": 21, "bpf": 39}
     with open("/proc/self/status", encoding="ascii") as file:
         effective = next(int(line.split()[1], 16) for line in file if line.startswith("CapEff"))
     return {name: bool(effective >> number & 1) for name, number in numbers.items()}

@@ -18,6 +18,7 @@ class Remote:
     name: str
     rank: int
     where: str = ""
+    group: str = ""
 
     def inside(self) -> AbstractContextManager[None]:
         raise self._no()

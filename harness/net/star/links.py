@@ -8,7 +8,7 @@ from typing import Any
 
 from pyroute2 import IPRoute
 
-from lossbench.net.host import namespaces
+from lossbench.net.host import cgroups, namespaces
 from lossbench.net.host.place import Namespace
 from lossbench.net.star.neighbours import add_neighbours
 from lossbench.net.tc import offloads
@@ -67,6 +67,10 @@ class Star:
 
     def build(self, *, before_making: Callable[[str, str], None]) -> None:
         """`before_making(kind, name)` is told of every thing before it exists, so that a journal can undo it."""
+        group = cgroups.folder(self.id)
+        if group is not None:  # undone last: who ends politely has done so by then
+            before_making("group", str(group))
+            cgroups.make(group)
         for name in self.names():
             before_making("namespace", name)
             namespaces.create(name)

@@ -147,6 +147,7 @@ class Nurseries:
                 "cwd": str(Path.cwd()),
                 "where": start.place.where,
                 "host": start.place.name,
+                "group": start.place.group,
                 "hosts_path": str(start.hosts_path),
             }
         )
@@ -236,7 +237,10 @@ def _tell_ended(control: socket.socket, children: set[int]) -> None:
 
 
 def _fork(request: dict[str, Any], control: socket.socket) -> int:
-    step_in = stepper(where=request["where"], host=request["host"], hosts_path=Path(request["hosts_path"]), mortal=True)
+    hosts_path = Path(request["hosts_path"])
+    step_in = stepper(
+        where=request["where"], host=request["host"], hosts_path=hosts_path, mortal=True, group=request["group"]
+    )
     pid = os.fork()
     if pid == 0:
         _become(request, control, step_in)

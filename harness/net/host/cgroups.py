@@ -1,0 +1,141 @@
+"""Who belongs to a network, whatever namespaces a process makes for itself: a group of the kernel's (cgroup v2) for
+each, below our own, so that limits and accounts of whoever started us hold. Where none can be made (no cgroup v2, no
+right to it) a process is known by the environment that it was started with."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from lossbench.processes import signal_one
+
+WAIT_S = 2.0
+PREFIX = "lossbench-"
+
+
+def folder(network_id: str) -> Path | None:
+    """Where the group of a network would be; None: this machine has no such groups."""
+    found = _own()
+    return found[1] / f"{PREFIX}{network_id}" if found else None
+
+
+def _own() -> tuple[Path, Path] | None:
+    """(where all groups are, ours among them)."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+        own = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+    except (OSError, StopIteration):
+        return None
+    for words in (line.split() for line in mounts):
+        kind = words[words.index("-") + 1] if "-" in words else ""
+        root, point = words[3], words[4]
+        if kind == "cgroup2" and own.startswith(root):
+            return Path(point), Path(point, own.removeprefix(root).lstrip("/"))
+    return None
+
+
+def make(path: Path) -> bool:
+    """False: we may not."""
+    try:
+        path.mkdir()
+    except OSError:
+        return False
+    return (path / "cgroup.procs").exists()
+
+
+def to_join(network_id: str) -> str:
+    """The file to write "0" to; empty: the network has no group."""
+    found, name = _own(), f"{PREFIX}{network_id}"
+    if found is None:
+        return ""
+    every, own = found
+    if (own / name).is_dir():
+        return str(own / name / "cgroup.procs")
+    # Whoever built it was in another group: a lab stands on when its shell has ended.
+    return next((str(Path(here, name, "cgroup.procs")) for here, inside, _ in os.walk(every) if name in inside), "")
+
+
+def join(file: str) -> None:
+    """This process, between fork and exec: system calls alone. Whoever may not (a delegated part of the tree) is known
+    by its environment."""
+    if file:
+        with suppress(OSError):
+            handle = os.open(file, os.O_WRONLY | os.O_CLOEXEC)
+            os.write(handle, b"0")
+            os.close(handle)
+
+
+def remove(path: Path) -> list[int]:
+    """With everything in it, and in groups that were made below it. Returns the pids that were ended."""
+    ended: dict[int, None] = {}
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        every = [path, *(one for one in sorted(path.rglob("*")) if one.is_dir())]
+        pids = [pid for one in every for pid in _pids(one)]
+        ended |= dict.fromkeys(pids)
+        _kill(path, pids)
+        with suppress(OSError):
+            for one in reversed(every):
+                one.rmdir()
+            break
+        time.sleep(0.005)
+    return list(ended)
+
+
+def _pids(path: Path) -> list[int]:
+    with suppress(OSError):
+        return [int(line) for line in (path / "cgroup.procs").read_text().split()]
+    return []
+
+
+def _kill(path: Path, pids: list[int]) -> None:
+    try:
+        (path / "cgroup.kill").write_text("1")
+    except OSError:  # before Linux 5.14
+        for pid in pids:
+            _end(pid, lambda one: any(line.endswith(f"/{path.name}") for line in _said(one, "cgroup").splitlines()))
+
+
+def end_started_for(network_id: str) -> list[int]:
+    """Processes whose environment, as they were started, names the network: what stepped out of its namespaces, where
+    there is no group."""
+    ended: dict[int, None] = {}
+    deadline = time.monotonic() + WAIT_S
+
+    def ours(pid: int) -> bool:
+        return f"LOSSBENCH_RUN={network_id}" in _said(pid, "environ").split("\0")
+
+    while time.monotonic() < deadline:
+        every = [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and int(entry) != os.getpid()]
+        left = [pid for pid in every if ours(pid)]
+        if not left:
+            break
+        for pid in left:
+            _end(pid, ours)
+        ended |= dict.fromkeys(left)
+        time.sleep(0.005)
+    return list(ended)
+
+
+def _said(pid: int, file: str) -> str:
+    try:
+        return Path("/proc", str(pid), file).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _end(pid: int, ours: Callable[[int], bool]) -> None:
+    """By a handle, looked at again once we hold it: the number may have gone to somebody else meanwhile."""
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        if ours(pid):
+            signal_one(handle, signal.SIGKILL)
+    finally:
+        os.close(handle)
