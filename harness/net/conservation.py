@@ -47,6 +47,7 @@ class Met:
     queue: int = 0  # under a rate that was asked for
     elsewhere: int = 0  # no room where none was asked to be short, or not accounted for
     observed: int = 0  # between machines, where nothing counts
+    control_bytes: int = 0  # that went around the fault
 
     def share(self, lost: int) -> float | None:
         return lost / self.packets if self.packets else None
@@ -55,6 +56,7 @@ class Met:
         return {
             "packets": self.packets,
             "bytes": self.bytes,
+            "control_bytes": self.control_bytes,
             "matched": self.matched,
             "lost_by_rule": self.rule,
             "damaged": self.damaged,
@@ -216,4 +218,5 @@ def met(between: Between) -> Met:
         queue=lost_in_queues(between),
         elsewhere=sum(lost_elsewhere(between).values()) + leaked,
         observed=observed(between),
+        control_bytes=sum(link.control_bytes for link in links.values()),
     )

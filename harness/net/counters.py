@@ -153,6 +153,7 @@ class LinkCounts:
     left_bytes: int = 0
     lost_leaving: int = 0  # no room in the ring between port and host
     lost_arriving: int = 0  # thrown away by the host's interface
+    control_bytes: int = 0  # that the host sent around all this, on its control link
     up: Queue = Queue()
     down: Queue = Queue()
     sockets: Sockets | None = None  # read at the beginning and at the end only
@@ -203,7 +204,7 @@ def difference(now: LinkCounts, before: LinkCounts) -> LinkCounts:
         return Queue(dropped=new.dropped - old.dropped, waiting=new.waiting - old.waiting, asked=new.asked)
 
     numbers = ["lost_entering", "entered", "entered_bytes", "came", "left", "left_bytes"]
-    numbers += ["lost_leaving", "lost_arriving"]
+    numbers += ["lost_leaving", "lost_arriving", "control_bytes"]
     sockets = None
     if now.sockets is not None and before.sockets is not None:
         names = [f.name for f in fields(Sockets)]

@@ -70,6 +70,9 @@ class Network(Protocol):
 
     def read_back(self, look: Look | None = None) -> dict[Hook, list[ReadBack]]: ...
 
+    def control_sockets(self) -> list[str]:
+        """Open on the control links just now, in words."""
+
     def held(self) -> dict[Hook, Held]:
         """Of wires that hold packets back in user space."""
 
@@ -90,6 +93,9 @@ class Network(Protocol):
     def mtu_wrong(self, look: Look) -> list[str]: ...
 
     def offloads_wrong(self) -> list[str]: ...
+
+    def hosts_wrong(self) -> list[str]:
+        """What stands in a host's own stack that could lose packets, and that netlink does not tell of."""
 
     def links_wrong(self, look: Look) -> list[str]:
         """Ports that were there and are gone or down."""

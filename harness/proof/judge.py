@@ -93,17 +93,29 @@ def judge_outcome(experiment: Experiment, watched: Watched) -> Judgement:
         text = f"{watched.damaged_lines} lines of the records could not be read"
         findings.append(Finding(status=Status.UNKNOWN, text=text))
     for expected in experiment.expect:
-        findings.append(_judge_expectation(expected, watched.summaries + watched.programs))
+        ranks = experiment.topology.hosts * max(1, experiment.workload.torchrun)
+        findings.append(_judge_expectation(expected, watched.summaries + watched.programs, ranks))
     if not findings:
         who = next((one.role for one in experiment.beside if one.foreground), "all ranks")
         findings.append(Finding(status=Status.VALID, text=f"{who} ended well after {watched.duration_s:.1f} s"))
     return Judgement(findings=tuple(findings))
 
 
-def _judge_expectation(expected: Expect, summaries: list[dict[str, Any]]) -> Finding:
-    values = [s[expected.field] for s in summaries if isinstance(s.get(expected.field), int | float)]
-    if not values:
-        return Finding(status=Status.FAILED, text=f"no rank reported '{expected.field}'")
+def _judge_expectation(expected: Expect, summaries: list[dict[str, Any]], ranks: int) -> Finding:
+    """One rank may speak for all, as training scripts do, or all of them; of some of them nobody knows what the others
+    would have said. What is no finite number is none that was expected."""
+    said = [s[expected.field] for s in summaries if expected.field in s]
+    values = [value for value in said if isinstance(value, int | float) and math.isfinite(value)]
+    who = {s["rank"] for s in summaries if expected.field in s and "rank" in s}
+    wrong = ""
+    if not said:
+        wrong = f"no rank reported '{expected.field}'"
+    elif len(values) < len(said):
+        wrong = f"{len(said) - len(values)} of {len(said)} values of '{expected.field}' are no finite numbers"
+    elif 1 < len(who) < ranks:
+        wrong = f"only {len(who)} of {ranks} ranks reported '{expected.field}'"
+    if wrong:
+        return Finding(status=Status.FAILED, text=wrong)
     mean = sum(values) / len(values)
     low = -math.inf if expected.min is None else expected.min
     high = math.inf if expected.max is None else expected.max

@@ -21,6 +21,8 @@ from lossbench.spec.profile import Match, Profile
 
 LATE_SHARE, LATE_MS = 0.05, 2.0  # of a delay, as in the proof
 TAIL_SHARE, TAIL_MS = 0.25, 20.0  # that one packet in twenty may be late by
+AROUND = 0.01  # of the bytes on the data links that may go over the control links, declared or not
+PORTS_SHOWN = 6
 
 
 def judge_fault(experiment: Experiment, proof: Proof | None, watched: Watched, backend: str = "") -> Judgement:
@@ -36,6 +38,7 @@ def judge_fault(experiment: Experiment, proof: Proof | None, watched: Watched, b
     between = Between(watched.before, watched.after)
     findings += judge_rules(watched, between)
     findings += _judge_presence(experiment, watched, between)
+    findings += _judge_around(experiment, watched, between)
     findings += _judge_later(experiment, watched, between, backend)
     findings += _judge_conservation(watched, between)
     findings += judge_rates(experiment, watched.carried)
@@ -55,8 +58,11 @@ def met_by_workload(watched: Watched) -> Met:
 def _judge_presence(experiment: Experiment, watched: Watched, between: Between) -> list[Finding]:
     """A workload whose packets never met what was asked says nothing about it. "All hosts" is met where any of them
     sends; a host or pair that the experiment names must have been met itself."""
-    if experiment.workload.name == "noop" and not experiment.workload.command:
+    if experiment.workload.is_silent() and all(one.is_silent() for one in experiment.beside):
         return []
+    if not sum(link.entered + link.lost_entering + link.up.dropped for link in between.links.values()):
+        text = "no packet of the workload passed the data links: did it use the control link (MASTER_ADDR)?"
+        return [Finding(status=Status.UNKNOWN, text=f"{text} workload.silent = true, if it sends nothing by design")]
     out = []
     for number, entry in enumerate(experiment.impair):
         rules = [(h, r) for h, here in watched.rules.items() for r in here.values() if r.entry == number]
@@ -71,9 +77,26 @@ def _judge_presence(experiment: Experiment, watched: Watched, between: Between) 
             for h, r in unmet
             if r.named
         ]
-    if out and not sum(link.entered for link in between.links.values()):
-        out = ["no packet of the workload passed the data links: did it use the control link (MASTER_ADDR)?"]
     return [Finding(status=Status.UNKNOWN, text=text) for text in out]
+
+
+def went_around(experiment: Experiment, between: Between) -> bool:
+    """Did more than was declared, and than one percent, go over links that no fault is on?"""
+    met = conservation.met(between)
+    declared = 1e6 * sum(one.free_control_mb() for one in (experiment.workload, *experiment.beside))
+    return met.control_bytes > max(declared, AROUND * met.bytes)
+
+
+def _judge_around(experiment: Experiment, watched: Watched, between: Between) -> list[Finding]:
+    if not went_around(experiment, between):
+        return []
+    met = conservation.met(between)
+    text = f"{met.control_bytes / 1e6:.1f} MB went over the control links, around the fault"
+    text += f" ({met.bytes / 1e6:.1f} MB over the data links)"
+    if watched.around:
+        text += f"; open there: {', '.join(watched.around[:PORTS_SHOWN])}"
+    next_step = "bind to the data link, or declare it (workload.control_mb)"
+    return [Finding(status=Status.UNKNOWN, text=f"{text}; {next_step}")]
 
 
 def _judge_later(experiment: Experiment, watched: Watched, between: Between, backend: str) -> list[Finding]:
@@ -231,6 +254,7 @@ def not_judged(experiment: Experiment, backend: str) -> tuple[str, ...]:
         "slots, ECN marks and a profile's own rate: read back only": any(
             p.slot or p.ecn or p.rate_mbit for p in profiles
         ),
+        "what went over the control network: a lab's is not counted": bool(experiment.topology.machines),
         "which packets were the workload's own: programs beside it send on the same links": bool(experiment.beside),
         "whether links reach their rate: only that none exceeds it": bool(rated),
     }

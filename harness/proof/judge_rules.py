@@ -13,6 +13,7 @@ from lossbench.spec.pattern import predicted
 from lossbench.spec.placement import Hook, Rule
 
 PREDICT_PACKETS = 20_000_000  # of one rule; beyond this the pattern is tested statistically
+FEW = 30  # packets of a run that show nothing of a loss
 PREDICT_BURSTY = 1_000_000  # which is walked packet by packet, half a second
 
 
@@ -79,6 +80,8 @@ def _in_words(watched: Watched, between: Between, checked: int) -> list[Finding]
     if not seen:
         return []
     text = f"during the run {dropped} of {seen} matching packets were lost ({dropped / seen:.3%})"
+    if seen < FEW and any(rule.profile.mean_loss() for here in watched.rules.values() for rule in here.values()):
+        return [Finding(status=Status.UNKNOWN, text=f"{text}: too few to show anything")]
     text += ", as asked" if checked == seen else f"; {checked} of them could be checked against what was asked"
     return [Finding(status=Status.VALID, text=text)]
 

@@ -46,6 +46,7 @@ class Watched:
     summaries: list[dict[str, Any]] = field(default_factory=list)
     programs: list[dict[str, Any]] = field(default_factory=list)  # what is known of a user's command, by rank
     traffic: dict[str, dict[int, dict[str, Any]]] = field(default_factory=dict)  # by role ("": the workload) and rank
+    around: list[str] = field(default_factory=list)  # ports that were open on the control links while much went there
     classes: dict[str, int] = field(default_factory=dict)  # packets that each class's queues lost, by name
     doubts: dict[str, list[str]] = field(default_factory=dict)  # by role: why its own times are not to be believed
     rows: list[dict[str, Any]] = field(default_factory=list)

@@ -59,6 +59,8 @@ class MetCounts(Stored):
     """Given to the links."""
     bytes: int = 0
     """Of those that entered them, headers included; 0 where nobody counts them."""
+    control_bytes: int = 0
+    """Sent over the control links, which no fault is on."""
     matched: int = 0
     """That a rule was about."""
     lost_by_rule: int = 0

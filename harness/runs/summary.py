@@ -121,7 +121,8 @@ def _means(summaries: list[dict[str, Any]]) -> dict[str, float | None]:
     out: dict[str, float | None] = {}
     ignored = {"rank", "time_s"}
     for key in dict.fromkeys(k for s in summaries for k in s if k not in ignored):
-        values = [s[key] for s in summaries if isinstance(s.get(key), int | float) and not isinstance(s[key], bool)]
-        if values:
-            out[key] = sum(values) / len(values)
+        said = [s[key] for s in summaries if key in s]
+        values = [value for value in said if isinstance(value, int | float) and not isinstance(value, bool)]
+        if values:  # a rank that has none (NaN is kept as nothing) leaves no mean of the others
+            out[key] = None if any(value is None for value in said) else sum(values) / len(values)
     return out

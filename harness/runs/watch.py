@@ -14,6 +14,7 @@ from lossbench.net.counters import Reading, counters_as_json
 from lossbench.net.network import Network
 from lossbench.net.tc.look import Look
 from lossbench.net.tc.shaping import lost_by_class
+from lossbench.proof.judge_fault import went_around
 from lossbench.proof.watched import Carried, Watched
 from lossbench.results.measures import BESIDE
 from lossbench.runs import interrupt
@@ -27,6 +28,7 @@ TICK_S = 0.02
 SAMPLE_S = 0.25
 READY_LIMIT_S = 120.0
 LEAK_PACKETS = 4096  # fewer may be on their way between two counters while packets flow
+MOST_PORTS = 20  # of those that are open on control links, to be named
 LATE_S = 0.25  # a change of the schedule that comes later than this is said
 
 ROW_OWN = ("kind", "rank", "time_s")
@@ -145,6 +147,9 @@ class Watch:
                 self.seen.noticed.setdefault(leak.place, round(elapsed, 1))
         if self.experiment.shaping.classes:
             self._store_backlog(look, elapsed)
+        if went_around(self.experiment, Between(self.seen.before, reading)):
+            found = [*self.seen.around, *self.network.control_sockets()]
+            self.seen.around = list(dict.fromkeys(found))[:MOST_PORTS]
 
     def _carried(self, reading: Reading, began: float) -> None:
         links, ended = reading.links.items(), time.monotonic() - self._start
@@ -274,7 +279,7 @@ class Watch:
             seen.after, seen.moving = self.network.settled(since=seen.before)
             self._carried(seen.after, time.monotonic() - self._start)
             self._lapsed(self.network.changes() + self.network.not_in_force(look))
-            self._lapsed(self.network.shaping_wrong() + self.network.mtu_wrong(look))
+            self._lapsed(self.network.shaping_wrong() + self.network.mtu_wrong(look) + self.network.hosts_wrong())
             seen.held = self.network.held()
             after = lost_by_class(self.network.classes())
             seen.classes = {name: lost - self._lost_before.get(name, 0) for name, lost in after.items()}

@@ -76,6 +76,9 @@ class NoNetwork:
         del look
         return {}
 
+    def control_sockets(self) -> list[str]:
+        return []
+
     def held(self) -> dict[Hook, Held]:
         return {}
 
@@ -99,6 +102,7 @@ class NoNetwork:
 
     links_wrong = mtu_wrong
     offloads_wrong = changes
+    hosts_wrong = changes
 
     def end_programs(self) -> None: ...
 

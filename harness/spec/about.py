@@ -39,6 +39,11 @@ class About(Frozen):
     conclude: str = ""
     """A module that is run once when all ranks have ended, with the run's folder on standard input: it prints records
     (rows, summaries, doubts) that speak of all ranks together."""
+    control_mb: float = 0.0
+    """Megabytes that all ranks together may send over the control links (metrics, a store): more of them, and more than
+    one percent of what went over the data links, make the fault unknown. The first megabyte is always free."""
+    silent: bool = False
+    """It sends nothing by design: a run without a packet is no doubt."""
     until: bool = False
     """It can end when a number is known well enough (`lossbench run --until p99=5%`)."""
     simulates: bool = False

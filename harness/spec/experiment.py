@@ -99,6 +99,11 @@ class Program(Frozen):
     class loses is held against what it misses."""
     dscp: Annotated[int, Field(ge=0, le=63)] | None = None
     """What it is told to mark its packets with where they belong to no class: a lab's switch may go by it."""
+    control_mb: Annotated[float, Field(ge=0)] | None = None
+    """Megabytes that all ranks together may send over the control links before the fault is doubted; none: as its
+    workload.toml says, else 1."""
+    silent: bool | None = None
+    """It sends nothing by design, and a run without a packet is no doubt; none: as its workload.toml says."""
     torchrun: Annotated[int, Field(ge=0, le=64)] = 0
     """Start a Python script by torchrun, with so many ranks on every host; 0: one rank, started by lossbench itself."""
 
@@ -106,6 +111,15 @@ class Program(Frozen):
     @classmethod
     def _called_now(cls, value: str) -> str:
         return about.called_now(value)
+
+    def free_control_mb(self) -> float:
+        known = 0.0 if self.command else about.about(self.name).control_mb
+        return max(1.0, known if self.control_mb is None else self.control_mb)
+
+    def is_silent(self) -> bool:
+        if self.silent is not None:
+            return self.silent
+        return not self.command and about.about(self.name).silent
 
     @model_validator(mode="after")
     def _by_torchrun(self) -> Self:
@@ -170,7 +184,7 @@ class Capture(Frozen):
 
 
 class Expect(Frozen):
-    """A number of the workload's summary records that must lie in a range (mean over ranks)."""
+    """A number of the workload's summary records that must lie in a range (mean over ranks; of one rank, or of all)."""
 
     field: str
     """Its name in the summary records."""

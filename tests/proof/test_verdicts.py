@@ -354,6 +354,24 @@ def test_expectations_decide_the_outcome() -> None:
     assert judge.judge_outcome(experiment(expect=[{"field": "loss", "min": 0}]), watched).status == Status.FAILED
 
 
+@pytest.mark.parametrize(
+    "values, said",
+    [
+        ([0.95, None, None, None], "3 of 4 values of 'accuracy' are no finite numbers"),
+        ([0.95, float("inf"), 0.9, 0.9], "1 of 4 values"),
+        ([0.95, 0.95, 0.95], "only 3 of 4 ranks reported 'accuracy'"),
+        ([0.95, 0.95, 0.95, 0.95], ""),
+        ([0.95], ""),
+    ],
+)
+def test_a_rank_without_a_number_fails_what_is_expected_of_all(values: list[Any], said: str) -> None:
+    """As it was: ranks that reported NaN vanished from the mean, and the outcome was valid."""
+    watched = Watched(summaries=[{"rank": rank, "accuracy": value} for rank, value in enumerate(values)])
+    asked = experiment(topology={"hosts": 4}, expect=[{"field": "accuracy", "min": 0.9}])
+    found = judge.judge_outcome(asked, watched)
+    assert found.status == (Status.FAILED if said else Status.VALID) and said in found.reasons()[0]
+
+
 def timing(*, interleaved: bool = False, late: Any = (), **more: Any) -> tuple[Status, Any]:
     quiet = Quiet(**{"cpu_busy": [0.5] * 10, "late_ms": [0.1] * 10, **more})
     found, marks = judge.judge_timing(quiet, late=list(late), interleaved=interleaved)

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from lossbench.report.between import compare
+from lossbench.report.between.agreement import agreement
+from lossbench.report.groups import groups_of
 from lossbench.report.inference import paired
 from lossbench.report.tables.differences import difference_cell
 from lossbench.results import provenance
@@ -183,3 +185,24 @@ def test_chance_breaks_no_limit_but_a_single_seed_may(tmp_path: Path) -> None:
         made.suite(folder, POINTS, seeds, noisy(3.0), run_id="bbbbbb")
         done = limited(folder, "wall_s > -1000%")
         assert done.returncode == code, done.stdout
+
+
+@pytest.mark.parametrize(
+    "old, new, said, code",
+    [
+        ((105, 105.5), (180, 181), "the means differ", 1),
+        ((90, 120), (150, 210), "may differ by more than 10%", 3),
+        ((100, 100.2), (100.1, 100.1), "the means agree within 10% (2 seeds", 0),
+        ((100, 101), (100, 101), "the means agree within 10%", 0),
+    ],
+)
+def test_means_agree_only_where_the_whole_interval_is_within_a_margin(
+    tmp_path: Path, old: tuple[float, float], new: tuple[float, float], said: str, code: int
+) -> None:
+    """As it was: 105 against 180, two seeds, p = .2: "the means agree"."""
+    before, after = (
+        read_suite(made.suite(tmp_path / name, [{"a": 1}], 2, lambda _, seed, of=of: {"wall_s": of[seed]}))
+        for name, of in (("a", old), ("b", new))
+    )
+    found = agreement(groups_of(before), after, margin=0.1)
+    assert (found.exit_code, said in found.in_words()) == (code, True), found.in_words()

@@ -21,10 +21,12 @@ def replay(
     out: Path | None = typer.Option(None, "--out", help="Folder for the new results; else beside the old ones."),
     lab: Path | None = LAB,
     yes_these_nics: bool = THESE_NICS,
+    margin: float = typer.Option(10.0, min=0.0, help="Percent of the old mean: means that are so near agree."),
 ) -> None:
-    """Run one line of a table again with the same seeds, and test whether the two means differ.
+    """Run one line of a table again with the same seeds, and test whether the two means agree.
 
-    Exit codes: 0 they agree, 1 they differ, 3 it can't be said (one seed only, or something not valid).
+    Exit codes: 0 they agree (the whole 95 % interval of every difference is within the margin), 1 they differ, 3 it
+    can't be said (too few seeds, or something not valid).
 
     Examples:
 
@@ -55,7 +57,7 @@ def replay(
     lines = groups.lines_of_point(old, row, number=_number_of(run))
     with live.View(errors, quiet=False) as view:
         again = api.replay(old, lines, out=out, lab=lab, these_nics=yes_these_nics, progress=view.show)
-    verdict = agreement(lines, again)
+    verdict = agreement(lines, again, margin=margin / 100)
     if verdict.lines:
         terminal(console, results(verdict.lines))
     console.print(f"again: {again.folder}", markup=False, soft_wrap=True)

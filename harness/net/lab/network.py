@@ -161,6 +161,12 @@ class LabNetwork:
     def read_back(self, look: Reports | None = None) -> dict[Hook, list[ReadBack]]:
         return _by_hook({rank: report.read_back for rank, report in (look or self.look()).items()})
 
+    def control_sockets(self) -> list[str]:
+        return []
+
+    def hosts_wrong(self) -> list[str]:
+        return []
+
     def held(self) -> dict[Hook, Held]:
         return {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 from lossbench.net.bpf import syscalls
@@ -15,7 +16,7 @@ from lossbench.net.tc.hook import PARENT
 from lossbench.net.tc.look import Look
 from lossbench.net.tc.rtnl import Monitor, Reader
 from lossbench.net.tc.rtnl_messages import Link, Qdisc
-from lossbench.spec.topology import DATA_INTERFACE, SWITCH
+from lossbench.spec.topology import DATA_INTERFACE, SWITCH, Host
 
 
 class _Host:
@@ -63,7 +64,7 @@ class Gauges:
 
     def link_counts(self, rank: int, look: Look, *, shaped: tuple[bool, bool], sockets: bool) -> LinkCounts:
         """`shaped`: is a rate asked of the uplink, of the downlink?"""
-        port = look.links[self._star.ports[rank]]
+        port, control = look.links[self._star.ports[rank]], look.links.get(self._star.control_ports.get(rank, 0))
         up = _queue(look.hosts.get(rank, ()), asked=shaped[0])
         return LinkCounts(
             lost_entering=port.rx_dropped,
@@ -71,6 +72,7 @@ class Gauges:
             entered_bytes=port.rx_bytes,
             left=port.tx_packets,
             left_bytes=port.tx_bytes,
+            control_bytes=control.rx_bytes if control is not None else 0,
             lost_leaving=port.tx_dropped,
             lost_arriving=self.host(rank).link().rx_dropped if sockets else 0,
             up=up,
@@ -84,7 +86,7 @@ class Gauges:
         """From now on every change in these places is heard of."""
         for place in places:
             if place not in self._monitors:
-                self._monitors[place] = Monitor(self._star.place(place))
+                self._monitors[place] = Monitor(self._star.place(place), stack=place != SWITCH)
         control = {"lo", "ctl0", *(host.control_port for host in self._star.topology.all_hosts())}
         self._devices = {index: one.name for index, one in self.look().links.items() if one.name not in control}
 
@@ -97,8 +99,8 @@ class Gauges:
             for change in monitor.changes():
                 where = f"{place} {names.get(change.index, '')}".strip()
                 link = change.link
-                if change.index == 0:
-                    out.append(f"{place}: {change.what}")
+                if change.index == 0 and change.by not in ours:
+                    out.append(f"{place}: {change.what} during the run")
                 elif change.index not in names or change.by in ours:
                     continue
                 elif link is None:
@@ -135,6 +137,18 @@ class Gauges:
                 ]
         except PermissionError:  # without privilege nobody of ours can ask, nor put one there
             pass
+        return out
+
+    def inside(self, host: Host) -> list[str]:
+        """Firewall tables of before nftables, and programs at its link (tcx): of neither netlink tells."""
+        place, out = self._star.place(host.name), []
+        for name in ("ip_tables_names", "ip6_tables_names"):
+            with suppress(OSError):
+                if place.read(f"/proc/net/{name}").split():
+                    out.append(f"{host.name}: a firewall (iptables) came up during the run")
+        with suppress(PermissionError), place.inside():
+            if any(syscalls.tcx_programs(self.host(host.rank).index, side) for side in PARENT):
+                out.append(f"{host.name}: a tcx program stands at its own link")
         return out
 
     def close(self) -> None:

@@ -36,6 +36,7 @@ class Star:
         self.topology = topology
         self.switch: IPRoute
         self.ports: dict[int, int] = {}
+        self.control_ports: dict[int, int] = {}
         self._stack = ExitStack()
 
     def namespace(self, place: str) -> str:
@@ -61,6 +62,7 @@ class Star:
         self.switch = self._stack.enter_context(self.place(SWITCH).netlink())
         by_name = self._links()
         self.ports = {h.rank: by_name[h.port] for h in self.topology.all_hosts() if h.port in by_name}
+        self._know_control(by_name)
 
     def _links(self) -> dict[str, int]:
         return {link.get_attr("IFLA_IFNAME"): link["index"] for link in self.switch.get_links()}
@@ -84,6 +86,7 @@ class Star:
     def _open_ports(self) -> None:
         by_name = self._links()
         self.ports = {h.rank: by_name[h.port] for h in self.topology.all_hosts()}
+        self._know_control(by_name)
         data, control = by_name["br0"], by_name["ctl0"]
         for host in self.topology.all_hosts():
             port = by_name[host.port]
@@ -92,6 +95,9 @@ class Star:
             self.switch.brport("set", index=port, learning=0, unicast_flood=0, mcast_flood=0, bcast_flood=0)
             self.switch.fdb("add", ifindex=port, lladdr=host.mac, flags=NTF_MASTER, state=NUD_NOARP)
             self.switch.link("set", index=by_name[host.control_port], master=control, state="up")
+
+    def _know_control(self, by_name: dict[str, int]) -> None:
+        self.control_ports = {h.rank: by_name.get(h.control_port, 0) for h in self.topology.all_hosts()}
 
     def _quiet_stacks(self) -> None:
         """Before any link exists: no router advertisements, no address detection, no link-local chatter."""

@@ -12,7 +12,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from lossbench.net import network
 from lossbench.net.counters import Detour, Held, HookCounters, ReadBack, Reading
-from lossbench.net.host import namespaces
+from lossbench.net.host import namespaces, sockets
 from lossbench.net.host.place import Place
 from lossbench.net.impair import registry
 from lossbench.net.impair.backend import Backend
@@ -224,6 +224,13 @@ class StarNetwork:
         look = look or self.look()
         return {hook: self.backend.read_back(self.star.hook_point(hook), look) for hook in self.rules}
 
+    def control_sockets(self) -> list[str]:
+        out = []
+        for host in self.star.topology.all_hosts():
+            tables = [(name, self.place(host.name).read(f"/proc/net/{name}")) for name in sockets.TABLES]
+            out += [f"{host.name} {text}" for text in sockets.open_from(host.control_ipv4, tables)]
+        return out
+
     def held(self) -> dict[Hook, Held]:
         """Of wires that hold packets back in user space."""
         report = getattr(self.backend, "held", None)
@@ -240,10 +247,12 @@ class StarNetwork:
         return self.gauges.changes(ours=ours, mtu=self.experiment.topology.mtu)
 
     def listen(self) -> None:
-        """To changes at the ports, and at the hosts whose links are shaped there."""
-        places = [host.name for host in self.experiment.topology.all_hosts()] if self._shaped()[0] else []
-        self.gauges.listen([SWITCH, *places])
+        """To changes at the ports and in the hosts."""
+        self.gauges.listen([SWITCH, *(host.name for host in self.experiment.topology.all_hosts())])
         self.changes()
+
+    def hosts_wrong(self) -> list[str]:
+        return [text for host in self.experiment.topology.all_hosts() for text in self.gauges.inside(host)]
 
     def links_wrong(self, look: Look) -> list[str]:
         """Ports that were there and are gone or down."""

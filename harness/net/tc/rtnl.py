@@ -37,6 +37,8 @@ from lossbench.net.tc.rtnl_messages import (
 
 REQUEST, DUMP, DUMP_INTERRUPTED = 0x1, 0x300, 0x10
 GROUP_LINK, GROUP_TC = 0x1, 0x8
+GROUPS_STACK = 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18  # addresses, routes, rules; IPv4 and IPv6
+NETLINK_NETFILTER, GROUP_NFTABLES = 12, 1 << 6
 RECEIVE_BYTES = 1 << 18
 
 
@@ -101,29 +103,49 @@ class Reader:
 
 
 class Monitor:
-    """Hears of every change of links, qdiscs, classes and filters at a place: none is too short to be seen."""
+    """Hears of every change of links, qdiscs, classes and filters at a place: none is too short to be seen. `stack`: of
+    addresses, routes, rules and a firewall (nftables), too."""
 
-    def __init__(self, place: Place) -> None:
-        with place.inside():
-            self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
-        self._socket.bind((0, GROUP_LINK | GROUP_TC))
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-        self._socket.setblocking(False)
+    def __init__(self, place: Place, *, stack: bool = False) -> None:
+        groups = GROUP_LINK | GROUP_TC | (GROUPS_STACK if stack else 0)
+        wanted = [(socket.NETLINK_ROUTE, groups), *([(NETLINK_NETFILTER, GROUP_NFTABLES)] if stack else [])]
+        self._sockets: list[socket.socket] = []
+        for family, which in wanted:
+            try:
+                with place.inside():
+                    one = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family)
+                self._sockets.append(one)
+                one.bind((0, which))
+            except OSError:
+                if family != NETLINK_NETFILTER:  # a kernel without it has no firewall
+                    raise
+                continue
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+            one.setblocking(False)
 
     def close(self) -> None:
-        self._socket.close()
+        for one in self._sockets:
+            one.close()
 
     def changes(self) -> list[Change]:
         """Since the last call."""
+        out = self._heard(self._sockets[0])
+        firewall = [change for one in self._sockets[1:] for change in self._heard(one, firewall=True)]
+        return out + firewall[:1]
+
+    def _heard(self, line: socket.socket, *, firewall: bool = False) -> list[Change]:
         out: list[Change] = []
         while True:
             try:
-                data = self._socket.recv(RECEIVE_BYTES)
+                data = line.recv(RECEIVE_BYTES)
             except BlockingIOError:
                 return out
             except OSError as error:
                 if error.errno != errno.ENOBUFS:
                     raise
                 out.append(Change(what="more changes than could be listened to", index=0, by=0))
+                continue
+            if firewall:
+                out.append(Change(what="a firewall rule (nftables) changed", index=0, by=0))
                 continue
             out += [change for message in messages(data) if (change := change_of(*message)) is not None]

@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
+RTM_NEWADDR, RTM_DELADDR, RTM_NEWROUTE, RTM_DELROUTE, RTM_NEWRULE, RTM_DELRULE = 20, 21, 24, 25, 32, 33
 RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 36, 37, 38
 RTM_NEWTCLASS, RTM_DELTCLASS, RTM_GETTCLASS = 40, 41, 42
 RTM_NEWTFILTER, RTM_DELTFILTER, RTM_GETTFILTER = 44, 45, 46
@@ -136,6 +137,12 @@ _WORDS = {
     RTM_DELTCLASS: "class removed",
     RTM_NEWTFILTER: "filter changed",
     RTM_DELTFILTER: "filter removed",
+    RTM_NEWADDR: "address added",
+    RTM_DELADDR: "address removed",
+    RTM_NEWROUTE: "route added",
+    RTM_DELROUTE: "route removed",
+    RTM_NEWRULE: "routing rule added",
+    RTM_DELRULE: "routing rule removed",
 }
 
 
@@ -146,7 +153,11 @@ def change_of(kind: int, _: int, port: int, body: bytes) -> Change | None:
         return Change(what="link changed", index=link.index, by=port, link=link)
     if kind not in _WORDS:
         return None
-    return Change(what=_WORDS[kind], index=struct.unpack_from("<i", body, 4)[0], by=port)
+    if kind in (RTM_NEWROUTE, RTM_DELROUTE):
+        leaves_by = attributes(body, 12).get(4, bytes(4))
+        return Change(what=_WORDS[kind], index=int.from_bytes(leaves_by, "little"), by=port)
+    index = 0 if kind in (RTM_NEWRULE, RTM_DELRULE) else struct.unpack_from("<i", body, 4)[0]
+    return Change(what=_WORDS[kind], index=index, by=port)
 
 
 def messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:

@@ -1,4 +1,5 @@
-"""Do two means agree? Of a line of a table and the same line, run again."""
+"""Do two means agree? Of a line of a table and the same line, run again. They do where the whole interval of their
+difference lies within a margin that was stated beforehand; that no difference was found is no agreement."""
 
 from __future__ import annotations
 
@@ -9,11 +10,15 @@ from lossbench.report.between.compare import Line, lines_of
 from lossbench.report.groups import Group, groups_of
 from lossbench.results.index import Suite
 
+SHOWN = 3  # of the measures that are not known well enough
+
 
 @dataclass(frozen=True, kw_only=True)
 class Agreement:
     lines: list[Line]
     differ: list[str]
+    margin: float
+    """Share of the old mean."""
     doubt: str
     """Why "they agree" would say too much; empty if it does not."""
 
@@ -27,17 +32,30 @@ class Agreement:
         if self.doubt:
             return f"it can't be said: {self.doubt}"
         seeds = min(line.change.n for line in self.lines)
-        return f"the means agree as far as {seeds} seeds can tell: no difference beyond chance"
+        return f"the means agree within {self.margin:.0%} ({seeds} seeds, the 95 % interval of every difference)"
 
 
-def agreement(before: list[Group], suite: Suite) -> Agreement:
+def agreement(before: list[Group], suite: Suite, *, margin: float) -> Agreement:
     after = {group.name: group for group in groups_of(suite, with_simulated=True)}
     lines = lines_of([(group, after[group.name]) for group in before if group.name in after])
+    doubt = _doubt(before, after, [(line.point, line.measure) for line in lines if line.change.p is not None])
+    wide = [line for line in lines if not _within(line, margin)]
+    if wide and not doubt:
+        named = ", ".join(f"{line.point} {line.measure}" for line in wide[:SHOWN]) + (", ..." if wide[SHOWN:] else "")
+        doubt = f"{named} may differ by more than {margin:.0%}; more seeds, or a wider --margin"
     return Agreement(
         lines=lines,
+        margin=margin,
         differ=[f"{line.point} {line.measure}" for line in lines if line.change.significant],
-        doubt=_doubt(before, after, [(line.point, line.measure) for line in lines if line.change.p is not None]),
+        doubt=doubt,
     )
+
+
+def _within(line: Line, margin: float) -> bool:
+    change, room = line.change, margin * abs(line.a.mean)
+    if change.nothing:
+        return True
+    return change.low is not None and change.high is not None and -room <= change.low and change.high <= room
 
 
 def _doubt(before: list[Group], after: dict[str, Group], tested: list[tuple[str, str]]) -> str:

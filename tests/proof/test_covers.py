@@ -1,0 +1,130 @@
+"""A verdict covers what it speaks of: every way out of a host, every role that should talk, enough packets to tell."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from lossbench.net.host.sockets import open_from
+from tests.forms import forms
+from tests.proof.test_truth import fault_of
+
+netns = pytest.mark.netns
+
+PROGRAM = """
+import os, socket, time
+rank, peers = int(os.environ["RANK"]), os.environ["LOSSBENCH_ADDRESSES"].split(",")
+own, other = socket.gethostbyname(f"h{{rank}}-ctl"), socket.gethostbyname(f"h{{1 - rank}}-ctl")
+data = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); data.bind((peers[rank], 5000))
+around = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); around.bind((own, 5001)); around.connect((other, 5001))
+time.sleep(0.3)
+for _ in range({data}): data.sendto(bytes(1000), (peers[1 - rank], 5000)); time.sleep(0.0002)
+for n in range({around}):
+    around.send(bytes(1000))
+    if n % 20 == 0: time.sleep(0.004)
+time.sleep(0.7)
+"""
+
+
+def experiment(folder: Path, *, data: int, around: int, workload: str = "", more: str = "", loss: bool = True) -> str:
+    program = folder / "mine.py"
+    program.write_text(PROGRAM.format(data=data, around=around))
+    impair = '[[impair]]\nprofile = "loss_10"\n' if loss else ""
+    return (
+        f"[topology]\nhosts = 2\n[probe]\npackets = 2000\n{impair}"
+        f'[workload]\nbarrier = false\ncommand = ["python", "{program}"]\n{workload}\n{more}'
+    )
+
+
+@netns
+def test_what_goes_around_the_fault_is_counted_and_named(tmp_path: Path) -> None:
+    """As it was: 10 % asked, 20,000 datagrams over the control link, none lost, valid."""
+    status, said, row = fault_of(tmp_path, experiment(tmp_path, data=400, around=4000))
+    assert status == "unknown" and "MB went over the control links, around the fault" in said
+    assert "h0 udp 5001 to" in said, "the ports are named"
+    assert row["met"]["control_bytes"] > 7e6
+
+
+@netns
+@forms("workload, around", [("control_mb = 20", 4000), ("", 300)], ids=["declared", "little"])
+def test_what_is_declared_and_the_first_megabyte_may_go_around(tmp_path: Path, workload: str, around: int) -> None:
+    status, said, row = fault_of(tmp_path, experiment(tmp_path, data=400, around=around, workload=workload))
+    assert status == "valid", said
+    assert row["met"]["control_bytes"] > around * 2000
+
+
+@netns
+@forms("loss", [False, True], ids=["clean", "lossy"])
+def test_a_silent_workload_is_doubted_unless_it_says_so(tmp_path: Path, loss: bool) -> None:
+    """As it was: nothing was asked, nothing was sent, valid."""
+    status, said, _ = fault_of(tmp_path, experiment(tmp_path, data=0, around=0, loss=loss))
+    assert status == "unknown" and "no packet of the workload passed the data links" in said
+    (tmp_path / "again").mkdir()
+    text = experiment(tmp_path / "again", data=0, around=0, loss=loss, workload="silent = true")
+    assert fault_of(tmp_path / "again", text)[0] == "valid"
+
+
+@netns
+def test_a_silent_program_beside_a_silent_workload_is_doubted(tmp_path: Path) -> None:
+    beside = '[[beside]]\nrole = "late"\nforeground = true\nbarrier = false\ncommand = ["sleep", "1"]\n'
+    text = (
+        '[topology]\nhosts = 2\n[probe]\npackets = 2000\n[[impair]]\nprofile = "loss_10"\n[workload]\nname = "noop"\n'
+    )
+    status, said, _ = fault_of(tmp_path, text + beside)
+    assert status == "unknown" and "no packet of the workload passed the data links" in said
+
+
+TOUCH = """
+if rank == 0:
+    import sys; sys.path[:0] = {paths!r}
+    from pyroute2 import IPRoute
+    from lossbench.net.tc import kinds
+    kinds.install()
+    from tests.bench.adversary import PARENT
+    with IPRoute() as ip:
+        index = ip.link_lookup(ifname="eth0")[0]
+        {deed}
+"""
+DEEDS = {
+    "a filter at its own link": "ip.tc('add', 'clsact', index); ip.tc('del', 'clsact', index)",
+    "another route": "ip.route('add', dst='10.99.0.0/24', oif=index); ip.route('del', dst='10.99.0.0/24', oif=index)",
+    "another address": "ip.addr('add', index=index, address='10.99.0.1', prefixlen=24)",
+    "a routing rule": "ip.rule('add', priority=77, table=77, fwmark=9)",
+}
+
+
+@netns
+@forms("deed", DEEDS, keep=2)
+def test_whatever_is_done_to_the_stack_of_a_host_is_heard_of(tmp_path: Path, deed: str) -> None:
+    """As it was: hosts were watched where an uplink had a rate; a filter in one dropped half of its packets, valid."""
+    text = experiment(tmp_path, data=400, around=0)
+    program = tmp_path / "mine.py"
+    touch = TOUCH.format(paths=sys.path, deed=DEEDS[deed])
+    program.write_text(program.read_text().replace("time.sleep(0.7)", f"{touch}\ntime.sleep(0.7)"))
+    status, said, _ = fault_of(tmp_path, text)
+    assert status == "unknown" and "h0" in said and "during the run" in said, said
+
+
+@netns
+def test_a_handful_of_packets_shows_nothing(tmp_path: Path) -> None:
+    """As it was: 0 of 5, as asked, for 10 %."""
+    status, said, _ = fault_of(tmp_path, experiment(tmp_path, data=3, around=0))
+    assert status == "unknown" and "too few to show anything" in said
+
+
+def test_sockets_are_read_as_the_kernel_shows_them() -> None:
+    tcp = (
+        "  sl  local_address rem_address   st\n"
+        "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000\n"
+        "   1: 0100007F:1F90 0200007F:C350 01 00000000:00000000\n"
+    )
+    tcp6 = (
+        "  sl  local_address                         remote_address\n"
+        "   0: 0000000000000000FFFF00000100007F:1F91 0000000000000000FFFF00000200007F:C351 01\n"
+        "   1: B80D0120000000000000000001000000:1F91 B80D0120000000000000000002000000:C351 01\n"
+    )
+    found = open_from("127.0.0.1", [("tcp", tcp), ("tcp6", tcp6)])
+    assert found == ["tcp 8080 to 127.0.0.2:50000", "tcp 8081 to 127.0.0.2:50001"]
+    assert open_from("2001:db8::1", [("tcp6", tcp6)]) == ["tcp 8081 to 2001:db8::2:50001"]
