@@ -184,6 +184,12 @@ def own_stack() -> bool:
 # so.
 
 
+def _records_in(env: Mapping[str, str]) -> str:
+    """By the harness's own handle, or by name where a program can't go that way (a sandbox of its own)."""
+    path, name = env.get("LOSSBENCH_RECORDS", ""), env.get("LOSSBENCH_RECORDS_NAME", "")
+    return name if name and not os.access(Path(path).parent, os.W_OK) else path
+
+
 @dataclass(kw_only=True)
 class Door:
     """A rank's view of the run it is part of."""
@@ -222,7 +228,7 @@ class Door:
             seed=int(env.get("LOSSBENCH_SEED", "0")),
             token=int(env.get("LOSSBENCH_TOKEN", "0"), 16),
             options=options,
-            records_path=env.get("LOSSBENCH_RECORDS", ""),
+            records_path=_records_in(env),
             go_path=env.get("LOSSBENCH_GO", ""),
             role=env.get("LOSSBENCH_ROLE", ""),
             dscp=int(env.get("LOSSBENCH_DSCP", "0")),

@@ -53,19 +53,53 @@ class Held:
     """A folder by its handle: what is written goes into it, whatever else is given its name meanwhile. `way` leads
     there, for other processes of ours too, as long as this one lives."""
 
-    def __init__(self, path: Path) -> None:
-        self.handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    def __init__(self, path: Path, *, within: int | None = None) -> None:
+        self.handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=within)
         self._end = weakref.finalize(self, os.close, self.handle)
         self.way = Path(f"/proc/{os.getpid()}/fd/{self.handle}")
+        if not self._leads_here():  # another pid namespace's /proc
+            self.way = Path(os.path.abspath(path))
+
+    def _leads_here(self) -> bool:
+        with suppress(OSError):
+            return os.path.samestat(self.way.stat(), os.fstat(self.handle))
+        return False
 
     @classmethod
     def ours(cls, path: Path) -> Held:
         """Made now, or before by us: in somebody else's folder links may lead anywhere."""
+        new = not os.path.lexists(path)
         path.mkdir(exist_ok=True)
         one = cls(path)
-        if os.fstat(one.handle).st_uid != os.geteuid():
+        if new:
+            one._to_us_alone()
+        if not one._is_ours():
             raise NotAbleError(f"{known_as(path)} belongs to another user", next_step="give another folder with --out")
         return one
+
+    def again(self) -> Held:
+        """By a handle of its own, for a lock that goes with it."""
+        return Held(Path(), within=self.handle)
+
+    def _to_us_alone(self) -> None:
+        """Whoever owns the folder above may have said who else writes into new ones (a default ACL)."""
+        with suppress(OSError):
+            os.removexattr(self.handle, "system.posix_acl_default")
+            os.removexattr(self.handle, "system.posix_acl_access")
+            os.fchmod(self.handle, 0o755)
+
+    def _is_ours(self) -> bool:
+        """By what a new file in it belongs to: file systems of other machines map owners."""
+        owner = os.fstat(self.handle).st_uid
+        if owner == os.geteuid():
+            return True
+        name = f".{secrets.token_hex(8)}"
+        made = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=self.handle)
+        try:
+            return os.fstat(made).st_uid == owner
+        finally:
+            os.close(made)
+            os.unlink(name, dir_fd=self.handle)
 
     def close(self) -> None:
         self._end()
@@ -107,7 +141,7 @@ def no_room(folder: Path) -> str:
     except OSError:
         return ""
     full = disk.f_bavail * disk.f_frsize < 4096 or (disk.f_files and not disk.f_favail)
-    return f"no room is left on the disk of {folder}: what a program said there is not whole" if full else ""
+    return f"no room is left on the disk of {known_as(folder)}: what a program said there is not whole" if full else ""
 
 
 def as_json(value: Any, *, indent: int | None = None) -> str:

@@ -20,7 +20,7 @@ PACKAGE = Path(os.path.abspath(__file__)).parent.parent  # the folder that holds
 def from_absolute_folders() -> None:
     """Programs are found in folders that PATH names in full: an empty or relative entry means the current folder."""
     entries = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    os.environ["PATH"] = os.pathsep.join(entry for entry in entries if entry.startswith(os.sep))
+    os.environ["PATH"] = os.pathsep.join(entry for entry in entries if entry.startswith(os.sep)) or os.defpath
 
 
 def module_command(module: str, *arguments: str) -> list[str]:

@@ -29,8 +29,9 @@ class Terminal(Console):
     """Colours are ours; what stands between them is plain."""
 
     def __init__(self, **settings: Any) -> None:
-        super().__init__(**{"highlight": False, **settings})
+        super().__init__(**{"highlight": False, "markup": False, **settings})
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for one in super().render(renderable, options):
-            yield one if one.control or not OBEYED.search(one.text) else Segment(plain(one.text), one.style)
+            style = one.style.update_link(None) if one.style is not None and one.style.link else one.style
+            yield one if one.control else Segment(plain(one.text), style)

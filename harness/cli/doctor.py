@@ -9,6 +9,7 @@ from typing import Any
 import typer
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from lossbench.cli.console import Terminal
 from lossbench.errors import ExitCode
@@ -26,12 +27,12 @@ def doctor(as_json: bool = typer.Option(False, "--json", help="One JSON object o
     raise typer.Exit(ExitCode.VALID if report["backend"]["name"] else ExitCode.NOT_ABLE)
 
 
-def yes(names: dict[str, bool]) -> str:
-    return " ".join(f"[green]{n}[/]" if on else f"[dim]no {n}[/]" for n, on in names.items())
+def yes(names: dict[str, bool]) -> Text:
+    return Text(" ").join(Text(n, "green") if on else Text(f"no {n}", "dim") for n, on in names.items())
 
 
-def works(reason: str | None) -> str:
-    return "[green]works[/]" if reason is None else f"[yellow]{reason}[/]"
+def works(reason: str | None) -> Text:
+    return Text("works", "green") if reason is None else Text(reason, "yellow")
 
 
 def _show(report: dict[str, Any]) -> None:
@@ -41,9 +42,8 @@ def _show(report: dict[str, Any]) -> None:
     table.add_column(overflow="fold")
     table.add_row("machine", f"{report['distribution']}, kernel {report['kernel']} {report['machine']}")
     table.add_row("", f"{report['cpus']} cores, {report['memory_gib']} GiB, {report['cpu']}")
-    table.add_row(
-        "network namespaces", works(report["namespaces"]) + (f" ({report['rootless']})" if report["rootless"] else "")
-    )
+    as_user = f" ({report['rootless']})" if report["rootless"] else ""
+    table.add_row("network namespaces", works(report["namespaces"]).append(as_user, "default"))
     table.add_row("user namespaces", works(report["user_namespaces"]))
     table.add_row("capabilities", yes(report["capabilities"]))
     table.add_row("qdiscs", yes(report["qdiscs"]))
@@ -58,7 +58,7 @@ def _show(report: dict[str, Any]) -> None:
     for name, reason in report["backend"]["able"].items():
         table.add_row(f"backend {name}", works(reason))
     chosen = report["backend"]
-    table.add_row("a run gets", f"[bold]{chosen['name'] or 'nothing'}[/] ({chosen['why']})")
+    table.add_row("a run gets", Text.assemble((chosen["name"] or "nothing", "bold"), f" ({chosen['why']})"))
     console.print(table)
     for line in report["advice"]:
         console.print(f"- {line}", markup=False)

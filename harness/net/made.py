@@ -44,8 +44,7 @@ class Namespaces:
         names = [entry.name for entry in entries]
         ended, left = namespaces.kill_inside(names), namespaces.pids_inside(names)
         for network in dict.fromkeys(name.split("-")[1] for name in names):
-            if not cgroups.to_join(network):
-                ended += cgroups.end_started_for(network)
+            ended += cgroups.end_started_for(network)
         # Without its name a namespace, and who lives in it, could not be found again.
         failed = [f"process {pid} in {name} can't be ended" for pid, name in left.items()]
         for name in names:
@@ -64,7 +63,7 @@ class Groups:
     needs: dict[str, Any] = {}  # noqa: RUF012
 
     def exists(self, entry: Entry) -> bool:
-        return Path(entry.name).is_dir()
+        return cgroups.exists(Path(entry.name))
 
     def undo(self, entries: list[Entry]) -> tuple[list[int], list[str]]:
         ended = [pid for entry in entries for pid in cgroups.remove(Path(entry.name))]

@@ -70,8 +70,10 @@ class SuiteFolder:
     def new(cls, out: Path, suite: str, run_id: str) -> SuiteFolder:
         path = out / f"{time.strftime('%Y%m%d-%H%M%S')}_{suite}_{run_id}"
         with disk_errors(out):
-            path.mkdir(parents=True)
-        return cls(path)
+            out.mkdir(parents=True, exist_ok=True)
+            made = cls(path)
+            made._held = Held.ours(path)
+        return made
 
     def write(self, name: str, text: str) -> None:
         with disk_errors(self.path):
@@ -79,7 +81,7 @@ class SuiteFolder:
 
     def _holding(self) -> Held:
         if self._held is None:
-            self._held = Held(self.path)
+            self._held = Held(self.path.resolve())
         return self._held
 
     def run(self, number: int) -> Path:
@@ -104,17 +106,17 @@ class SuiteFolder:
     def locked(self) -> Iterator[None]:
         """One process at a time works on a suite; the kernel lets go of it even after kill -9."""
         with disk_errors(self.path):
-            one = Held(self.path)  # a lock of its own: another handle would not be refused
+            one = self._holding().again()  # of its own: the lock goes with it
         try:
             fcntl.flock(one.handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             one.close()
             raise UsageError(f"{self.path} is still being run", next_step="wait for it, or end it") from None
-        self._held = one
+        before, self._held = self._held, one
         try:
             yield
         finally:
-            self._held = None
+            self._held = before
             one.close()
 
 

@@ -30,40 +30,45 @@ ASK = (
 QUIET = {"core.fsmonitor": "false", "core.hooksPath": os.devnull, "core.untrackedCache": "false"}
 ALONE = {"GIT_OPTIONAL_LOCKS": "0", "GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_TERMINAL_PROMPT": "0"}
 UNFILTERED = {"clean": "", "smudge": "", "process": "", "required": "false"}
-PLAIN = ("--no-ext-diff", "--no-textconv", "--ignore-submodules=dirty")  # submodules have one too
+PLAIN = ("--no-ext-diff", "--no-textconv", "--submodule=short", "--ignore-submodules=dirty")  # submodules have one too
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    settings = {**QUIET, **_no_filters(folder)}
-    return _ask_git(folder, arguments, settings)
-
-
-def _no_filters(folder: Path) -> dict[str, str]:
-    """Whatever program a folder names for cleaning its files before they are compared: not that."""
-    listed = _ask_git(folder, ("config", "--null", "--name-only", "--get-regexp", r"^filter\."), QUIET) or ""
+    """What git says; None: nothing, since there is no checkout here or it can't be asked safely."""
+    root = next((one for one in (folder.resolve(), *folder.resolve().parents) if (one / ".git").exists()), None)
+    if root is None:
+        return None
+    # Whatever program a folder names for cleaning its files before they are compared: not that. 1: it names none.
+    status, listed = _ask_git(root, ("config", "--null", "--name-only", "--get-regexp", r"^filter\."), QUIET)
+    if status not in (0, 1):
+        return None
     drivers = {name.rpartition(".")[0] for name in listed.split("\0") if name.count(".") > 1}
-    return {f"{one}.{word}": value for one in drivers for word, value in UNFILTERED.items()}
+    settings = QUIET | {f"{one}.{word}": value for one in drivers for word, value in UNFILTERED.items()}
+    status, said = _ask_git(root, ("-C", str(folder.resolve()), *arguments), settings)
+    return said.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if status == 0 else None
 
 
-def _ask_git(folder: Path, arguments: Sequence[str], settings: dict[str, str]) -> str | None:
-    stated = {"GIT_CONFIG_COUNT": str(len(settings))}
+def _ask_git(root: Path, arguments: Sequence[str], settings: dict[str, str]) -> tuple[int, str]:
+    """(status, output). Names may hold any byte, and come back as they are."""
+    stated = {"GIT_CONFIG_COUNT": str(len(settings)), "GIT_WORK_TREE": str(root)}  # not another one that it names
     for number, (key, value) in enumerate(settings.items()):
         stated |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         done = subprocess.run(
-            ["git", "--no-pager", "-C", str(folder), *arguments],
+            ["git", "--no-pager", "-C", str(root), *arguments],
             capture_output=True,
             text=True,
-            errors="replace",
+            encoding="utf-8",
+            errors="surrogateescape",
             timeout=10,
             check=False,
             stdin=subprocess.DEVNULL,
             env={**inherited, **ALONE, **stated},
         )
     except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
+        return -1, ""
+    return done.returncode, done.stdout
 
 
 def git_state(folder: Path = HERE) -> dict[str, Any]:

@@ -7,12 +7,13 @@ import secrets
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from lossbench.errors import LossbenchError, NotAbleError, RunError, UsageError
 from lossbench.net import journal
 from lossbench.net.counters import counters_as_json
-from lossbench.net.host import namespaces
+from lossbench.net.host import cgroups, namespaces
 from lossbench.net.host.enter import hosts_file
 from lossbench.net.impair import registry
 from lossbench.net.journal import Journal, Removed
@@ -229,7 +230,9 @@ def become(lab: Lab, host_name: str, command: list[str]) -> None:
     run = Identity(run_id=lab.id, token=0, seed=lab.seed)
     variables = outside_of_a_run(host, lab.experiment.topology, run, folder=folder, threads=threads)
     network = StarNetwork(network_id=lab.id, experiment=lab.experiment, backend=lab.backend)
-    step_in = network.star.place(host.name).stepper(folder / "hosts", mortal=False)
+    made = next((Path(one.name) for one in lab.journal().made() if one.kind == "group"), None)
+    place = network.star.place(host.name)
+    step_in = place.stepper(folder / "hosts", mortal=False, group=cgroups.to_join(made))
     with plain_errors():
         step_in()
     try:

@@ -10,7 +10,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from rich.style import Style
 from rich.table import Table
+from rich.text import Text
 
 from lossbench.cli.console import Terminal, plain
 from tests.forked import lossbench
@@ -69,6 +71,18 @@ def test_colours_stay_and_what_stands_between_them_is_plain() -> None:
     assert "\x1b[31mbad\x1b[0m" in said
     assert not OBEYED.search(re.sub(r"\x1b\[[0-9;]*m", "", said))
     assert plain("as it is\n\tü") == "as it is\n\tü"
+
+
+def test_words_in_brackets_are_words(tmp_path: Path) -> None:
+    """As it was: a cell of a file could be markup, with a link that holds raw control characters, or an error."""
+    out = io.StringIO()
+    console = Terminal(file=out, force_terminal=True, width=60)
+    table = Table("head")
+    table.add_row("a[link=x\x1bc\x1b_y]z")
+    table.add_row("a[/b]z")
+    console.print(table)
+    console.print(Text("z", style=Style(link="http://x\x1bc")))
+    assert not OBEYED.search(re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue())) and "a[/b]z" in out.getvalue()
 
 
 def test_every_word_of_the_command_line_goes_through_one_place() -> None:

@@ -79,6 +79,41 @@ def test_no_program_that_a_submodule_names_is_run(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
+def test_a_filter_whose_name_is_no_text_is_not_run_either(tmp_path: Path) -> None:
+    """As it was: the name was read with a replacement character, and another filter was switched off."""
+    folder = changed(tmp_path / "checkout")
+    trap = armed(folder, "")
+    with open(folder / ".git" / "config", "ab") as file:
+        file.write(b'[filter "m\xff"]\nclean = ' + str(tmp_path / "evil.sh").encode() + b"\n")
+    (folder / ".git" / "info" / "attributes").write_bytes(b"*.py filter=m\xff\n")
+    assert "+x = 2" in provenance.git_diff(folder)
+    assert not trap.exists()
+
+
+def test_no_program_that_a_submodule_at_another_commit_names_is_run(tmp_path: Path) -> None:
+    """As it was: `diff.submodule = diff` made git start another one there, which knew nothing of what we forbid."""
+    inner, outer = changed(tmp_path / "inner"), changed(tmp_path / "outer")
+    git(outer, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(inner), "sub")
+    git(outer, "commit", "-qam", "with it")
+    git(outer / "sub", "commit", "-q", "--allow-empty", "-m", "later")
+    (outer / "sub" / "a.py").write_text("x = 5\n")
+    git(outer / "sub", "commit", "-qam", "later still")
+    armed(outer, "[diff]\nsubmodule = diff\n")
+    git(outer / "sub", "config", "diff.external", str(tmp_path / "evil.sh"))
+    assert provenance.git_state(outer)["dirty"], "another commit of it is a change"
+    assert not (tmp_path / "ran").exists()
+
+
+def test_another_work_tree_that_a_folder_names_is_not_read(tmp_path: Path) -> None:
+    """As it was: files of any folder that share a name with one of the checkout's came into the results."""
+    folder, secret = changed(tmp_path / "checkout"), tmp_path / "secret"
+    secret.mkdir()
+    (secret / "a.py").write_text("password = 1\n")
+    git(folder, "config", "core.worktree", str(secret))
+    found = provenance.git_diff(folder)
+    assert "password" not in found and "+x = 2" in found
+
+
 def test_a_partial_clone_fetches_nothing(tmp_path: Path) -> None:
     """What it lacks it would fetch from an address in its configuration, which may be a program."""
     whole = changed(tmp_path / "whole")

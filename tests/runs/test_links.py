@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from pathlib import Path
 
 import pytest
 
+from lossbench.contract import Door
 from lossbench.errors import NotAbleError
 from lossbench.files import known_as
 from lossbench.results.folders import RunFolder, SuiteFolder
@@ -110,3 +112,45 @@ def test_people_are_told_the_name_that_they_know(tmp_path: Path) -> None:
     here.make()
     assert known_as(here.log_path("rank-0")) == tmp_path / "run" / "logs" / "rank-0.log"
     assert known_as(Path("/proc/self")) == Path("/proc/self") and known_as(tmp_path) == tmp_path
+
+
+def test_what_an_owners_default_acl_gives_to_others_is_taken_away(tmp_path: Path) -> None:
+    """As it was: whoever owned --out could write into the folders of root's runs, and put links there."""
+    nobody = struct.pack("<I", 2) + b"".join(
+        struct.pack("<HHI", tag, 7, who)
+        for tag, who in (
+            (1, -1 & 0xFFFFFFFF),
+            (2, 65534),
+            (4, -1 & 0xFFFFFFFF),
+            (16, -1 & 0xFFFFFFFF),
+            (32, -1 & 0xFFFFFFFF),
+        )
+    )
+    try:
+        os.setxattr(tmp_path, "system.posix_acl_default", nobody)
+    except OSError:
+        pytest.skip("no ACLs on this file system")
+    here = RunFolder(tmp_path / "run")
+    here.make()
+    for path in (here.path, here.path / "logs"):
+        assert not [name for name in os.listxattr(path) if "acl" in name]
+        assert not path.stat().st_mode & 0o022
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
+def test_a_file_system_that_gives_everything_to_one_user_is_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over 9p, NFS or a Windows disk: what we make belongs to somebody else there."""
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    here = RunFolder(tmp_path / "run")
+    here.make()
+    here.write("verdict.json", {})
+    assert (tmp_path / "run" / "verdict.json").exists()
+
+
+def test_a_program_that_can_not_go_through_the_handle_goes_by_name(tmp_path: Path) -> None:
+    """As in a sandbox with a /proc of its own: as it was, `lossbench.record` failed there."""
+    env = {"LOSSBENCH_RECORDS": "/proc/1/fd/99999/records/r.jsonl", "LOSSBENCH_RECORDS_NAME": str(tmp_path / "r.jsonl")}
+    Door.from_environment(env).record("said", word=1)
+    assert '"word":1' in (tmp_path / "r.jsonl").read_text()

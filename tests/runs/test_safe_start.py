@@ -93,6 +93,14 @@ def test_nor_by_an_empty_or_relative_entry_of_the_path(hostile: Path, python_pat
     assert made == str(PACKAGE)
 
 
+@pytest.mark.parametrize("path", ["", ".", ".:bin", ":"])
+def test_a_path_of_nothing_but_the_current_folder_is_the_systems(path: str) -> None:
+    """An empty PATH means the current folder, too."""
+    code = "from lossbench.processes import *; from_absolute_folders(); import os; print(os.environ['PATH'])"
+    done = subprocess.run([sys.executable, "-c", code], env={**HERE, "PATH": path}, capture_output=True, text=True)
+    assert done.stdout.strip() == os.defpath
+
+
 @pytest.mark.training
 def test_the_process_that_forks_ranks_starts_from_the_package_too(hostile: Path) -> None:
     done = subprocess.run(

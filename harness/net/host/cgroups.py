@@ -18,24 +18,37 @@ PREFIX = "lossbench-"
 
 
 def folder(network_id: str) -> Path | None:
-    """Where the group of a network would be; None: this machine has no such groups."""
-    found = _own()
-    return found[1] / f"{PREFIX}{network_id}" if found else None
-
-
-def _own() -> tuple[Path, Path] | None:
-    """(where all groups are, ours among them)."""
+    """Where the group of a network would be; None: this machine has no such groups, or we are root of a part of it
+    only: there everything ends with that part."""
+    if Path("/proc/self/uid_map").read_text(encoding="ascii").split() != ["0", "0", "4294967295"]:
+        return None
     try:
-        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
         own = next(line[3:] for line in Path("/proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
     except (OSError, StopIteration):
         return None
-    for words in (line.split() for line in mounts):
-        kind = words[words.index("-") + 1] if "-" in words else ""
-        root, point = words[3], words[4]
-        if kind == "cgroup2" and own.startswith(root):
-            return Path(point), Path(point, own.removeprefix(root).lstrip("/"))
+    for root, point, _ in _mounts():
+        if own.startswith(root):
+            return Path(point, own.removeprefix(root).lstrip("/"), f"{PREFIX}{network_id}")
     return None
+
+
+def _mounts() -> list[tuple[str, str, str]]:
+    """(which part of the tree, where, its device) of every mounted cgroup v2."""
+    with suppress(OSError):
+        lines = [line.split() for line in Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()]
+        return [(words[3], words[4], words[2]) for words in lines if "cgroup2" in words[words.index("-") :][1:2]]
+    return []
+
+
+def exists(path: Path) -> bool:
+    """Also where it can't be looked at: in a host something else lies over the tree of groups."""
+    if path.is_dir():
+        return True
+    for _, point, device in _mounts():
+        if path.is_relative_to(point):
+            there = Path(point).stat().st_dev
+            return f"{os.major(there)}:{os.minor(there)}" != device
+    return False
 
 
 def make(path: Path) -> bool:
@@ -47,16 +60,9 @@ def make(path: Path) -> bool:
     return (path / "cgroup.procs").exists()
 
 
-def to_join(network_id: str) -> str:
-    """The file to write "0" to; empty: the network has no group."""
-    found, name = _own(), f"{PREFIX}{network_id}"
-    if found is None:
-        return ""
-    every, own = found
-    if (own / name).is_dir():
-        return str(own / name / "cgroup.procs")
-    # Whoever built it was in another group: a lab stands on when its shell has ended.
-    return next((str(Path(here, name, "cgroup.procs")) for here, inside, _ in os.walk(every) if name in inside), "")
+def to_join(path: Path | None) -> str:
+    """The file to write "0" to; empty: there is no such group."""
+    return str(path / "cgroup.procs") if path is not None and path.is_dir() else ""
 
 
 def join(file: str) -> None:
@@ -70,7 +76,10 @@ def join(file: str) -> None:
 
 
 def remove(path: Path) -> list[int]:
-    """With everything in it, and in groups that were made below it. Returns the pids that were ended."""
+    """With everything in it, and in groups that were made below it; whoever asks for it steps out. Returns the pids
+    that were ended."""
+    if os.getpid() in _pids(path):
+        join(str(path.parent / "cgroup.procs"))
     ended: dict[int, None] = {}
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
@@ -101,13 +110,13 @@ def _kill(path: Path, pids: list[int]) -> None:
 
 
 def end_started_for(network_id: str) -> list[int]:
-    """Processes whose environment, as they were started, names the network: what stepped out of its namespaces, where
-    there is no group."""
+    """Processes of this machine (not of containers, nor of users' own namespaces) whose environment, as they were
+    started, names the network: what stepped out of its namespaces, and of its group or there is none."""
     ended: dict[int, None] = {}
     deadline = time.monotonic() + WAIT_S
 
     def ours(pid: int) -> bool:
-        return f"LOSSBENCH_RUN={network_id}" in _said(pid, "environ").split("\0")
+        return f"LOSSBENCH_RUN={network_id}" in _said(pid, "environ").split("\0") and _with_us(pid)
 
     while time.monotonic() < deadline:
         every = [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and int(entry) != os.getpid()]
@@ -126,6 +135,14 @@ def _said(pid: int, file: str) -> str:
         return Path("/proc", str(pid), file).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def _with_us(pid: int) -> bool:
+    """In the same user and pid namespace."""
+    with suppress(OSError):
+        ends = [[Path("/proc", who, "ns", kind).readlink() for kind in ("user", "pid")] for who in (str(pid), "self")]
+        return ends[0] == ends[1]
+    return False
 
 
 def _end(pid: int, ours: Callable[[int], bool]) -> None:

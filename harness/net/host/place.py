@@ -84,9 +84,10 @@ class _Local:
             )
         )
 
-    def stepper(self, hosts_path: Path, *, mortal: bool) -> Callable[[], None]:
-        """What a child does before it becomes a program there."""
-        return stepper(where=self.where, host=self.name, hosts_path=hosts_path, mortal=mortal, group=self.group)
+    def stepper(self, hosts_path: Path, *, mortal: bool, group: str | None = None) -> Callable[[], None]:
+        """What a child does before it becomes a program there. `group`: where another process made it."""
+        joined = self.group if group is None else group
+        return stepper(where=self.where, host=self.name, hosts_path=hosts_path, mortal=mortal, group=joined)
 
     @property
     def where(self) -> str:
@@ -116,7 +117,7 @@ class Namespace(_Local):
 
     @property
     def group(self) -> str:
-        return cgroups.to_join(self.namespace.split("-")[1])
+        return cgroups.to_join(cgroups.folder(self.namespace.split("-")[1]))
 
     def inside(self) -> AbstractContextManager[None]:
         return namespaces.inside(self.namespace)

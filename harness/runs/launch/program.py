@@ -75,7 +75,7 @@ class Exec:
             environment = module_environment(environment)
         if not start.module and "LOSSBENCH_ROLE" not in start.variables:
             command = companion.command(command)
-        with open(start.log, "wb") as output:
+        with open(os.open(start.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666), "wb") as output:
             try:
                 return start.place.start(command, environment=environment, output=output, hosts_path=start.hosts_path)
             except OSError as error:

@@ -146,6 +146,7 @@ class Ranks:
     def _environment(self, host: Host, records: Path, threads: int, program: Program | None = None) -> dict[str, str]:
         dscp = self.experiment.dscp_of(program or self.experiment.workload)
         marked = {"LOSSBENCH_DSCP": str(dscp)} if dscp is not None else {}
+        marked["LOSSBENCH_RECORDS_NAME"] = str(known_as(records))
         return marked | environment(
             host, self.experiment.topology, self.identity, folder=self.folder, records=records, threads=threads
         )
