@@ -54,15 +54,18 @@ def captured(folder: Path, *more: str) -> tuple[dict[str, Any], Path]:
 @pytest.mark.netns
 def test_every_host_has_a_file_that_holds_what_its_link_carried(tmp_path: Path) -> None:
     one, folder = captured(tmp_path, "--capture")
-    seen = {}
+    seen, others = {}, 0
     for host in ("h0", "h1"):
         about = json.loads((folder / f"{host}.json").read_text())
         assert about["missed"] == 0 and about["full"] is False
-        mine = [data for length, data in packets(folder / f"{host}.pcap") if length == 14 + 20 + 8 + 904]
+        every = list(packets(folder / f"{host}.pcap"))
+        mine = [data for length, data in every if length == 14 + 20 + 8 + 904]
+        others += len(every) - len(mine)
         assert all(len(data) == 128 for data in mine)
         seen[host] = {int.from_bytes(data[42:46], "big") for data in mine}
     assert seen["h0"] == set(range(200)), "what was sent, before it met the loss"
-    assert len(seen["h1"]) == 200 - one["met"]["lost_by_rule"] and seen["h1"] < seen["h0"]
+    assert seen["h1"] < seen["h0"]
+    assert 0 <= one["met"]["lost_by_rule"] - (200 - len(seen["h1"])) <= others, "what is not there was lost by the rule"
     if shutil.which("tcpdump"):
         subprocess.run(["tcpdump", "-nr", str(folder / "h1.pcap")], check=True, capture_output=True)
 
