@@ -20,6 +20,7 @@ own, other = socket.gethostbyname(f"h{{rank}}-ctl"), socket.gethostbyname(f"h{{1
 data = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); data.bind((peers[rank], 5000))
 around = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); around.bind((own, 5001)); around.connect((other, 5001))
 def read(one):
+    one.setsockopt(socket.SOL_SOCKET, 33, 32 << 20)
     while True:
         with contextlib.suppress(ConnectionRefusedError): one.recv(2000)
 for one in (data, around): threading.Thread(target=read, args=(one,), daemon=True).start()
