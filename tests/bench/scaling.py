@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lossbench.net.kernel import Kernel
+from lossbench.results.folders import RunFolder
 from lossbench.runs import run
 from lossbench.runs.ground import ThisMachine
 from lossbench.spec.experiment import Experiment
@@ -34,7 +35,7 @@ def measure(*, hosts: int, mb: float, calls: int, profile: str = "clean") -> dic
             experiment,
             seed=1,
             chosen={},
-            folder=Path(folder) / "run",
+            folder=RunFolder(Path(folder) / "run"),
             ground=ThisMachine(Kernel.tried()),
             progress=lambda _: None,
         )

@@ -31,6 +31,7 @@ sys.path[:0] = [str(ROOT / ".package"), str(ROOT)]
 from lossbench.net import journal  # noqa: E402
 from lossbench.net.host import namespaces  # noqa: E402
 from lossbench.net.kernel import Kernel  # noqa: E402
+from lossbench.results.folders import RunFolder
 from lossbench.runs import run  # noqa: E402
 from lossbench.runs.ground import ThisMachine  # noqa: E402
 from lossbench.spec.asking import points  # noqa: E402
@@ -277,7 +278,7 @@ def grown(rounds: int = 6) -> tuple[int, int]:
                 asked,
                 seed=number,
                 chosen={},
-                folder=Path(folder) / "r",
+                folder=RunFolder(Path(folder) / "r"),
                 ground=ThisMachine(Kernel.tried()),
                 progress=lambda _: None,
             )

@@ -246,7 +246,7 @@ def test_odd_records_do_not_end_a_run_on_a_terminal(tmp_path: Path) -> None:
     )
     (tmp_path / "odd.py").write_text(code)
     command = json.dumps([sys.executable, str(tmp_path / "odd.py")])
-    file = write(tmp_path, f"[topology]\nhosts = 2\n[workload]\ncommand = {command}\n")
+    file = write(tmp_path, f"[topology]\nhosts = 2\n[workload]\nsilent = true\ncommand = {command}\n")
     assert "verdict: valid" in on_a_terminal("run", file, "--out", str(tmp_path / "out"))
 
 
