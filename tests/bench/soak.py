@@ -31,7 +31,7 @@ sys.path[:0] = [str(ROOT / ".package"), str(ROOT)]
 from lossbench.net import journal  # noqa: E402
 from lossbench.net.host import namespaces  # noqa: E402
 from lossbench.net.kernel import Kernel  # noqa: E402
-from lossbench.results.folders import RunFolder
+from lossbench.results.folders import RunFolder  # noqa: E402
 from lossbench.runs import run  # noqa: E402
 from lossbench.runs.ground import ThisMachine  # noqa: E402
 from lossbench.spec.asking import points  # noqa: E402
