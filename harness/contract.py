@@ -159,7 +159,7 @@ def by_path(path: str) -> Any:
 #   LOSSBENCH_ROLE              of a program beside the workload; RANK, WORLD_SIZE and ADDRESSES are among its own then
 #   LOSSBENCH_DSCP              what its packets are to be marked with, where they belong to a traffic class
 #   LOSSBENCH_SPEC              JSON file: the workload's options
-#   LOSSBENCH_RECORDS           file this rank appends its JSON lines to
+#   LOSSBENCH_RECORDS           file this rank appends its JSON lines to; LOSSBENCH_RECORDS_NAME: for who can't get there
 #   LOSSBENCH_GO                FIFO: one byte of it for each rank, once every rank is ready
 #   LOSSBENCH_SEATS             JSON file, where this process hosts several ranks: [{"rank", "records", "namespace"}]
 
@@ -180,14 +180,7 @@ def own_stack() -> bool:
 #            them says what the line is about; `note` is printed below the table; `path` = "unknown" voids the line,
 #            `doubt` (why) its times
 # Any record may declare units: {"wall_s": "s", "served": "1/s", "ms_in_name_only": ""}. A number whose unit is a time
-# or a rate is believed only where the machine was quiet enough; one without a unit is taken for a time if its name says
-# so.
-
-
-def _records_in(env: Mapping[str, str]) -> str:
-    """By the harness's own handle, or by name where a program can't go that way (a sandbox of its own)."""
-    path, name = env.get("LOSSBENCH_RECORDS", ""), env.get("LOSSBENCH_RECORDS_NAME", "")
-    return name if name and not os.access(Path(path).parent, os.W_OK) else path
+# or a rate is believed only where the machine was quiet enough; without a unit it is a time if its name says so.
 
 
 @dataclass(kw_only=True)
@@ -219,6 +212,7 @@ class Door:
             with open(spec, encoding="utf-8") as file:
                 options = json.load(file)
         addresses = tuple(a for a in env.get("LOSSBENCH_ADDRESSES", "").split(",") if a)
+        records, by_name = env.get("LOSSBENCH_RECORDS", ""), env.get("LOSSBENCH_RECORDS_NAME", "")
         return cls(
             rank=int(env.get("RANK", "0")),
             world_size=int(env.get("WORLD_SIZE", "1")),
@@ -228,7 +222,7 @@ class Door:
             seed=int(env.get("LOSSBENCH_SEED", "0")),
             token=int(env.get("LOSSBENCH_TOKEN", "0"), 16),
             options=options,
-            records_path=_records_in(env),
+            records_path=records if os.access(Path(records).parent, os.W_OK) else by_name or records,
             go_path=env.get("LOSSBENCH_GO", ""),
             role=env.get("LOSSBENCH_ROLE", ""),
             dscp=int(env.get("LOSSBENCH_DSCP", "0")),

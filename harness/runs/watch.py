@@ -28,7 +28,6 @@ TICK_S = 0.02
 SAMPLE_S = 0.25
 READY_LIMIT_S = 120.0
 LEAK_PACKETS = 4096  # fewer may be on their way between two counters while packets flow
-MOST_PORTS = 20  # of those that are open on control links, to be named
 LATE_S = 0.25  # a change of the schedule that comes later than this is said
 
 ROW_OWN = ("kind", "rank", "time_s")
@@ -46,10 +45,8 @@ class Watch:
         self, *, network: Network, ranks: Ranks, gauge: Gauge, seed: int, before: Reading, progress: Progress
     ) -> None:
         self.experiment, self.store = ranks.experiment, ranks.store
-        self.network = network
-        self.ranks = ranks
-        self.seed = seed
-        self.progress = progress
+        self.network, self.ranks = network, ranks
+        self.seed, self.progress = seed, progress
         self.seen = Watched(before=before)
         self._start = 0.0
         self._looked = 0.0
@@ -89,9 +86,7 @@ class Watch:
             self._take(self.ranks.read())
             self.ranks.check_alive()
             if self.ranks.ended_early() and self.ranks.not_ready():
-                raise RunError(
-                    "a rank ended before it said ready (workload.barrier = false for programs that never do)"
-                )
+                raise RunError("a rank ended before it said ready (workload.barrier = false if it never does)")
             if time.monotonic() > deadline:
                 raise RunError(
                     f"{', '.join(missing)} did not say ready in time (workload.barrier = false if they never do)"
@@ -148,8 +143,7 @@ class Watch:
         if self.experiment.shaping.classes:
             self._store_backlog(look, elapsed)
         if went_around(self.experiment, Between(self.seen.before, reading)):
-            found = [*self.seen.around, *self.network.control_sockets()]
-            self.seen.around = list(dict.fromkeys(found))[:MOST_PORTS]
+            self.seen.around += [one for one in self.network.control_sockets() if one not in self.seen.around]
 
     def _carried(self, reading: Reading, began: float) -> None:
         links, ended = reading.links.items(), time.monotonic() - self._start
@@ -207,7 +201,7 @@ class Watch:
             self.seen.errors.append(f"{role} {record['rank']}: {record.get('message', 'error')}")
 
     def _network_now(self) -> tuple[int, int]:
-        """Packets that met a rule, and those dropped, since the run began; only asked for where somebody looks."""
+        """Packets that met a rule, and those dropped, since the run began."""
         here = [c for counters in self.network.counters().values() for c in counters.values()]
         return sum(c.seen for c in here), sum(c.dropped for c in here)
 

@@ -117,9 +117,7 @@ class Program(Frozen):
         return max(1.0, known if self.control_mb is None else self.control_mb)
 
     def is_silent(self) -> bool:
-        if self.silent is not None:
-            return self.silent
-        return not self.command and about.about(self.name).silent
+        return (not self.command and about.about(self.name).silent) if self.silent is None else self.silent
 
     @model_validator(mode="after")
     def _by_torchrun(self) -> Self:

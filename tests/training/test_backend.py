@@ -81,7 +81,12 @@ def experiment(script: str, profile: str, **options: object) -> Experiment:
             "name": "test",
             "topology": {"hosts": 3},
             "impair": [{"profile": profile}],
-            "workload": {"command": ["python", str(HERE / script)], "options": options, "time_limit_s": 200},
+            "workload": {
+                "command": ["python", str(HERE / script)],
+                "options": options,
+                "time_limit_s": 200,
+                "control_mb": 1000,  # what it is compared with is Gloo over the control link
+            },
         },
         origin="test",
     )
