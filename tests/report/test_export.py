@@ -70,6 +70,16 @@ def test_a_number_that_may_not_be_averaged_says_so_in_its_line(tmp_path: Path) -
     assert first["ms_step"] == 5.0 and "ms_step: the machine was too busy" in first["void"]
 
 
+def test_a_run_that_lacks_a_number_takes_none_of_another_seed(tmp_path: Path) -> None:
+    """As it was: seed 0 had no accuracy, and was given seed 1's; seed 2 had none."""
+
+    def lacking(point: dict[str, Any], seed: int) -> dict[str, Any]:
+        return {"ms_step": 5.0} | ({"accuracy": 0.9 + 0.01 * seed} if seed else {})
+
+    runs = frames.frame(gather(index.read_suite(made.suite(tmp_path, POINTS[:1], 3, lacking))), "runs")
+    assert dict(zip(runs["seed"], runs["accuracy"], strict=True)) == {0: None, 1: 0.91, 2: 0.92}
+
+
 def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     from tensorboardX import event_file_writer, proto  # noqa: F401
