@@ -100,3 +100,10 @@ def test_the_workflow_is_one_and_its_commands_are_ours() -> None:
         done = subprocess.run([*LOSSBENCH, words[1], "--help"], capture_output=True, text=True)
         for option in (word for word in words if word.startswith("--")):
             assert option in done.stdout, option
+
+
+def test_sudo_is_told_where_githubs_summary_goes() -> None:
+    """As it was: sudo dropped the variable, and every run of the workflow ended in "GITHUB_STEP_SUMMARY is not set"."""
+    text = (EXAMPLES / "github-workflow.yml").read_text()
+    assert 'sudo env "PATH=$PATH" "GITHUB_STEP_SUMMARY=$GITHUB_STEP_SUMMARY"' in text
+    assert "--github-summary" in text
