@@ -73,6 +73,14 @@ def test_every_variable_of_ours_is_explained() -> None:
     assert {name for name in used if name not in told} == set()
 
 
+def test_the_tutorial_compares_like_with_like() -> None:
+    """As it was: a sweep on two hosts with three seeds against four hosts, 5 % and one seed."""
+    lines = [re.sub(r" --html \S+", "", line) for line in commands(ROOT / "docs" / "tutorial.md")]
+    at = lines.index("compare ddp lossy_ddp")
+    last = {name: [line for line in lines[:at] if f"/{name}.py" in line][-1] for name in ("ddp", "lossy_ddp")}
+    assert last["ddp"] == last["lossy_ddp"].replace("/lossy_ddp.py", "/ddp.py")
+
+
 def test_every_page_is_in_the_sites_contents() -> None:
     listed = set(re.findall(r": ([a-z-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
     assert listed == {path.name for path in (ROOT / "docs").glob("*.md")}
