@@ -18,6 +18,7 @@ from lossbench.net.conservation import Met
 from lossbench.net.counters import Reading
 from lossbench.net.host import tcp
 from lossbench.net.host.tcp import Connections
+from lossbench.processes import catches
 from lossbench.proof.watched import Watched
 from lossbench.runs import summary
 from lossbench.runs.launch import companion
@@ -126,6 +127,25 @@ def test_a_signal_to_the_group_is_the_commands_business_and_what_it_says_then_is
     assert process.stdout is not None and process.stdout.readline() == "here\n"
     os.killpg(process.pid, signal.SIGTERM)
     assert process.communicate(timeout=60)[0] == "bye\n" and process.returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("command", "caught"),
+    [(["sleep", "60"], False), ([sys.executable, "-X", "faulthandler", "-c", "import time; time.sleep(60)"], True)],
+)
+def test_it_catches_an_abort_only_if_its_command_does(tmp_path: Path, command: list[str], caught: bool) -> None:
+    """As it was: it always did, so that a C program was aborted at its time limit before it was asked to end."""
+    process = started(tmp_path, *command)
+    limit = time.monotonic() + 20
+    while catches(process.pid, signal.SIGABRT) is not caught or not catches(process.pid, signal.SIGTERM):
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    time.sleep(0.6)  # two looks
+    assert catches(process.pid, signal.SIGABRT) is caught
+    os.killpg(process.pid, signal.SIGABRT if caught else signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == -(signal.SIGABRT if caught else signal.SIGTERM)
+    assert ("Current thread" in err) is caught
 
 
 def test_a_companion_that_is_killed_takes_its_command_along(tmp_path: Path) -> None:
