@@ -101,6 +101,29 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     assert found["result/accuracy"] == pytest.approx([0.9])
 
 
+def test_every_row_of_a_run_is_exported_under_its_name(tmp_path: Path) -> None:
+    """As it was: the first row's numbers, and nothing of the other contenders."""
+    place = made.suite(tmp_path, POINTS[:1], 1, row)
+    told = made.read(place / "000" / "summary.json")
+    told["rows"] = [{"contender": name, "ms_step": ms} for name, ms in (("lossy", 1.0), ("gloo", 5.0), ("gloo", 6.0))]
+    made.write(place / "000" / "summary.json", told)
+    (run,) = index.read_suite(place).runs
+    assert trackers._numbers(run) == {"lossy/ms_step": 1.0, "gloo/ms_step": 5.0, "gloo 2/ms_step": 6.0}
+
+
+def test_a_single_row_needs_no_name(tmp_path: Path) -> None:
+    (run, *_) = index.read_suite(made.suite(tmp_path, POINTS, 1, row)).runs
+    assert trackers._numbers(run) == {"accuracy": 0.9, "ms_step": 5.0}
+
+
+@pytest.mark.parametrize(("words", "said"), [(["003"], "rps, seed 1"), ([], "reliable, seed 0")])
+def test_a_goal_file_is_of_the_run_whose_folder_was_given(tmp_path: Path, words: list[str], said: str) -> None:
+    """As it was: of run 000, whichever folder was given."""
+    place = stored(tmp_path)
+    done = command("export", str(place.joinpath(*words)), "--goal", str(tmp_path / "steps.goal"))
+    assert f"steps of {said}" in done.stdout.replace("\n", " "), done.stdout + done.stderr
+
+
 def test_wandb_is_written_offline(tmp_path: Path) -> None:
     pytest.importorskip("wandb", reason="needs wandb (pip install wandb)")
     content = gather(index.read_suite(stored(tmp_path)))
