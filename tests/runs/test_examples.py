@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shutil
 import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,6 +57,16 @@ def test_the_trainers_columns_are_in_the_table_and_it_runs_alone_too(tmp_path: P
         assert one["workload"]["final_loss"] > 0 and one["units"]["steps_s"] == "1/s"
     alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
     subprocess.run([sys.executable, script, "--steps", "12"], env={**os.environ, **alone}, check=True, timeout=100)
+
+
+@pytest.mark.training
+def test_the_trainers_final_loss_is_a_mean_of_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: a tenth of the sum, also of three steps."""
+    said: dict[str, Any] = {}
+    monkeypatch.setattr("lossbench.summary", said.update)
+    trainer = runpy.run_path(str(EXAMPLES / "trainer.py"))
+    trainer["LossbenchCallback"]().on_train_end(SimpleNamespace(step=3), [1.0, 2.0, 3.0], 1.0)
+    assert said["final_loss"] == 2.0
 
 
 @pytest.mark.netns
