@@ -18,8 +18,8 @@ class LossbenchCallback:
         lossbench.record("step", step=trainer.step, loss=loss)
 
     def on_train_end(self, trainer, losses, seconds):
-        speed = trainer.step / seconds
-        lossbench.summary(final_loss=sum(losses[-10:]) / 10, steps_s=speed, units={"steps_s": "1/s"})
+        speed, last = trainer.step / seconds, losses[-10:]
+        lossbench.summary(final_loss=sum(last) / max(1, len(last)), steps_s=speed, units={"steps_s": "1/s"})
 
 
 class Trainer:

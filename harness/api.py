@@ -106,11 +106,16 @@ def planned(
     seeds: int | None = None,
     full: bool = False,
     until: str = "",
+    out: Path | str = RUNS,
+    resume: bool = False,
 ) -> list[Planned]:
-    """What `run` would do, run by run."""
+    """What `run` would do, run by run; of one that is gone on with, what is left."""
     from lossbench.runs.many import planning
+    from lossbench.runs.many.suite import unfinished
 
-    return planning.planned(suite, list(settings), seeds, full=full, out=RUNS, resume=False, until=until)[2]
+    asked: dict[str, Any] = {"full": full, "out": Path(out), "resume": resume, "until": until}
+    folder, _, plan = planning.planned(suite, list(settings), seeds, **asked)
+    return plan if folder is None else unfinished(folder, plan)
 
 
 def campaign(

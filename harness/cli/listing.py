@@ -13,7 +13,7 @@ from lossbench.cli.console import Terminal
 from lossbench.cli.reading.report import IN
 
 RECENT = 10
-NO_STRATEGY = ("__init__", "absence", "base")  # parts of strategies
+NO_STRATEGY = ("__init__", "absence", "base", "patience")  # parts of strategies
 
 
 def listing(where: Path = IN) -> None:

@@ -1,13 +1,14 @@
 """What came out, in a sentence or two made from the data: said first, on the page and at the terminal.
 
-A sentence compares a line of the table with the loss-free one: how long it takes, and what that does to the result. It
-stands on numbers that may be averaged, and says how sure they are."""
+A sentence compares a line of the table with the loss-free line that is otherwise equal (the same strategy, hosts, ...;
+with the first loss-free one where there is none): how long it takes, and what that does to the result. It stands on
+numbers that may be averaged, and says how sure they are."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from lossbench.report import inference
 from lossbench.report.gathered import Gathered
@@ -16,10 +17,13 @@ from lossbench.report.inference import Difference
 from lossbench.report.tables.differences import MOST as MOST_TIMES
 from lossbench.report.tables.differences import baseline_of
 from lossbench.results.measures import RATIOS, short
+from lossbench.results.naming import key_of
 
 ALIKE = 1.2  # ends of an interval that are nearer than this allow to call two times equal
 PARTING = 1.5  # times the drift of the first quarter, in the second half
 MOST = 4  # sentences; the table has the rest
+SETTING = ("backend", "topology", "shaping", "workload", "beside")  # of an experiment: what is not its condition
+LOSS_AND_WORDS = ("loss", "name", "why", "source", "seed")  # of a profile
 
 
 class Ratio(NamedTuple):
@@ -47,12 +51,11 @@ def findings(found: Gathered) -> list[str]:
         return []
     if any(group.row for group in found.groups):
         return _of_rows(found.groups)
-    base = baseline_of(found.groups, found.baseline) if found.baseline else _without_loss(found.groups)
     worst = max(asked_loss(group) for group in found.groups)
-    others = [group for group in found.groups if group is not base and (asked_loss(group) == worst or worst == 0)]
+    pairs = [(base, group) for base, group in _pairs(found) if asked_loss(group) == worst or worst == 0]
     time, outcome = main_measure(found.groups, "timing", TIMES), main_measure(found.groups, "outcome", OUTCOMES)
-    changes = _changes(base, others, outcome) if outcome else {}
-    said = [_sentence(base, group, time, outcome, changes.get(id(group))) for group in others]
+    changes = _changes(pairs, outcome) if outcome else {}
+    said = [_sentence(base, group, time, outcome, changes.get(id(group))) for base, group in pairs]
     known = [text for text in said if text]
     more = len(known) - MOST
     return known[:MOST] + ([f"{more} more {'line' if more == 1 else 'lines'} in the table below."] if more > 0 else [])
@@ -117,8 +120,38 @@ def _of_rows(groups: Sequence[Group]) -> list[str]:
     return [f"At {at}, against {first[0].row}: {'; '.join(said[:MOST])}."] if said else []
 
 
-def _without_loss(groups: Sequence[Group]) -> Group:
-    return next((group for group in groups if asked_loss(group) == 0), groups[0])
+def _pairs(found: Gathered) -> list[tuple[Group, Group]]:
+    """(what it is compared with, line)."""
+    free = [group for group in found.groups if asked_loss(group) == 0]
+    if found.baseline or len(free) in (0, len(found.groups)):
+        base = baseline_of(found.groups, found.baseline)
+        return [(base, group) for group in found.groups if group is not base]
+    asked = {key_of(one.point): one.experiment for one in found.suite.plan.plan}
+    return [(_alike(group, free, asked) or free[0], group) for group in found.groups if group is not free[0]]
+
+
+def _alike(group: Group, free: Sequence[Group], asked: Mapping[str, dict[str, Any]]) -> Group | None:
+    """The loss-free line that was asked for in the same words, but for the loss; or else but for the whole network
+    condition."""
+    wanted = asked.get(key_of(group.point), {})
+    for but in (_but_for_loss, _but_for_condition):
+        for one in free:
+            if one is not group and but(asked.get(key_of(one.point), {})) == but(wanted):
+                return one
+    return None
+
+
+def _but_for_condition(experiment: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: experiment.get(key) for key in SETTING}
+
+
+def _but_for_loss(experiment: Mapping[str, Any]) -> dict[str, Any]:
+    rules = [
+        {**rule, "profile": {key: value for key, value in rule["profile"].items() if key not in LOSS_AND_WORDS}}
+        for rule in experiment.get("impair", [])
+        if isinstance(rule, Mapping) and isinstance(rule.get("profile"), Mapping)
+    ]
+    return {**_but_for_condition(experiment), "impair": rules}
 
 
 def asked_loss(group: Group) -> float:
@@ -126,10 +159,10 @@ def asked_loss(group: Group) -> float:
     return max((loss for run in group.runs for loss in run.summary.asked_loss), default=0.0)
 
 
-def _changes(base: Group, others: list[Group], name: str) -> dict[int, Difference]:
+def _changes(pairs: Sequence[tuple[Group, Group]], name: str) -> dict[int, Difference]:
     """Corrected for all of them together."""
-    pairs = [(id(group), inference.paired(base.sound(name), group.sound(name))) for group in others]
-    known = [(key, one) for key, one in pairs if one is not None]
+    found = [(id(group), inference.paired(base.sound(name), group.sound(name))) for base, group in pairs]
+    known = [(key, one) for key, one in found if one is not None]
     sure = inference.corrected([one for _, one in known])
     return {key: one for (key, _), one in zip(known, sure, strict=True)}
 

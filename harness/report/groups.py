@@ -72,10 +72,10 @@ def groups_of(suite: Suite, *, with_simulated: bool = False, apart: bool = False
     several = {key_of(run.summary.point) for run in suite.runs if len(run.summary.rows) > 1}
     for run in suite.runs:
         point = key_of(run.summary.point)
-        rows = run.summary.rows if any_rows else [_from_summaries(run), *run.summary.rows]
+        rows = run.summary.rows if any_rows else rows_of(run)
         again: Counter[str] = Counter()
         for row in rows:
-            shown = _shown(row)
+            shown = shown_in(row)
             what = str(row.get(shown[0], "")) if shown and point in several else ""
             again[what] += 1
             name = (f"{run.name}: {what}" if what else run.name) + (" (simulated)" if run.simulated else "")
@@ -89,12 +89,18 @@ def groups_of(suite: Suite, *, with_simulated: bool = False, apart: bool = False
     return list(out.values())
 
 
+def rows_of(run: Run) -> list[dict[str, Any]]:
+    """What a run has numbers of, each as a row."""
+    return run.summary.rows if _own_rows(run) else [_from_summaries(run), *run.summary.rows]
+
+
 def _own_rows(run: Run) -> list[dict[str, Any]]:
     """Of the workload itself, not of programs beside it."""
     return [row for row in run.summary.rows if measures.BESIDE not in row]
 
 
-def _shown(row: dict[str, Any]) -> list[str]:
+def shown_in(row: dict[str, Any]) -> list[str]:
+    """Its columns, what it is called first."""
     wanted = row.get("shown")
     return [name for name in (wanted if isinstance(wanted, list) else list(row)) if isinstance(name, str)]
 

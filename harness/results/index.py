@@ -216,6 +216,12 @@ def pick(words: list[str], root: Path) -> tuple[list[Suite], list[str]]:
     return list(distinct.values()), problems + [text for suite in distinct.values() for text in suite.problems]
 
 
+def number_of(word: str) -> int | None:
+    """The run's number, if its own folder was given."""
+    path = Path(word)
+    return int(path.name) if (path / "manifest.json").exists() and path.name.isdecimal() else None
+
+
 def _suite_folder(path: Path) -> Path:
     """The suite that a folder is, or that the run in it belongs to."""
     return path.parent if (path.parent / "suite.json").exists() and not (path / "suite.json").exists() else path

@@ -14,7 +14,7 @@ from tests.forms import full
 from tests.ground.test_docs import ROOT, commands
 
 TRAIN = (ROOT / "examples" / "ddp.py").read_text().replace("else 200", "else 3")
-ELSEWHERE = ("run quickstart", "net up")  # `make demo` runs the one; the other is in tests/cli/test_net.py
+ELSEWHERE = ("run quickstart", "net up")  # `make demo` runs the one; the other is in tests/runs/test_undo.py
 pytestmark = [pytest.mark.netns, pytest.mark.training, pytest.mark.timeout(1500)]  # some fifty starts of torch
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from lossbench.results.models import RunSummary
 from tests.cli.test_command import lossbench
+from tests.report import made
 
 pytestmark = pytest.mark.netns
 # A ring over TCP: every rank sends 4 MB to the next one, and needs nothing of ours to know who that is.
@@ -67,7 +68,7 @@ def test_people_see_the_row_the_last_words_and_with_tee_all_of_them(folder: Path
 def test_a_dry_run_says_how_long_it_takes_by_what_the_same_points_took_before(folder: Path) -> None:
     words = ("--hosts", "2", "--sweep", "loss=0,5", "--dry-run", "--", "python", "ring.py")
     for number, seconds in enumerate((40.0, 50.0, 60.0)):
-        made = RunSummary(
+        ended = RunSummary(
             point={"loss": 0}, seed=number, backend="ebpf", hosts=2, verdict="valid", columns={}, duration_s=seconds
         )
         place = folder / "results" / "runs" / f"x{number}"
@@ -76,7 +77,7 @@ def test_a_dry_run_says_how_long_it_takes_by_what_the_same_points_took_before(fo
         session = {"started": "2026-01-01T00:00:00+0000"}
         plan = {"format": 1, "suite": "ring", "run_id": f"x{number}", "plan": [planned], "sessions": [session]}
         (place / "suite.json").write_text(json.dumps(plan))
-        (place / "000" / "summary.json").write_text(made.model_dump_json())
+        (place / "000" / "summary.json").write_text(ended.model_dump_json())
     said = lossbench("run", *words, cwd=folder).stdout
     assert "about 2 min of workload, by 3 earlier runs in results/runs" in said, said
 
@@ -95,12 +96,27 @@ def test_what_init_writes_is_what_the_same_words_run(folder: Path) -> None:
     assert again.returncode == 2 and "mine.toml is there already" in again.stderr
 
 
+def test_a_dry_run_of_what_is_gone_on_with_shows_what_is_left(tmp_path: Path) -> None:
+    """As it was: "to go on with a run that was ended add --resume", which had been given."""
+    place = made.suite(tmp_path, [{"percent": 0}, {"percent": 5}], 1, lambda point, seed: {}, options={})
+    (place / "001" / "summary.json").unlink()
+    before = sorted(place.rglob("*"))
+    done = lossbench("run", str(place), "--resume", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0 and "made: 1 run\n" in done.stdout and "1  5, seed 0" in done.stdout, done.stderr
+    assert sorted(place.rglob("*")) == before, "nothing was changed"
+    (place / "001" / "summary.json").write_text((place / "000" / "summary.json").read_text().replace("0}", "5}", 1))
+    assert "every run of it has ended" in lossbench("run", str(place), "--resume", "--dry-run", cwd=tmp_path).stdout
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         ((), "run what?"),
         (("--loss", "3%"), "--loss is about a command behind --"),
         (("quickstart", "--hosts", "2"), "--hosts is about a command behind --"),
+        (("quickstart", "--delay", "9ms"), "--set impair.0.profile=wan_40ms"),
+        (("quickstart", "--burst", "8"), "--set impair.0.profile=bursty_5"),
+        (("quickstart", "--sweep", "loss=1,5"), "under [sweep]"),
         (("--loss", "3%", "--"), "no command behind --"),
         (("quickstart", "--", "python", "ring.py"), "quickstart brings its own program"),
         (("--", "pythn", "ring.py"), "no such program: pythn"),

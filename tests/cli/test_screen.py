@@ -8,6 +8,8 @@ import json
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.style import Style
@@ -15,7 +17,9 @@ from rich.table import Table
 from rich.text import Text
 
 from lossbench.cli.console import Terminal, plain
+from lossbench.cli.screen import tables
 from tests.forked import lossbench
+from tests.report import made
 
 ROOT = Path(__file__).resolve().parents[2]
 STORED = ROOT / "tests" / "results" / "stored" / "20261116-020434_collectives_23bdd9"
@@ -96,3 +100,20 @@ def test_every_word_of_the_command_line_goes_through_one_place() -> None:
             f"{path.name}: {name}" for name in names if name in ("typer.echo", "typer.secho", "Console", "print")
         ]
     assert around == []
+
+
+@pytest.mark.parametrize("missing", [[], ["scipy"]])
+def test_a_run_says_what_came_out_before_its_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: list[str]
+) -> None:
+    """As it was: the tables alone; `report` said it, `run` did not."""
+    points = [{"strategy": "reliable"}, {"strategy": "rps"}]
+    place = made.suite(tmp_path, points, 2, lambda point, seed: {"accuracy": 0.9, "ms_step": len(point["strategy"])})
+    status = SimpleNamespace(word="valid")
+    monkeypatch.setattr(tables, "libraries_missing", lambda: missing)
+    written = io.StringIO()
+    result: Any = SimpleNamespace(folder=place, summaries=[], status=status)
+    tables.show_suite(Terminal(file=written, width=80), result)
+    lines = written.getvalue().splitlines()
+    assert lines[0].startswith("Against reliable, rps takes") is not bool(missing), lines
+    assert max(map(len, (line for line in lines if "results: " not in line))) <= 80

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from lossbench import api
 from lossbench.cli.app import app
 from lossbench.cli.screen import manual
 from tests.shared import ROOT, python_files
@@ -71,6 +72,28 @@ def test_every_variable_of_ours_is_explained() -> None:
     files = python_files("harness", "workloads", "tests")
     used = {name for path in files for name in re.findall(r"LOSSBENCH_[A-Z_]*[A-Z]", path.read_text(encoding="utf-8"))}
     assert {name for name in used if name not in told} == set()
+
+
+def test_every_variable_that_a_rank_gets_is_explained() -> None:
+    """As it was: PYTHONUNBUFFERED and PYTHONFAULTHANDLER were not."""
+    told = (ROOT / "docs" / "environment.md").read_text(encoding="utf-8")
+    source = (ROOT / "harness" / "runs" / "launch" / "environment.py").read_text(encoding="utf-8")
+    given = re.findall(r'"([A-Z][A-Z_]+[A-Z])"(?::|\])', source)
+    assert len(given) > 20 and [name for name in given if name not in told] == []
+
+
+def test_every_kind_of_schema_is_named_where_results_are_explained() -> None:
+    """As it was: without `campaign`."""
+    told = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    assert f"`lossbench schema {'|'.join(api.KINDS)}`" in told
+
+
+def test_the_tutorial_compares_like_with_like() -> None:
+    """As it was: a sweep on two hosts with three seeds against four hosts, 5 % and one seed."""
+    lines = [re.sub(r" --html \S+", "", line) for line in commands(ROOT / "docs" / "tutorial.md")]
+    at = lines.index("compare ddp lossy_ddp")
+    last = {name: [line for line in lines[:at] if f"/{name}.py" in line][-1] for name in ("ddp", "lossy_ddp")}
+    assert last["ddp"] == last["lossy_ddp"].replace("/lossy_ddp.py", "/ddp.py")
 
 
 def test_every_page_is_in_the_sites_contents() -> None:

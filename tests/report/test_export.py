@@ -70,6 +70,16 @@ def test_a_number_that_may_not_be_averaged_says_so_in_its_line(tmp_path: Path) -
     assert first["ms_step"] == 5.0 and "ms_step: the machine was too busy" in first["void"]
 
 
+def test_a_run_that_lacks_a_number_takes_none_of_another_seed(tmp_path: Path) -> None:
+    """As it was: seed 0 had no accuracy, and was given seed 1's; seed 2 had none."""
+
+    def lacking(point: dict[str, Any], seed: int) -> dict[str, Any]:
+        return {"ms_step": 5.0} | ({"accuracy": 0.9 + 0.01 * seed} if seed else {})
+
+    runs = frames.frame(gather(index.read_suite(made.suite(tmp_path, POINTS[:1], 3, lacking))), "runs")
+    assert dict(zip(runs["seed"], runs["accuracy"], strict=True)) == {0: None, 1: 0.91, 2: 0.92}
+
+
 def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX")
     from tensorboardX import event_file_writer, proto  # noqa: F401
@@ -89,6 +99,29 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
             found.setdefault(value.tag, []).append(value.simple_value)
     assert found["loss"] == pytest.approx([2.0 / (1 + n) for n in range(STEPS)])
     assert found["result/accuracy"] == pytest.approx([0.9])
+
+
+def test_every_row_of_a_run_is_exported_under_its_name(tmp_path: Path) -> None:
+    """As it was: the first row's numbers, and nothing of the other contenders."""
+    place = made.suite(tmp_path, POINTS[:1], 1, row)
+    told = made.read(place / "000" / "summary.json")
+    told["rows"] = [{"contender": name, "ms_step": ms} for name, ms in (("lossy", 1.0), ("gloo", 5.0), ("gloo", 6.0))]
+    made.write(place / "000" / "summary.json", told)
+    (run,) = index.read_suite(place).runs
+    assert trackers._numbers(run) == {"lossy/ms_step": 1.0, "gloo/ms_step": 5.0, "gloo 2/ms_step": 6.0}
+
+
+def test_a_single_row_needs_no_name(tmp_path: Path) -> None:
+    (run, *_) = index.read_suite(made.suite(tmp_path, POINTS, 1, row)).runs
+    assert trackers._numbers(run) == {"accuracy": 0.9, "ms_step": 5.0}
+
+
+@pytest.mark.parametrize(("words", "said"), [(["003"], "rps, seed 1"), ([], "reliable, seed 0")])
+def test_a_goal_file_is_of_the_run_whose_folder_was_given(tmp_path: Path, words: list[str], said: str) -> None:
+    """As it was: of run 000, whichever folder was given."""
+    place = stored(tmp_path)
+    done = command("export", str(place.joinpath(*words)), "--goal", str(tmp_path / "steps.goal"))
+    assert f"steps of {said}" in done.stdout.replace("\n", " "), done.stdout + done.stderr
 
 
 def test_wandb_is_written_offline(tmp_path: Path) -> None:

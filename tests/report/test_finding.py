@@ -9,6 +9,7 @@ import pytest
 
 from lossbench.report.content import gather
 from lossbench.results.index import read_suite
+from lossbench.results.naming import key_of
 
 from . import made
 
@@ -40,6 +41,43 @@ def test_it_says_how_much_longer_and_whether_the_result_is_kept(tmp_path: Path) 
     assert kept.startswith("Against reliable 0, rps 10 takes 1.10 x the time (1.10 to 1.10, 5 seeds)"), kept
     assert "keeps its accuracy as far as 5 seeds can tell" in kept
     assert "tcp 10 takes 4.60 x the time" in lost and "has a worse accuracy (-22." in lost and "p = " in lost
+
+
+def asked_for(strategy: str, percent: float, delay_ms: float = 0.0) -> dict[str, Any]:
+    """An experiment, as a plan stores it."""
+    loss = {"model": "iid", "percent": percent} if percent else None
+    profile = {"name": f"{percent} {delay_ms}", "loss": loss, "delay": {"mean_ms": delay_ms} if delay_ms else None}
+    return {"name": "made", "workload": {"options": {"strategy": strategy}}, "impair": [{"profile": profile}]}
+
+
+def found_of(folder: Path, points: list[dict[str, Any]]) -> list[str]:
+    """Two seeds of each, a time for each line."""
+    times = {key_of(point): 10.0 * (1 + n) for n, point in enumerate(points)}
+    place = made.suite(folder, points, 2, lambda point, seed: {"ms_step": times[key_of(point)]})
+    told = made.read(place / "suite.json")
+    for number, planned in enumerate(told["plan"]):
+        planned["experiment"] = asked_for(**planned["point"])
+        path = place / f"{number:03d}" / "summary.json"
+        made.write(path, {**made.read(path), "asked_loss": [planned["point"]["percent"] / 100]})
+    made.write(place / "suite.json", told)
+    return [text.partition(" takes")[0] for text in gather(read_suite(place)).findings]
+
+
+def test_a_line_is_compared_with_its_own_loss_free_line(tmp_path: Path) -> None:
+    """As it was: rps under loss against reliable without, whatever rps takes without loss."""
+    points = [{"strategy": name, "percent": percent} for name in ("reliable", "rps") for percent in (0, 10)]
+    points += [{"strategy": "tcp", "percent": 10}]
+    assert found_of(tmp_path, points) == [
+        "Against reliable 0, reliable 10",
+        "Against rps 0, rps 10",
+        "Against reliable 0, tcp 10",
+    ]
+
+
+def test_of_several_loss_free_lines_the_one_with_the_same_delay_is_meant(tmp_path: Path) -> None:
+    """As it was: against no loss and no delay."""
+    points = [{"strategy": "rps", "percent": percent, "delay_ms": ms} for percent in (0, 5) for ms in (0, 20)]
+    assert found_of(tmp_path, points) == ["Against rps 0 0, rps 5 0", "Against rps 0 20, rps 5 20"]
 
 
 def test_one_seed_is_called_one_seed(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,9 @@ import pytest
 
 from lossbench.net.conservation import Met
 from lossbench.net.counters import Reading
+from lossbench.net.host import tcp
+from lossbench.net.host.tcp import Connections
+from lossbench.processes import catches
 from lossbench.proof.watched import Watched
 from lossbench.runs import summary
 from lossbench.runs.launch import companion
@@ -75,6 +79,35 @@ def test_what_the_kernel_knows_of_a_program_is_recorded(tmp_path: Path) -> None:
     assert (tmp_path / "samples" / "rtt_ms.rank-0.f64").stat().st_size >= 8
 
 
+def test_a_server_of_both_families_has_round_trips(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: its connections were IPv6's to the kernel, and nobody asked for those."""
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as server:
+        client = socket.create_connection(("127.0.0.1", server.getsockname()[1]))
+        there, _ = server.accept()
+        there.sendall(b"answer")
+        assert client.recv(6) == b"answer"
+        known = Connections(address="127.0.0.1", alone=False)
+        known.open()
+        monkeypatch.setattr(known._socket, "get_sock_stats", only_of(known._socket.get_sock_stats, there))
+        known.sample()
+        known.close()
+        client.close()
+        there.close()
+    assert len(known.rtt_ms) == 1 and known.resent() == 0
+
+
+def only_of(ask: Any, end: socket.socket) -> Any:
+    """This machine has other connections too."""
+    return lambda **how: [one for one in ask(**how) if one["idiag_sport"] == end.getsockname()[1]]
+
+
+def test_segments_that_were_sent_again_are_a_share_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: again / first, since Linux's OutSegs leaves out what RetransSegs counts: 11.1 % of 90 and 10."""
+    counted = iter([(1000, 5), (1090, 15)])
+    monkeypatch.setattr(tcp, "totals", lambda: next(counted))
+    assert Connections(address="127.0.0.1", alone=True).resent() == pytest.approx(0.1)
+
+
 @pytest.mark.parametrize("code", [0, 7])
 def test_it_ends_as_its_command_ends(tmp_path: Path, code: int) -> None:
     process = started(tmp_path, "sh", "-c", f"echo out; echo err >&2; exit {code}")
@@ -94,6 +127,25 @@ def test_a_signal_to_the_group_is_the_commands_business_and_what_it_says_then_is
     assert process.stdout is not None and process.stdout.readline() == "here\n"
     os.killpg(process.pid, signal.SIGTERM)
     assert process.communicate(timeout=60)[0] == "bye\n" and process.returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("command", "caught"),
+    [(["sleep", "60"], False), ([sys.executable, "-X", "faulthandler", "-c", "import time; time.sleep(60)"], True)],
+)
+def test_it_catches_an_abort_only_if_its_command_does(tmp_path: Path, command: list[str], caught: bool) -> None:
+    """As it was: it always did, so that a C program was aborted at its time limit before it was asked to end."""
+    process = started(tmp_path, *command)
+    limit = time.monotonic() + 20
+    while catches(process.pid, signal.SIGABRT) is not caught or not catches(process.pid, signal.SIGTERM):
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+    time.sleep(0.6)  # two looks
+    assert catches(process.pid, signal.SIGABRT) is caught
+    os.killpg(process.pid, signal.SIGABRT if caught else signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == -(signal.SIGABRT if caught else signal.SIGTERM)
+    assert ("Current thread" in err) is caught
 
 
 def test_a_companion_that_is_killed_takes_its_command_along(tmp_path: Path) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shutil
 import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,6 +59,16 @@ def test_the_trainers_columns_are_in_the_table_and_it_runs_alone_too(tmp_path: P
     subprocess.run([sys.executable, script, "--steps", "12"], env={**os.environ, **alone}, check=True, timeout=100)
 
 
+@pytest.mark.training
+def test_the_trainers_final_loss_is_a_mean_of_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: a tenth of the sum, also of three steps."""
+    said: dict[str, Any] = {}
+    monkeypatch.setattr("lossbench.summary", said.update)
+    trainer = runpy.run_path(str(EXAMPLES / "trainer.py"))
+    trainer["LossbenchCallback"]().on_train_end(SimpleNamespace(step=3), [1.0, 2.0, 3.0], 1.0)
+    assert said["final_loss"] == 2.0
+
+
 @pytest.mark.netns
 def test_iperf3_in_a_block_of_python() -> None:
     if shutil.which("iperf3") is None:
@@ -100,3 +112,10 @@ def test_the_workflow_is_one_and_its_commands_are_ours() -> None:
         done = subprocess.run([*LOSSBENCH, words[1], "--help"], capture_output=True, text=True)
         for option in (word for word in words if word.startswith("--")):
             assert option in done.stdout, option
+
+
+def test_sudo_is_told_where_githubs_summary_goes() -> None:
+    """As it was: sudo dropped the variable, and every run of the workflow ended in "GITHUB_STEP_SUMMARY is not set"."""
+    text = (EXAMPLES / "github-workflow.yml").read_text()
+    assert 'sudo env "PATH=$PATH" "GITHUB_STEP_SUMMARY=$GITHUB_STEP_SUMMARY"' in text
+    assert "--github-summary" in text

@@ -68,6 +68,39 @@ def test_every_combination_of_a_sweep_is_a_point() -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ({"loss": "0%"}, ["clean"]),
+        ({"loss": "0"}, ["clean"]),
+        ({"delay": "0ms"}, ["clean"]),
+        ({"profile": "clean"}, ["clean"]),
+        ({"sweep": ("loss=1,1%,5",)}, ["loss 1%", "loss 5%"]),
+        ({"sweep": ("loss=0,5", "burst=2,8")}, ["loss 0%", "loss 5%, bursts of 2", "loss 5%, bursts of 8"]),
+        ({"sweep": ("rate=1gbit,1000mbit",)}, ["clean, 1gbit"]),
+        ({"sweep": ("hosts=2,02",)}, ["clean, 2 hosts"]),
+    ],
+)
+def test_the_same_in_other_words_is_one_point(words: dict[str, Any], names: list[str]) -> None:
+    """As it was: two points of one name, whose runs were merged as if they were seeds of one."""
+    assert [name for name, _ in made(**words)] == names
+
+
+def test_a_rate_is_named_with_its_unit() -> None:
+    """As it was: points "clean, 10" and "clean, 100"."""
+    assert [name for name, _ in made(sweep=("rate=10,100",))] == ["clean, 10mbit", "clean, 100mbit"]
+
+
+def test_points_that_would_be_called_alike_are_refused(tmp_path: Path) -> None:
+    """As it was: their runs were merged."""
+    files = [tmp_path / name / "wifi.toml" for name in ("a", "b")]
+    for percent, path in enumerate(files, start=1):
+        path.parent.mkdir()
+        path.write_text(f'name = "wifi"\nwhy = "x"\nloss = {{ model = "iid", percent = {percent} }}\n')
+    with pytest.raises(UsageError, match="several points would be called 'wifi'; give each file a name of its own"):
+        made(sweep=(f"profile={files[0]},{files[1]}",))
+
+
+@pytest.mark.parametrize(
     "word", ['a "quoted" word', "back\\slash", "line\nfeed", "smile \N{SLIGHTLY SMILING FACE}", "\x7f"]
 )
 def test_words_of_a_command_reach_it_as_they_are(word: str) -> None:
@@ -86,6 +119,7 @@ def test_words_of_a_command_reach_it_as_they_are(word: str) -> None:
         ({"profile": "nowhere"}, "no profile 'nowhere'"),
         ({"sweep": ("speed=1,2",)}, "--sweep speed=1,2"),
         ({"sweep": ("loss=",)}, "--sweep loss="),
+        ({"sweep": ("loss=1", "loss=5")}, "--sweep loss is given twice; in one: --sweep loss=1,5"),
         ({"rate": "1furlong"}, "--rate: '1furlong'"),
         ({"hosts": "1"}, "topology.hosts"),
     ],

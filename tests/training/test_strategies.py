@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from lossbench.cli import listing
 from lossbench.workloads import sync
 from lossbench.workloads.errors import AbsentError
 from lossbench.workloads.sync.channels.simulated import Rule
@@ -405,3 +406,8 @@ def test_a_model_moved_after_its_strategy_was_made_is_noticed() -> None:
     model.to(torch.float64)
     with pytest.raises(RuntimeError, match="make the strategy last"):
         strategy.step()
+
+
+def test_the_strategies_that_are_listed_are_those_that_there_are() -> None:
+    """As it was: `lossbench list` offered `patience`, which is a part of some."""
+    assert set(listing._strategies()) == set(sync.STRATEGIES)

@@ -14,7 +14,10 @@ def show(suite: Any, *, out: Path, **chosen: Any) -> None:
     from lossbench import api
     from lossbench.results.naming import point_name
 
-    plan = api.planned(suite, **chosen)
+    plan = api.planned(suite, out=out, **chosen)
+    if not plan:
+        say(f"{suite}: every run of it has ended")
+        return
     first = plan[0].experiment
     say(f"{first.name}: {len(plan)} {'run' if len(plan) == 1 else 'runs'}")
     for line in _program(first.workload):

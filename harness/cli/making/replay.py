@@ -54,7 +54,7 @@ def replay(
         errors.print(text, markup=False, soft_wrap=True)
     for text in old.shared_patterns():
         errors.print(f"warning: {text} Its patterns will not come again.", markup=False, soft_wrap=True)
-    lines = groups.lines_of_point(old, row, number=_number_of(run))
+    lines = groups.lines_of_point(old, row, number=index.number_of(run))
     with live.View(errors, quiet=False) as view:
         again = api.replay(old, lines, out=out, lab=lab, these_nics=yes_these_nics, progress=view.show)
     verdict = agreement(lines, again, margin=margin / 100)
@@ -63,9 +63,3 @@ def replay(
     console.print(f"again: {again.folder}", markup=False, soft_wrap=True)
     console.print(verdict.in_words(), markup=False)
     raise typer.Exit(verdict.exit_code)
-
-
-def _number_of(run: str) -> int | None:
-    """The run's number, if its own folder was given."""
-    path = Path(run)
-    return int(path.name) if (path / "manifest.json").exists() and path.name.isdecimal() else None

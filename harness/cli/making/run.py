@@ -98,7 +98,7 @@ def run(
     settings += [f"workload.options.data_dir={str(data_dir.resolve())!r}"] if data_dir is not None else []
     chosen: dict[str, Any] = {"settings": settings, "seeds": seeds, "full": full, "until": until}
     if dry_run:
-        preview.show(asked or suite or "", out=out, **chosen)
+        preview.show(asked or suite or "", out=out, resume=resume, **chosen)
         raise typer.Exit
     # Before anything starts a thread: an ordinary user needs a user namespace of their own.
     machines = _lab_of(lab, slurm=slurm, interface=interface, nodes=nodes, sbatch=sbatch)

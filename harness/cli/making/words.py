@@ -17,6 +17,8 @@ CONDITION = ("hosts", "loss", "burst", "delay", "rate", "profile")
 KEYS = {
     "rate": "topology.rate_mbit=1gbit",
     "loss": "impair.0.profile=loss_5",
+    "burst": "impair.0.profile=bursty_5",
+    "delay": "impair.0.profile=wan_40ms",
     "profile": "impair.0.profile=loss_5",
     "time_limit": "workload.time_limit_s=20m",
 }
@@ -57,9 +59,14 @@ def asked(ctx: typer.Context, *, sweep: list[str], **said: str) -> Asked | None:
     typed = [name for name in (*CONDITION, "sweep", "time_limit") if _typed(ctx, name)]
     if typed:
         option = f"--{typed[0].replace('_', '-')}"
-        step = f"for a suite use --set (lossbench run quickstart --set {KEYS.get(typed[0], 'topology.hosts=8')})"
-        raise UsageError(f"{option} is about a command behind --", next_step=step)
+        raise UsageError(f"{option} is about a command behind --", next_step=_for_a_suite(typed[0]))
     return None
+
+
+def _for_a_suite(option: str) -> str:
+    if option == "sweep":
+        return "a suite's points stand in its file, under [sweep]; --set KEY=VALUE takes one of them"
+    return f"for a suite use --set (lossbench run quickstart --set {KEYS.get(option, 'topology.hosts=8')})"
 
 
 def _typed(ctx: typer.Context, name: str) -> bool:

@@ -11,12 +11,14 @@ from rich.console import Console
 from lossbench.cli.console import Terminal
 from lossbench.cli.reading.report import IN, known_runs, need_libraries
 from lossbench.errors import ExitCode, UsageError
+from lossbench.spec.userfile import did_you_mean
 
 if TYPE_CHECKING:
     from lossbench.report.between.compare import Line
     from lossbench.report.between.limits import Limit
     from lossbench.results.index import Suite
 
+CHANCE = "beyond the limit, which may be chance; more seeds can tell (--seeds 5)"
 RUN_HELP = "A folder, id, suite name (its latest), commit, or `latest`."
 
 
@@ -40,7 +42,8 @@ def compare(
       lossbench compare main mine --fail-if 'wall_s > +5%' --fail-if 'accuracy < -0.01'
 
     Exit code 0, whatever differs, unless --fail-if asks: then 1 if a limit is broken (by the mean, and with several
-    seeds beyond chance), 3 if nothing is known: no valid line has such a number, or A has one that B has not.
+    seeds beyond chance, corrected for the lines that limits name), 3 if nothing is known: a mean is beyond its limit
+    and the seeds can't tell, no valid line has such a number, or A has one that B has not.
     """
     need_libraries()
     from lossbench.report.between import compare as comparing
@@ -48,10 +51,12 @@ def compare(
     from lossbench.report.tables.table import terminal
 
     limits = [Limit.read(text) for text in fail_if]
-    compared: list[Line] = []
+    limited = {limit.measure for limit in limits}
+    named: list[Line] = []
     unknown: list[tuple[str, str]] = []
     console = Terminal()
-    for left, right in _matched(a, b, where):
+    pairs = _matched(a, b, where)
+    for left, right in pairs:
         console.print(f"A: {left.name} {left.id}, {left.folder}", markup=False, soft_wrap=True)
         console.print(f"B: {right.name} {right.id}, {right.folder}", markup=False, soft_wrap=True)
         for text in (*left.shared_patterns(), *right.shared_patterns()):
@@ -62,27 +67,32 @@ def compare(
             else:
                 console.print(f"{table.title}: no difference")
         lines = comparing.result_lines(left, right, with_simulated=with_simulated)
-        compared += lines
+        named += comparing.result_lines(left, right, with_simulated=with_simulated, measures=limited)
         unknown += comparing.unknown_lines(left, right, with_simulated=with_simulated)
         if lines:
             terminal(console, comparing.results(lines))
         else:
             console.print("results: no line in common that is valid on both sides")
     if limits:
-        raise typer.Exit(_judged(console, limits, compared, unknown))
+        known = comparing.measures_of(*(suite for pair in pairs for suite in pair))
+        raise typer.Exit(_judged(console, limits, comparing.corrected(named), unknown, known))
 
 
-def _judged(console: Console, limits: list[Limit], lines: list[Line], unknown: list[tuple[str, str]]) -> ExitCode:
+def _judged(
+    console: Console, limits: list[Limit], lines: list[Line], unknown: list[tuple[str, str]], known: list[str]
+) -> ExitCode:
     """Every limit in words."""
-    found = [_one(console, limit, limit.about(lines), limit.unmet(unknown)) for limit in limits]
+    found = [_one(console, limit, limit.about(lines), limit.unmet(unknown), known) for limit in limits]
     return next(code for code in (ExitCode.FAILED, ExitCode.UNKNOWN, ExitCode.VALID) if code in found)
 
 
-def _one(console: Console, limit: Limit, lines: list[Line], unknown: list[str]) -> ExitCode:
+def _one(console: Console, limit: Limit, lines: list[Line], unknown: list[str], known: list[str]) -> ExitCode:
     broken = [f"broken: {limit.words(line)}" for line in lines if limit.broken(line)]
-    doubts = [f"unknown: {point}: {limit.measure} is not valid on both sides" for point in unknown]
+    doubts = [f"unknown: {limit.words(line)}: {CHANCE}" for line in lines if limit.doubtful(line)]
+    doubts += [f"unknown: {point}: {limit.measure} is not valid on both sides" for point in unknown]
     if not (lines or unknown):
-        doubts = [f"unknown: {limit.measure}: no valid line has such a number on both sides"]
+        meant = f"; {did_you_mean(limit.measure, known)}" if known and limit.measure not in known else ""
+        doubts = [f"unknown: {limit.measure}: no valid line has such a number on both sides{meant}"]
     kept = [f"kept: {limit.measure} in {len(lines)} {'line' if len(lines) == 1 else 'lines'}"]
     for text in broken + doubts or kept:
         console.print(text, markup=False, soft_wrap=True)

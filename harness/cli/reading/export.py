@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from lossbench.cli.console import Terminal
 from lossbench.cli.reading.report import IN, RUNS, gather_all, need_libraries
 from lossbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from lossbench.results.index import Run, Suite
 
 
 def export(
@@ -19,7 +23,7 @@ def export(
     tensorboard: Path | None = typer.Option(None, "--tensorboard", help="A log folder for TensorBoard."),
     wandb_offline: Path | None = typer.Option(None, "--wandb-offline", help="A folder that `wandb sync` can upload."),
     goal: Path | None = typer.Option(
-        None, "--goal", help="A training run as a GOAL file, for LogGOPSim and its kin: the first of the RUNs."
+        None, "--goal", help="A training run as a GOAL file, for LogGOPSim and its kin: the first, or a run's folder."
     ),
     with_simulated: bool = typer.Option(False, "--with-simulated", help="Average simulated runs too; labels stay."),
 ) -> None:
@@ -53,7 +57,14 @@ def export(
     if wandb_offline is not None:
         console.print(f"{trackers.wandb(contents, wandb_offline)} runs: wandb sync {wandb_offline}/wandb/offline-run-*")
     if goal is not None:
-        first = next((run for suite in suites for run in suite.runs), None)
-        if first is None:
-            raise UsageError("no run of these has ended", next_step="lossbench report lists results")
+        first = _first(suites, index.number_of(runs[0]))
         console.print(f"{goal}: {goals.write(first, goal)} steps of {first.name}, seed {first.summary.seed}")
+
+
+def _first(suites: list[Suite], number: int | None) -> Run:
+    """That has ended; the one whose own folder was given."""
+    every = [run for suite in suites for run in suite.runs] if number is None else suites[0].runs
+    found = next((run for run in every if number in (None, run.number)), None)
+    if found is None:
+        raise UsageError("no run of these has ended", next_step="lossbench report lists results")
+    return found

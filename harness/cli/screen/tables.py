@@ -22,8 +22,12 @@ def coloured(word: str) -> Text:
 
 
 def show_suite(console: Console, result: SuiteResult) -> None:
-    """Without the libraries of a report every seed has a line of its own."""
-    content = gather(read_suite(result.folder), apart=bool(libraries_missing()))
+    """What came out, then the tables. Without the libraries of a report every seed has a line of its own, and nothing
+    is found of them."""
+    apart = bool(libraries_missing())
+    content = gather(read_suite(result.folder), apart=apart)
+    for text in () if apart else content.findings:
+        console.print(text, markup=False)
     for table in content.tables:
         terminal(console, table)
     for text in content.reasons:

@@ -4,11 +4,13 @@ take, how much was sent again."""
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 CONNECTED = 0xB37  # neither listening, closed, waiting for stragglers nor half begun (bits of TCP's states)
+MAPPED = "::ffff:"  # before an IPv4 address, in a socket of both families
 INFO = 1 << 1  # of a connection: struct tcp_info
 SNMP = Path("/proc/thread-self/net/snmp")
 
@@ -37,21 +39,25 @@ class Connections:
 
     def sample(self) -> None:
         """As the kernel's estimate stands now, of every connection that has sent something."""
-        family = socket.AF_INET6 if ":" in self.address else socket.AF_INET
-        for one in (
-            self._socket.get_sock_stats(family=family, states=CONNECTED, extensions=INFO) if self._socket else ()
-        ):
+        for one in self._connected():
             info = one.get_attr("INET_DIAG_INFO")
-            if one["idiag_src"] != self.address or not info or not info["tcpi_data_segs_out"]:
+            if one["idiag_src"].removeprefix(MAPPED) != self.address or not info or not info["tcpi_data_segs_out"]:
                 continue
             self.rtt_ms.append(info["tcpi_rtt"] / 1000)
             ends = (one["idiag_sport"], one["idiag_dst"], one["idiag_dport"])
             self._last[ends] = (info["tcpi_segs_out"], info["tcpi_total_retrans"])
 
+    def _connected(self) -> Iterator[Any]:
+        """Of both families where the address is IPv4: a server that serves both has it as a part of IPv6's."""
+        families = (socket.AF_INET6,) if ":" in self.address else (socket.AF_INET, socket.AF_INET6)
+        for family in families if self._socket is not None else ():
+            yield from self._socket.get_sock_stats(family=family, states=CONNECTED, extensions=INFO)
+
     def resent(self) -> float | None:
         """Share of its segments that were sent again; None if it sent none."""
         if self.alone:
-            sent, again = (now - before for now, before in zip(totals(), self._before, strict=True))
+            first, again = (now - before for now, before in zip(totals(), self._before, strict=True))
+            sent = first + again
         else:
             sent, again = (sum(one[n] for one in self._last.values()) for n in (0, 1))
         return again / sent if sent else None
@@ -62,7 +68,8 @@ class Connections:
 
 
 def totals() -> tuple[int, int]:
-    """Of the whole stack: (segments sent, of them again)."""
+    """Of the whole stack: (segments sent for the first time, sent again). Linux counts no segment in both; of a
+    connection it does."""
     names, numbers = (line.split() for line in SNMP.read_text(encoding="ascii").splitlines() if line.startswith("Tcp:"))
     found = dict(zip(names[1:], numbers[1:], strict=True))
     return int(found["OutSegs"]), int(found["RetransSegs"])

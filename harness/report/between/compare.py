@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -109,9 +109,18 @@ class Line:
     better: str = ""
 
 
-def result_lines(a: Suite, b: Suite, *, with_simulated: bool = False) -> list[Line]:
+def result_lines(
+    a: Suite, b: Suite, *, with_simulated: bool = False, measures: Container[str] | None = None
+) -> list[Line]:
+    """Of what tables show, or of `measures`, shown or not."""
     left, right = (groups_of(some, with_simulated=with_simulated) for some in (a, b))
-    return lines_of([(one, other) for one, other in _partners(left, right) if other is not None])
+    pairs = [(one, other) for one, other in _partners(left, right) if other is not None]
+    return lines_of(pairs, measures=measures)
+
+
+def measures_of(*suites: Suite) -> list[str]:
+    """Every number that these have of anything, shown or not."""
+    return list(dict.fromkeys(name for suite in suites for group in groups_of(suite) for name in group.values))
 
 
 def unknown_lines(a: Suite, b: Suite, *, with_simulated: bool = False) -> list[tuple[str, str]]:
@@ -133,18 +142,24 @@ def _partners(left: list[Group], right: list[Group]) -> list[tuple[Group, Group 
     return [(group, named.get(group.name)) for group in left]
 
 
-def lines_of(pairs: list[tuple[Group, Group]]) -> list[Line]:
+def lines_of(pairs: list[tuple[Group, Group]], *, measures: Container[str] | None = None) -> list[Line]:
     """Corrected for all measures of all pairs together."""
     found: list[Line] = []
     for a, b in pairs:
-        for name in [name for name in shown_of([a, b]) if name in a.values and name in b.values]:
+        names = shown_of([a, b]) if measures is None else [name for name in a.values if name in measures]
+        for name in [name for name in names if name in a.values and name in b.values]:
             left, right = tested(a.sound(name), b.sound(name))
             one = difference(left, right)
             before, after = (inference.estimate(list(some.values())) for some in (left, right))
             if one is not None and before is not None and after is not None:
                 found.append(Line(a.name, name, before, after, one, a.measure(name).better))
-    sure = inference.corrected([line.change for line in found])
-    return [replace(x, change=change) for x, change in zip(found, sure, strict=True)]
+    return corrected(found)
+
+
+def corrected(lines: Sequence[Line]) -> list[Line]:
+    """For each other, and for nothing else."""
+    sure = inference.corrected([line.change for line in lines])
+    return [replace(line, change=change) for line, change in zip(lines, sure, strict=True)]
 
 
 def tested(a: dict[int, float], b: dict[int, float]) -> tuple[dict[int, float], dict[int, float]]:

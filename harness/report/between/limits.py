@@ -1,4 +1,5 @@
-"""`lossbench compare --fail-if 'rtt_ms > +5%'`: a limit on how far a number may move, for CI."""
+"""`lossbench compare --fail-if 'rtt_ms > +5%'`: a limit on how far a number may move, for CI. Kept only where the mean
+is within it; of a mean beyond it that may be chance, nothing is known."""
 
 from __future__ import annotations
 
@@ -33,12 +34,19 @@ class Limit:
     def about(self, lines: list[Line]) -> list[Line]:
         return [line for line in lines if line.measure == self.measure]
 
+    def beyond(self, line: Line) -> bool:
+        """By the mean."""
+        moved = _percent(line) if self.percent else line.change.mean
+        return moved > self.number if self.above else moved < self.number
+
     def broken(self, line: Line) -> bool:
-        """By the mean, and beyond doubt: where several seeds allow a test, what it calls chance breaks no limit."""
+        """Beyond it, and no seeds that could call it chance do."""
         change = line.change
-        moved = _percent(line) if self.percent else change.mean
-        beyond = moved > self.number if self.above else moved < self.number
-        return beyond and (change.p is None or change.significant)
+        return self.beyond(line) and (change.p is None or change.significant or change.nothing)
+
+    def doubtful(self, line: Line) -> bool:
+        """Beyond it, and its seeds can't tell that from chance: neither broken nor kept."""
+        return self.beyond(line) and not self.broken(line)
 
     def unmet(self, gone: list[tuple[str, str]]) -> list[str]:
         """The lines that have such a number in A and none that counts in B: nothing is known of their change."""

@@ -21,8 +21,7 @@ def frame(content: Content, name: str) -> polars.DataFrame:
     """A table by its name (results, proven, differences, ...), or `runs`, or `steps`."""
     if name == "runs":
         return polars.DataFrame(
-            [_run(group, run, number) for group in content.groups for number, run in enumerate(group.runs)],
-            infer_schema_length=None,
+            [_run(group, run) for group in content.groups for run in group.runs], infer_schema_length=None
         )
     if name == "steps":
         return _steps(content)
@@ -56,10 +55,10 @@ def _plain(line: dict[str, Any]) -> dict[str, Any]:
     return {**line, "folders": " ".join(line.get("folders", []))}
 
 
-def _run(group: Group, run: Run, number: int) -> dict[str, Any]:
+def _run(group: Group, run: Run) -> dict[str, Any]:
     """What was asked, what is believed of it, every number; one that may not be averaged is there, and so is why."""
     summary = run.summary
-    values = {name: some[number] for name, some in group.values.items() if number < len(some)}
+    values = {name: value for name, some in group.values.items() for value in some if value.run is run}
     return {
         "point": group.name,
         **{f"point.{key}": str(value) for key, value in group.point.items()},

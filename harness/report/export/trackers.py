@@ -13,6 +13,7 @@ import polars
 
 from lossbench.errors import NotAbleError
 from lossbench.report.content import Content
+from lossbench.report.groups import rows_of, shown_in
 from lossbench.report.plots.curves import records
 from lossbench.results.index import Run
 from lossbench.results.measures import number
@@ -94,10 +95,21 @@ def _points(content: Content, run: Run) -> Iterator[tuple[str, int, float, float
 
 
 def _numbers(run: Run) -> dict[str, float]:
-    """That may be believed."""
-    rows = run.summary.rows[:1] or [run.summary.workload]
-    some = {name: value for row in rows for name, raw in row.items() if (value := number(raw)) is not None}
-    return {name: value for name, value in some.items() if not run.standing.void(name, rows[0])}
+    """That may be believed; of several rows each under the name of its row."""
+    rows = rows_of(run)
+    out: dict[str, float] = {}
+    for prefix, row in zip(_prefixes(rows), rows, strict=True):
+        some = {name: value for name, raw in row.items() if (value := number(raw)) is not None}
+        out |= {f"{prefix}{name}": value for name, value in some.items() if not run.standing.void(name, row)}
+    return out
+
+
+def _prefixes(rows: list[dict[str, Any]]) -> list[str]:
+    """Empty for a single row; rows that are called alike are numbered."""
+    names = [str(row.get(next(iter(shown_in(row)), ""), "")) for row in rows]
+    again = [names[: n + 1].count(name) for n, name in enumerate(names)]
+    apart = [f"{name} {count}" if count > 1 else name for name, count in zip(names, again, strict=True)]
+    return [f"{name.strip()}/" if name and len(rows) > 1 else "" for name in apart]
 
 
 def _about(content: Content, run: Run) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from lossbench.contract import Door, own_stack
 from lossbench.net.host.tcp import Connections
-from lossbench.processes import PACKAGE, die_with_parent
+from lossbench.processes import PACKAGE, catches, die_with_parent
 
 LOOK_MS = 250
 BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from lossbench.runs.launch import companion; companion.main()"
@@ -33,7 +33,8 @@ def main() -> None:
     door = Door.from_environment()
     faulthandler.disable()
     for number in HEARD:  # they go to the whole group: what the command does then is its own business
-        signal.signal(number, lambda *_: None)
+        signal.signal(number, _heard)
+    signal.signal(signal.SIGABRT, signal.SIG_IGN)  # until the command is known to catch it
     connections = _connections(door)
     began = time.monotonic()
     try:
@@ -49,6 +50,16 @@ def main() -> None:
         door.samples("rtt_ms", connections.rtt_ms, together=False)
         connections.close()
     _end_as(os.waitstatus_to_exitcode(status))
+
+
+def _heard(*_: Any) -> None:
+    """And left to the command."""
+
+
+def _abort_as(pid: int) -> None:
+    """Whoever would like the stacks of a program that hangs looks whether it catches SIGABRT: ours says what the
+    command's does. One that does not would die of it, before it is asked to end."""
+    signal.signal(signal.SIGABRT, _heard if catches(pid, signal.SIGABRT) else signal.SIG_IGN)
 
 
 def _as_it_was() -> None:
@@ -77,6 +88,7 @@ def _until_it_ends(pid: int, connections: Connections | None) -> None:
     handle = os.pidfd_open(pid)
     ending.register(handle, select.POLLIN)
     while not ending.poll(LOOK_MS):
+        _abort_as(pid)
         if connections is not None:
             connections.sample()
     os.close(handle)

@@ -7,10 +7,11 @@ import itertools
 import json
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lossbench.errors import UsageError
 from lossbench.spec import profile as profiles
@@ -37,9 +38,21 @@ class Asked:
     sweep: tuple[str, ...] = ()
 
 
+class Arm(NamedTuple):
+    """One point: its name, and what it sets (key, TOML)."""
+
+    name: str
+    sets: tuple[tuple[str, str], ...]
+
+    def text(self) -> str:
+        """An inline table."""
+        inside = "".join(f', "{key}" = {value}' for key, value in self.sets)
+        return f"{{ name = {_quoted(self.name)}{inside} }}"
+
+
 def text(asked: Asked) -> str:
     """A whole experiment in TOML, with words for whoever edits it."""
-    arms = [_arm(one) for one in _points(asked)]
+    arms = _distinct([_arm(one) for one in _points(asked)])
     rate = _with_unit(asked.rate, "mbit", "--rate") if asked.rate else ""
     lines = [
         "# An experiment for lossbench: lossbench run THIS_FILE",
@@ -64,7 +77,7 @@ def text(asked: Asked) -> str:
         "",
         "[sweep]  # every line is a point: run, judged and shown by itself",
         "arm = [",
-        *(f"  {arm}," for arm in arms),
+        *(f"  {arm.text()}," for arm in arms),
         "]",
     ]
     return "\n".join(lines) + "\n"
@@ -82,13 +95,17 @@ def _points(asked: Asked) -> list[Asked]:
     if not asked.sweep:
         clean = replace(asked, loss="", burst="", delay="", profile="")
         return [clean] if clean == asked else [clean, asked]
-    keys, values = [], []
+    keys: list[str] = []
+    values: list[list[str]] = []
     for one in asked.sweep:
         key, _, listed = one.partition("=")
         chosen = [value.strip() for value in listed.split(",") if value.strip()]
         if key not in SWEPT or not chosen:
             step = f"for example --sweep loss=0,1,5,10; keys: {', '.join(SWEPT)}"
             raise UsageError(f"--sweep {one[:60]}: not KEY=VALUE,VALUE", next_step=step)
+        if key in keys:
+            every = ",".join([*values[keys.index(key)], *chosen])
+            raise UsageError(f"--sweep {key} is given twice", next_step=f"in one: --sweep {key}={every}")
         keys.append(key)
         values.append(chosen)
     chosen_at = [dict(zip(keys, some, strict=True)) for some in itertools.product(*values)]
@@ -99,18 +116,27 @@ def _sweeps(asked: Asked, key: str) -> bool:
     return any(one.startswith(f"{key}=") for one in asked.sweep)
 
 
-def _arm(asked: Asked) -> str:
-    """One point as an inline table: its name, and what it sets."""
+def _arm(asked: Asked) -> Arm:
     profile, words = _profile(asked)
     sets = {"impair.0.profile": profile}
     if _sweeps(asked, "rate"):
-        sets["topology.rate_mbit"] = _quoted(_with_unit(asked.rate, "mbit", "--rate"))
-        words.append(asked.rate)
+        sets["topology.rate_mbit"] = f"{rate_mbit(asked.rate):.12g}"
+        words.append(_with_unit(asked.rate, "mbit", "--rate"))
     if _sweeps(asked, "hosts"):
         sets["topology.hosts"] = _hosts(asked.hosts)
-        words.append(f"{asked.hosts} hosts")
-    inside = "".join(f', "{key}" = {value}' for key, value in sets.items())
-    return f"{{ name = {_quoted(', '.join(words))}{inside} }}"
+        words.append(f"{_hosts(asked.hosts)} hosts")
+    return Arm(", ".join(words), tuple(sets.items()))
+
+
+def _distinct(arms: Sequence[Arm]) -> list[Arm]:
+    """What is the same in other words (0%, nothing lost; 1gbit, 1000mbit) is one point; points that are only called
+    the same could not be told apart."""
+    once = list({arm.sets: arm for arm in reversed(arms)}.values())[::-1]
+    count = Counter(arm.name for arm in once)
+    alike = next((arm.name for arm in once if count[arm.name] > 1), None)
+    if alike is not None:
+        raise UsageError(f"several points would be called '{alike}'", next_step="give each file a name of its own")
+    return once
 
 
 def _profile(asked: Asked) -> tuple[str, list[str]]:
