@@ -159,7 +159,7 @@ def by_path(path: str) -> Any:
 #   LOSSBENCH_ROLE              of a program beside the workload; RANK, WORLD_SIZE and ADDRESSES are among its own then
 #   LOSSBENCH_DSCP              what its packets are to be marked with, where they belong to a traffic class
 #   LOSSBENCH_SPEC              JSON file: the workload's options
-#   LOSSBENCH_RECORDS           file this rank appends its JSON lines to; LOSSBENCH_RECORDS_NAME: for who can't get there
+#   LOSSBENCH_RECORDS           file this rank appends its JSON lines to (LOSSBENCH_RECORDS_NAME: the same by name)
 #   LOSSBENCH_GO                FIFO: one byte of it for each rank, once every rank is ready
 #   LOSSBENCH_SEATS             JSON file, where this process hosts several ranks: [{"rank", "records", "namespace"}]
 
