@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 
 from lossbench.workloads.errors import OptionError
 from lossbench.workloads.replay import fold, prepare
-from lossbench.workloads.replay.recording import Recording, load
+from lossbench.workloads.replay.recording import Recording, load, period_s
+from tests.shared import ROOT
 
 STEP_S, STEP_BYTES = 2.0, 1_000_000
 BEGAN_S = 1000.0
@@ -91,3 +93,17 @@ def test_a_wrong_option_of_a_replay_is_named_before_anything_is_built(wrong: dic
 def test_every_shipped_recording_can_be_loaded() -> None:
     for name in ("resnet110", "two_halves"):
         assert load(name).model_bytes > 6e6
+
+
+@pytest.mark.parametrize("form", ("small", "full"))
+@pytest.mark.parametrize("name", ("colocation", "colocation-cost", "colocation-queues"))
+def test_requests_come_for_a_whole_number_of_steps(name: str, form: str) -> None:
+    """As it was: 27 and 13 s of steps of 5 s (110 and 70 of 34.5), so that bursts at the end of a step were fewer than
+    bursts at its beginning."""
+    suite = tomllib.loads((ROOT / "workloads" / "suites" / "colocation" / f"{name}.toml").read_text(encoding="utf-8"))
+    changed = suite["full"] if form == "full" else {}
+    options, web = suite["workload"]["options"], suite["beside"][1]["options"]
+    model_mb = changed.get("workload.options.model_mb", options["model_mb"])
+    seconds = changed.get("beside.1.options.seconds", web["seconds"])
+    step_s = period_s(model_bytes=model_mb * 1e6, hosts=suite["topology"]["hosts"], mbit=options["mbit"])
+    assert seconds / step_s == pytest.approx(round(seconds / step_s)), (seconds, step_s)

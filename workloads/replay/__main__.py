@@ -21,7 +21,7 @@ import numpy as np
 
 from lossbench.contract import HALVES, HEADER_FIELDS, KINDS, Door, Header, derive_seed
 from lossbench.workloads.errors import OptionError, status_of
-from lossbench.workloads.replay.recording import Recording, load
+from lossbench.workloads.replay.recording import Recording, load, period_s
 from lossbench.workloads.transport.udp.link import Link
 
 PAYLOAD = 1432  # bytes of a datagram: a packet of 1460, less what IPv6 takes more
@@ -54,9 +54,11 @@ class Replay:
         if offered < 0 or door.world_size < 2:
             raise OptionError("replay: mbit can't be below 0, and there must be two hosts")
         self.seconds = float(options.get("seconds", 0.0))
-        self.peer_bytes = 2 * self.recording.model_bytes / door.world_size  # of a step, to each of the others
-        step_bits = self.peer_bytes * (door.world_size - 1) * 8 * door.world_size
-        self.period_s = step_bits / (offered * 1e6) if offered else NEVER_S  # 0: nothing is offered
+        model_bytes, hosts = self.recording.model_bytes, door.world_size
+        self.peer_bytes = 2 * model_bytes / hosts  # of a step, to each of the others
+        self.period_s = NEVER_S  # nothing is offered
+        if offered:
+            self.period_s = period_s(model_bytes=model_bytes, hosts=hosts, mbit=offered)
         self.link = Link(door.addresses[door.rank], door.port, dscp=door.dscp)
         room = round(float(options.get("send_kb", 212)) * 512)  # the kernel doubles it
         self.link.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
