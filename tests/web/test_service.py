@@ -20,6 +20,7 @@ from lossbench.workloads.web import __main__ as web
 from lossbench.workloads.web.external import read_h2load, read_wrk
 from lossbench.workloads.web.http import nginx
 from lossbench.workloads.web.http.client import Client, Request
+from lossbench.workloads.web.http.connection import Connection
 from lossbench.workloads.web.options import Options
 from lossbench.workloads.web.server import Server
 from tests.forms import forms, full
@@ -129,9 +130,9 @@ def test_without_nginx_the_built_in_server_takes_its_place_unless_nginx_was_aske
 class Grumpy(threading.Thread):
     """A server that answers the first request of every connection, and the second as it is told to."""
 
-    def __init__(self, second: bytes) -> None:
+    def __init__(self, second: bytes, *, holds_s: float = 0.2) -> None:
         super().__init__(daemon=True)
-        self.second = second
+        self.second, self.holds_s = second, holds_s
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         self.start()
@@ -150,7 +151,7 @@ class Grumpy(threading.Thread):
                 peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc")
             if peer.recv(4096) and self.second:
                 peer.sendall(self.second)
-                time.sleep(0.2)
+                time.sleep(self.holds_s)
 
 
 @pytest.mark.parametrize(
@@ -175,6 +176,39 @@ def test_only_a_kept_connection_that_was_closed_unused_is_tried_again(second: by
     server.listener.close()
     assert (client.count.failed, client.count.again) == (failed, again)
     assert client.count.completed == 10 - failed
+
+
+def test_a_short_refusal_on_a_kept_connection_is_told_with_its_reason() -> None:
+    """As it was: it is shorter than what was asked for, woke nobody, and was a timeout without a reason."""
+    server = Grumpy(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", holds_s=10)
+    door = Door(rank=1, world_size=2, addresses=("127.0.0.1", "127.0.0.1"))
+    client = Client(door, Options(port=server.port, timeout_s=3))
+    client.begin = time.monotonic()
+    for size in (3, 100_000):
+        client.start(Request(time.monotonic(), 0.0, 0, size))
+        while client.under_way:
+            client.wait(time.monotonic() + 0.05)
+    server.listener.close()
+    assert (client.count.completed, client.count.failed, client.count.timed_out) == (1, 1, 0)
+    assert client.count.reasons == {"answered 503": 1}
+
+
+def test_a_good_response_wakes_its_client_once_however_many_packets_it_comes_in(monkeypatch: Any) -> None:
+    looks: list[int] = []
+    receive = Connection.receive
+    monkeypatch.setattr(Connection, "receive", lambda self: looks.append(self.fd) or receive(self))
+    body = b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n" + bytes(60_000)
+    server = Grumpy(body)
+    door = Door(rank=1, world_size=2, addresses=("127.0.0.1", "127.0.0.1"))
+    client = Client(door, Options(port=server.port, timeout_s=5))
+    client.begin = time.monotonic()
+    for size in (3, 60_000):
+        looks.clear()
+        client.start(Request(time.monotonic(), 0.0, 0, size))
+        while client.under_way:
+            client.wait(time.monotonic() + 0.05)
+    server.listener.close()
+    assert client.count.completed == 2 and len(looks) <= 2, "the head comes on top of the size: a second look at most"
 
 
 def test_servers_that_never_come_are_named_in_bounded_time(service: Service, monkeypatch: Any) -> None:

@@ -147,7 +147,17 @@ class Client:
                 self._forget(fd)
         self._time_out()
         if now() - self._written > KEPT:
+            self._look_again()
             self._write()
+
+    def _look_again(self) -> None:
+        """A refusal is shorter than what was asked for, and wakes nobody on a connection that is kept: whoever has
+        waited for long is looked at."""
+        before = now() - KEPT
+        for fd, (connection, request) in list(self._open.items()):
+            here = self._open.get(fd)
+            if here is not None and here[1] is request and request.at < before and connection.unanswered:
+                self._serve(fd, select.EPOLLIN)
 
     def _serve(self, fd: int, event: int) -> None:
         connection, request = self._open[fd]
