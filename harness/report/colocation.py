@@ -47,7 +47,7 @@ def arms_of(groups: Iterable[Group]) -> list[Arm]:
         by_point.setdefault(key_of(group.point), []).append(group)
     out = []
     for here in by_point.values():
-        others = [group for group in here if f"{WEB}mean_ms" not in group.values]
+        others = [group for group in here if f"{WEB}n" not in group.values]  # a mean may be missing
         out += [_arm(group, others, several=len(here) - len(others) > 1) for group in here if group not in others]
     return out
 

@@ -75,6 +75,15 @@ def test_every_arm_is_compared_with_one_queue_for_all_and_with_the_service_alone
     assert back is not None and back.mean == pytest.approx(0.95) and back.n == 3
 
 
+def test_a_service_whose_mean_is_not_known_is_still_the_service(tmp_path: Path) -> None:
+    """As it was: what has no mean was taken for the learner beside it."""
+    suite = stored(tmp_path)
+    for run in suite.runs:
+        del run.summary.rows[0]["web.mean_ms"]
+    arms = arms_of(groups_of(suite))
+    assert [arm.name for arm in arms] == list(ARMS) and "p99_ms" in arms[1].web and not arms[1].learning.get("web.n")
+
+
 def test_the_speed_up_at_a_loss_lies_between_its_neighbours(tmp_path: Path) -> None:
     arms = arms_of(groups_of(stored(tmp_path)))
     (load,) = loads(arms)

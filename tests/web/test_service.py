@@ -22,6 +22,7 @@ from lossbench.workloads.web.http import nginx
 from lossbench.workloads.web.http.client import Client, Request
 from lossbench.workloads.web.http.connection import Connection
 from lossbench.workloads.web.options import Options
+from lossbench.workloads.web.samples import read
 from lossbench.workloads.web.server import Server
 from tests.forms import forms, full
 from tests.web.service import Service
@@ -244,7 +245,11 @@ def test_more_than_can_be_carried_is_dropped_counted_and_doubted(service: Servic
     service.wait()
     counts = service.records("web", "requests")
     assert sum(one["dropped"] for one in counts) > 100
-    assert of(service.concluded(rate=4000, seconds=2), "doubt")
+    said = service.concluded(rate=4000, seconds=2)
+    assert of(said, "doubt")
+    lost = sum(one[name] for one in counts for name in ("failed", "timed_out", "dropped", "unfinished"))
+    assert lost == len(read(service.folder, "web").lost), "each with its intended time"
+    assert [row["failed"] for row in of(said, "row")] == ([lost] if sum(one["completed"] for one in counts) else [])
 
 
 def test_a_client_that_is_told_to_end_writes_what_it_has(service: Service) -> None:

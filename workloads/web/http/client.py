@@ -19,6 +19,7 @@ READ = select.EPOLLIN | select.EPOLLRDHUP
 KEPT = 0.25  # seconds between two times that samples are written
 REASONS_KEPT = 5
 SAMPLES = {"at_s": "s", "completion_ms": "ms", "size_bytes": "B", "page": "", "lag_ms": "ms", "sent_s": "s"}
+LOST = {"lost_s": "s", "lost_page": "", "lost_bytes": "B"}  # of requests that were never answered, why ever: intended
 
 
 @dataclass
@@ -68,7 +69,7 @@ class Client:
         self._deadlines: list[tuple[float, int, int]] = []
         self._number = 0
         self._numbers: dict[int, int] = {}
-        self._new: dict[str, list[float]] = {name: [] for name in SAMPLES}
+        self._new: dict[str, list[float]] = {name: [] for name in (*SAMPLES, *LOST)}
         self._written = 0.0
 
     @property
@@ -97,11 +98,14 @@ class Client:
             self.wait(now() + 0.1)
         self.count.unfinished = len(self._open)
         self.count.oldest_s = min((request.due_s for _, request in self._open.values()), default=math.inf)
+        for _, request in self._open.values():
+            self._lost(request)
         self._write()
 
     def start(self, request: Request) -> None:
         if len(self._open) >= self.options.most_open:
             self.count.dropped += 1
+            self._lost(request)
             return
         if not request.again:
             self.count.sent += 1
@@ -194,7 +198,12 @@ class Client:
             return
         self.count.failed += 1
         self.count.because(reason)
+        self._lost(request)
         self.answered(request)
+
+    def _lost(self, request: Request) -> None:
+        for name, value in zip(LOST, (request.due_s, request.page, request.size), strict=True):
+            self._new[name].append(value)
 
     def _time_out(self) -> None:
         while self._deadlines and self._deadlines[0][0] <= now():
@@ -203,6 +212,7 @@ class Client:
                 _, request = self._open[fd]
                 self._drop(fd)
                 self.count.timed_out += 1
+                self._lost(request)
                 self.answered(request)
 
     def _drop(self, fd: int) -> None:
@@ -221,8 +231,9 @@ class Client:
 
     def _write(self) -> None:
         self._written = now()
-        for name, values in self._new.items():
+        for name, unit in (SAMPLES | LOST).items():
+            values = self._new[name]
             if values:
                 aside = not name.endswith("_ms")
-                self.door.samples(name, values, unit=SAMPLES[name], together=False, aside=aside)
+                self.door.samples(name, values, unit=unit, together=False, aside=aside)
                 values.clear()
