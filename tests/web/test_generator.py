@@ -317,6 +317,27 @@ def test_a_client_of_whom_nothing_was_answered_is_read(tmp_path: Path) -> None:
     assert len(found) == 3000 and len(found.lost) == 10 and len(found.sent_s) == 2
 
 
+def test_a_precision_that_was_not_reached_in_time_is_a_doubt(tmp_path: Path) -> None:
+    """As it was: nothing was said."""
+    said = list(conclude(stored(tmp_path), "web", Options(rate=200, until="p99=1%", seconds=30)))
+    doubts = [one["text"] for one in said if one["kind"] == "doubt"]
+    assert len(doubts) == 1 and doubts[0].startswith("p99 was not known to 1% at the end of 30 s: it is known to")
+    said = list(conclude(tmp_path, "web", Options(rate=200, until="p50=20%", seconds=30)))
+    assert not [one for one in said if one["kind"] == "doubt"], "reached between the last look and the end"
+
+
+@pytest.mark.parametrize("refused", (False, True))
+def test_why_a_run_was_stopped_stands_in_its_row(tmp_path: Path, refused: bool) -> None:
+    """As it was: in a record that nobody reads."""
+    stored(tmp_path)
+    decided = {"stop": "p99 is known to 4.9%"} | ({"refused": True} if refused else {})
+    (tmp_path / "samples" / "web.steer.json").write_text(json.dumps(decided))
+    said = list(conclude(tmp_path, "web", Options(rate=200, until="p99=1%")))
+    (row,) = [one for one in said if one["kind"] == "row"]
+    assert row["note"] == "Ended early: p99 is known to 4.9%."
+    assert [one["text"] for one in said if one["kind"] == "doubt"] == (["p99 is known to 4.9%"] if refused else [])
+
+
 def test_who_is_told_to_end_counts_only_what_was_complete(tmp_path: Path) -> None:
     stored(tmp_path)
     path = tmp_path / "records" / "web-0.jsonl"

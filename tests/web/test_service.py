@@ -274,8 +274,8 @@ def test_it_ends_when_the_wanted_percentile_is_known(service: Service) -> None:
     service.ask(rate=600, seconds=40, until="p50=50%", bytes=1000)
     service.wait()
     said = service.concluded(rate=600, seconds=40, until="p50=50%", bytes=1000)
-    (steered,) = of(said, "steered")
-    assert steered["text"].startswith("p50 is known to")
+    (row,) = of(said, "row")
+    assert row["note"].startswith("Ended early: p50 is known to")
     assert sum(one["sent"] for one in service.records("web", "requests")) < 600 * 30
 
 

@@ -41,18 +41,17 @@ def conclude(folder: Path, role: str, options: Options) -> Iterator[dict[str, An
     phases = [r for r in records if r["kind"] == "phase"] or [{"rate": options.rate, "from_s": 0.0, "to_s": np.inf}]
     began = next((r["time_s"] for r in records if r["kind"] == "began"), None)
     several = len(phases) > 1
+    decided = steered(folder, role)
+    stopped = str(decided.get("stop", ""))
     for phase in phases:
         here = measured.between(phase["from_s"], min(phase["to_s"], ends))
         if len(here) or len(here.lost):
             lost = learning_loss(folder, began, phase) if began is not None and several else None
             beside = {} if lost is None else {"learning_loss": lost}
-            yield from _phase(here, phase, options, alone, beside, several=several)
+            yield from _phase(here, phase, options, alone, beside, several=several, stopped=stopped)
     yield from _doubts(measured, records, count, options)
-    note = steered(folder, role)
-    if note:
-        yield {"kind": "steered", "text": note[0]}
-        if note[1]:
-            yield {"kind": "doubt", "text": note[0]}
+    if decided.get("refused"):
+        yield {"kind": "doubt", "text": stopped}
 
 
 def _phase(
@@ -63,6 +62,7 @@ def _phase(
     beside: dict[str, float],
     *,
     several: bool,
+    stopped: str,
 ) -> Iterator[dict[str, Any]]:
     times = samples.times(here, options.page)
     skipped = checks.warm_up(times.known)
@@ -73,7 +73,7 @@ def _phase(
     span = float(times.at_s[-1] - times.at_s[0]) or 1.0
     beside |= {"failed": float(len(here.lost))}
     beside |= {"pages_failed": float(len(times.ms) - len(times.known))} if options.page else {}
-    notes = [CLOSED if options.loop == "closed" else "", unknown_mean]
+    notes = [CLOSED if options.loop == "closed" else "", unknown_mean, f"Ended early: {stopped}." if stopped else ""]
     row = {
         "at": f"{phase['rate']:g}/s",
         "offered": phase["rate"],
@@ -92,6 +92,7 @@ def _phase(
     }
     doubts = [_unsteady(steady, phase, span, found=found), _unanswered(here, phase) if several else ""]
     doubts += [_late(here, phase)] if options.loop == "open" else []
+    doubts += [] if stopped else [_not_known(steady, options)]
     doubt = "; ".join(filter(None, doubts))
     yield {"kind": "row", **row, **({"doubt": doubt} if doubt and several else {})}
     if not several:
@@ -107,6 +108,19 @@ def _unsteady(steady: Times, phase: dict[str, Any], span: float, *, found: bool)
     if checks.stationary_p(steady.known) < checks.ERROR:
         return f"at {phase['rate']:g}/s the first and the second half of the run differ: no steady state"
     return ""
+
+
+def _not_known(steady: Times, options: Options) -> str:
+    """That the precision which was asked for was not reached in all the time there was."""
+    precision = options.precision()
+    if precision is None:
+        return ""
+    q, wanted = precision
+    reached = checks.known_to(steady.ms, q)
+    if reached <= wanted:
+        return ""
+    so_far = f"it is known to {reached:.1%}" if np.isfinite(reached) else "there are too few independent samples"
+    return f"p{100 * q:g} was not known to {wanted:.0%} at the end of {options.seconds:g} s: {so_far}"
 
 
 def _unanswered(here: Measured, phase: dict[str, Any]) -> str:
@@ -246,11 +260,11 @@ def _nearest(at: Floats, quiet: NDArray[np.int64], when: float) -> int | None:
     return int(near[np.argmin(np.abs(at[near] - when))]) if len(near) else None
 
 
-def steered(folder: Path, role: str) -> tuple[str, bool] | None:
-    """What the first client decided, and whether it refused."""
+def steered(folder: Path, role: str) -> dict[str, Any]:
+    """What the first client decided: why it stopped, whether it refused, which of several rates was the last."""
     path = folder / "samples" / f"{role or 'web'}.steer.json"
     found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return (str(found["stop"]), bool(found.get("refused"))) if "stop" in found else None
+    return found if isinstance(found, dict) else {}
 
 
 def _records(folder: Path, role: str) -> Iterator[dict[str, Any]]:
