@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lossbench.contract import Door
 from lossbench.workloads.errors import OptionError
 from lossbench.workloads.web import checks
 from lossbench.workloads.web.conclude import conclude, learning_loss
@@ -16,6 +17,7 @@ from lossbench.workloads.web.options import Options, read_options
 from lossbench.workloads.web.samples import Lost, Measured, read, times
 from lossbench.workloads.web.schedule import Schedule, draw
 from lossbench.workloads.web.sizes import Sizes, distributions
+from lossbench.workloads.web.steer import Steer
 
 RNG = np.random.default_rng(5)  # one stream: a test alone draws other numbers than in a row, and must hold too
 
@@ -336,6 +338,17 @@ def test_why_a_run_was_stopped_stands_in_its_row(tmp_path: Path, refused: bool) 
     (row,) = [one for one in said if one["kind"] == "row"]
     assert row["note"] == "Ended early: p99 is known to 4.9%."
     assert [one["text"] for one in said if one["kind"] == "doubt"] == (["p99 is known to 4.9%"] if refused else [])
+
+
+@pytest.mark.parametrize("last", (0, 1))
+def test_a_ratio_that_the_lowest_rate_is_above_already_is_not_found(tmp_path: Path, last: int) -> None:
+    """As it was: the lowest rate was held as if it were the one that was looked for."""
+    in_two_rates(stored(tmp_path))
+    options = Options(rates=(100, 200), stop_ratio=1.5)
+    door = Door(rank=0, world_size=2, addresses=("a", "b"), role="web", records_path=str(tmp_path / "records" / "x"))
+    Steer(door, options).after_phase(last, 0.0, 60.0)
+    doubts = [one["text"] for one in conclude(tmp_path, "web", options) if one["kind"] == "doubt"]
+    assert [text.startswith("p99/p50 was ") and "(100/s)" in text for text in doubts] == ([True] if last == 0 else [])
 
 
 def test_who_is_told_to_end_counts_only_what_was_complete(tmp_path: Path) -> None:

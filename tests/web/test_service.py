@@ -305,8 +305,10 @@ def test_the_rate_at_which_the_tail_is_long_enough_is_held(service: Service) -> 
     options = {"rates": [700, 900], "seconds": 2, "stop_ratio": 1.0, "hold_s": 2, "bytes": 1000}
     service.ask(**options)
     service.wait()
-    rows = of(service.concluded(**options), "row")
+    said = service.concluded(**options)
+    rows = of(said, "row")
     assert [row["offered"] for row in rows] == [700, 700] and rows[1]["from_s"] > rows[0]["from_s"]
+    assert any("at the lowest rate already (700/s)" in one["text"] for one in of(said, "doubt"))
 
 
 @full

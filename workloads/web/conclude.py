@@ -52,6 +52,8 @@ def conclude(folder: Path, role: str, options: Options) -> Iterator[dict[str, An
     yield from _doubts(measured, records, count, options)
     if decided.get("refused"):
         yield {"kind": "doubt", "text": stopped}
+    if "ratio" in decided and decided.get("last_phase") == 0:
+        yield {"kind": "doubt", "text": _never_below(decided["ratio"], phases[0]["rate"], options)}
 
 
 def _phase(
@@ -121,6 +123,12 @@ def _not_known(steady: Times, options: Options) -> str:
         return ""
     so_far = f"it is known to {reached:.1%}" if np.isfinite(reached) else "there are too few independent samples"
     return f"p{100 * q:g} was not known to {wanted:.0%} at the end of {options.seconds:g} s: {so_far}"
+
+
+def _never_below(ratio: float, rate: float, options: Options) -> str:
+    """That the rate which was looked for lies below all that were tried."""
+    at = f"p99/p50 was {ratio:g} at the lowest rate already ({rate:g}/s)"
+    return f"{at}: where it comes to {options.stop_ratio:g} was not found, give lower rates"
 
 
 def _unanswered(here: Measured, phase: dict[str, Any]) -> str:

@@ -98,4 +98,4 @@ class Steer:
         if self.options.stop_ratio and checks.enough_for(0.99, len(values)):
             p50, p99 = np.quantile(values, (0.5, 0.99))
             if p99 / p50 >= self.options.stop_ratio:
-                self.tell(last_phase=number)
+                self.tell(last_phase=number, ratio=round(float(p99 / p50), 3))
