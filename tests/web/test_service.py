@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import os
 import shutil
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -126,6 +128,42 @@ def test_without_nginx_the_built_in_server_takes_its_place_unless_nginx_was_aske
         assert served == ["builtin"]
     finally:
         signal.signal(signal.SIGTERM, handler)
+
+
+OLD_NGINX = """#!/bin/sh
+echo 'nginx: invalid option: "e"' >&2
+exit 1
+"""
+
+
+@pytest.fixture
+def old_nginx() -> Iterator[str]:
+    """A PATH with one that knows no -e, as before 1.19.5; the user nobody may run it."""
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        (Path(place) / "nginx").write_text(OLD_NGINX)
+        (Path(place) / "nginx").chmod(0o755)
+        yield f"{place}:{os.environ['PATH']}"
+
+
+def test_the_built_in_server_takes_the_place_of_an_nginx_that_does_not_come_up(
+    service: Service, old_nginx: str, monkeypatch: Any
+) -> None:
+    """As it was: no server at all."""
+    monkeypatch.setenv("PATH", old_nginx)
+    service.serve()
+    await_up(service)
+    assert [one["which"] for one in service.records("server", "server")] == ["builtin", "builtin"]
+    for one in service.records("server", "fallback"):
+        assert one["to"] == "builtin" and 'invalid option: "e"' in one["why"]
+    assert len(service.records("server", "fallback")) == 2
+
+
+def test_an_nginx_that_was_asked_for_and_does_not_come_up_is_said_with_its_reason(
+    service: Service, old_nginx: str
+) -> None:
+    code, said = service.server_alone({"server": "nginx"}, PATH=old_nginx)
+    assert code == 1 and 'invalid option: "e" (1.19.5 or newer is needed)' in said and "Traceback" not in said
 
 
 class Grumpy(threading.Thread):
