@@ -420,6 +420,13 @@ def test_what_wrk_prints_is_read() -> None:
     assert (found["n"], found["rate"], found["failed"]) == (20614, 9816.74, 10)
 
 
+def test_responses_that_wrk_calls_non_2xx_have_failed() -> None:
+    """As it was: none had."""
+    refused = WRK.replace("Requests/sec", "  Non-2xx or 3xx responses: 614\nRequests/sec")
+    assert read_wrk(refused)["failed"] == 624
+    assert read_wrk(refused.replace("  Socket errors: connect 1, read 2, write 3, timeout 4\n", ""))["failed"] == 614
+
+
 def test_what_h2load_prints_is_read() -> None:
     found = read_h2load(H2LOAD)
     assert found["mean_ms"] == pytest.approx(0.432) and found["max_ms"] == pytest.approx(5.21)
