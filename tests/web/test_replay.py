@@ -11,6 +11,8 @@ import pytest
 
 from lossbench.workloads.errors import OptionError
 from lossbench.workloads.replay import fold, prepare
+from lossbench.workloads.replay.__main__ import Train, asked
+from lossbench.workloads.replay.conclude import conclude
 from lossbench.workloads.replay.recording import Recording, load, period_s
 from tests.shared import ROOT
 
@@ -107,3 +109,36 @@ def test_requests_come_for_a_whole_number_of_steps(name: str, form: str) -> None
     seconds = changed.get("beside.1.options.seconds", web["seconds"])
     step_s = period_s(model_bytes=model_mb * 1e6, hosts=suite["topology"]["hosts"], mbit=options["mbit"])
     assert seconds / step_s == pytest.approx(round(seconds / step_s)), (seconds, step_s)
+
+
+def replayed(folder: Path, *, offered: int, sent: int) -> Path:
+    """Two hosts, a tenth is lost."""
+    (folder / "records").mkdir()
+    for rank in (0, 1):
+        traffic = {"kind": "traffic", "sent": [0, sent], "received": [0, sent * 9 // 10], "complete": True}
+        said = [{**traffic, "sent": [0, 0], "received": [0, 0]}, traffic, {"kind": "summary", "offered": offered}]
+        (folder / "records" / f"rank-{rank}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in said))
+    return folder
+
+
+@pytest.mark.parametrize(("sent", "doubted"), [(960, False), (940, True)])
+def test_what_the_recording_asked_for_stands_beside_what_was_sent(tmp_path: Path, sent: int, doubted: bool) -> None:
+    """As it was: the loss of what was sent, however little of the recording that was."""
+    said = list(conclude(replayed(tmp_path, offered=1000, sent=sent), "", {"mbit": 48}))
+    (row,) = [one for one in said if one["kind"] == "row"]
+    assert (row["offered"], row["packets"], row["learning_loss"]) == (2000, 2 * sent, pytest.approx(0.1, abs=1e-3))
+    assert row["shown"] == ["what", "offered", "packets", "missing", "learning_loss"]
+    doubts = [one["text"] for one in said if one["kind"] == "doubt"]
+    assert doubts == (["less was sent than the recording asks for: 1880 of 2000 packets, 94%"] if doubted else [])
+
+
+@pytest.mark.parametrize(("mbit", "kinds"), [(0, []), (48, ["error"])])
+def test_nothing_sent_is_an_error_unless_nothing_was_asked_for(tmp_path: Path, mbit: float, kinds: list[str]) -> None:
+    said = conclude(replayed(tmp_path, offered=0, sent=0), "", {"mbit": mbit})
+    assert [one["kind"] for one in said if one["kind"] == "error"] == kinds
+
+
+def test_a_burst_that_the_end_comes_between_is_not_missed_and_one_that_waits_for_a_step_is() -> None:
+    waiting = [Train(1, 8, 5, 0, due=4.0), Train(2, 8, 5, 0, due=4.0), Train(1, 3, 6, 0, due=9.5)]
+    assert asked(100, waiting, since=5.0) == 97
+    assert asked(100, [], since=5.0) == 100

@@ -15,6 +15,7 @@ import struct
 import termios
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,6 +42,13 @@ class Train(NamedTuple):
     packets: int
     step: int
     half: int
+    due: float  # on the monotonic clock
+
+
+def asked(offered: int, waiting: Iterable[Train], *, since: float) -> int:
+    """Packets that the recording asked to send, but for those that still wait and were due only since then: a burst
+    that an end comes between is no fault of anybody."""
+    return offered - sum(train.packets for train in waiting if train.due > since)
 
 
 class Replay:
@@ -100,7 +108,7 @@ class Replay:
             due, moment = begin + (step + at) * self.period_s + NEVER_S * (self.period_s == NEVER_S), time.monotonic()
             if moment >= due:
                 self.late_s = max(self.late_s, moment - due if not self.to_send else 0.0)
-                self._offer(step, burst)
+                self._offer(step, burst, due)
                 burst = (burst + 1) % len(self.recording.bursts)
                 step += burst == 0
                 continue
@@ -108,6 +116,7 @@ class Replay:
             if moment - said > SAY_S:
                 said = moment
                 self._say(complete=False)
+        self.offered = asked(self.offered, self.to_send, since=time.monotonic() - self.period_s)
         self._until_quiet()
         self._say(complete=True)
         if self.late_s > LATE_S:
@@ -118,14 +127,14 @@ class Replay:
             self.door.record("doubt", text=text)
         self.door.record("summary", sent=sent, received=sum(self.received), offered=self.offered)
 
-    def _offer(self, step: int, burst: int) -> None:
+    def _offer(self, step: int, burst: int, due: float) -> None:
         """A burst: packets for all others in turns."""
         packets = self.packets[burst]
         self.offered += packets * len(self.others)
         half = HALVES["reduce_scatter"] if burst < len(self.recording.bursts) / 2 else HALVES["all_gather"]
         for first in range(0, packets, TRAIN):
             count = min(TRAIN, packets - first)
-            self.to_send += [Train(rank, count, step, half) for rank in self.others]
+            self.to_send += [Train(rank, count, step, half, due) for rank in self.others]
 
     def _numbered(self, train: Train) -> np.ndarray[Any, np.dtype[np.uint8]]:
         at, size = HEADER_FIELDS["step"]
