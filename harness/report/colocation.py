@@ -31,13 +31,21 @@ class Arm:
     priority: float | None
     alone: bool
     learner: str  # what learns beside it; empty for replayed traffic
+    queue: str = "fifo"  # of a switch port
     web: dict[str, BySeed] = field(default_factory=dict)
     loss: BySeed = field(default_factory=dict)
     learning: dict[str, BySeed] = field(default_factory=dict)
 
     @property
     def shared(self) -> bool:
-        return self.priority == 0
+        """First come, first served, one queue for all: others may be shared too, and are fair in a way of their own."""
+        return self.priority == 0 and self.queue == "fifo"
+
+    @property
+    def ladder(self) -> tuple[Any, ...]:
+        """All but the rate and the priority: arms with the same are one way to share, tried at one rate after the
+        other."""
+        return (*self.load[1:], self.learner, self.queue)
 
 
 def arms_of(groups: Iterable[Group]) -> list[Arm]:
@@ -47,7 +55,7 @@ def arms_of(groups: Iterable[Group]) -> list[Arm]:
         by_point.setdefault(key_of(group.point), []).append(group)
     out = []
     for here in by_point.values():
-        others = [group for group in here if f"{WEB}mean_ms" not in group.values]
+        others = [group for group in here if f"{WEB}n" not in group.values]  # a mean may be missing
         out += [_arm(group, others, several=len(here) - len(others) > 1) for group in here if group not in others]
     return out
 
@@ -71,11 +79,13 @@ def _arm(group: Group, others: list[Group], *, several: bool) -> Arm:
         priority=measures.number(shaping.get("priority")),
         alone=alone,
         learner="" if workload in ("replay", "noop") else _learner(workload, options),
+        queue=str(shaping.get("queue") or "fifo"),
     )
     arm.web = {name.removeprefix(WEB): group.sound(name) for name in group.values if name.startswith(WEB)}
     arm.loss = arm.web.get("learning_loss", {})  # of this rate alone, where there were several
     for other in others:
-        arm.loss = arm.loss or _lost(other)
+        if not several:  # the whole run's loss is that of no rate
+            arm.loss = arm.loss or _lost(other)
         arm.learning |= {name: other.sound(name) for name in other.values}
     return arm
 
@@ -141,9 +151,10 @@ def loads(arms: Iterable[Arm]) -> dict[tuple[Any, ...], str]:
 
 
 def curve(arms: list[Arm], load: tuple[Any, ...], name: str = "mean_ms") -> list[tuple[Arm, float, Estimate]]:
-    """(arm, realised learning loss, speed-up) of the arms at one load, by rising loss."""
+    """(arm, realised learning loss, speed-up) of the arms at one load, by rising loss; of priorities, not of other
+    queues."""
     out = []
-    for arm in arms:
+    for arm in (one for one in arms if one.queue == "fifo"):
         base = arm if arm.shared else partner(arm, arms)
         if arm.alone or base is None or arm.load != load or not arm.loss:
             continue

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from lossbench.report.colocation import arms_of, curve, loads, ratio, speed_up_at, taken_back
+from lossbench.report.colocation import Arm, arms_of, curve, loads, partner, ratio, speed_up_at, taken_back
 from lossbench.report.gathered import Gathered
 from lossbench.report.groups import groups_of
-from lossbench.report.plots.colocation import carried
+from lossbench.report.plots.colocation import carried, costs
 from lossbench.report.plots.over_time import read
 from lossbench.report.tables.colocation import colocation
 from lossbench.report.tables.slowdowns import slowdowns
@@ -75,6 +75,15 @@ def test_every_arm_is_compared_with_one_queue_for_all_and_with_the_service_alone
     assert back is not None and back.mean == pytest.approx(0.95) and back.n == 3
 
 
+def test_a_service_whose_mean_is_not_known_is_still_the_service(tmp_path: Path) -> None:
+    """As it was: what has no mean was taken for the learner beside it."""
+    suite = stored(tmp_path)
+    for run in suite.runs:
+        del run.summary.rows[0]["web.mean_ms"]
+    arms = arms_of(groups_of(suite))
+    assert [arm.name for arm in arms] == list(ARMS) and "p99_ms" in arms[1].web and not arms[1].learning.get("web.n")
+
+
 def test_the_speed_up_at_a_loss_lies_between_its_neighbours(tmp_path: Path) -> None:
     arms = arms_of(groups_of(stored(tmp_path)))
     (load,) = loads(arms)
@@ -87,6 +96,72 @@ def test_arms_with_another_buffer_are_another_curve(tmp_path: Path) -> None:
     arms = [arm for kb in (90, 180) for arm in arms_of(groups_of(stored(tmp_path / str(kb), buffer_kb=kb)))]
     assert sorted(loads(arms).values()) == ["10000/s, 180 kB", "10000/s, 90 kB"]
     assert all(len(curve(arms, load)) == 3 for load in loads(arms))
+
+
+def test_a_rate_whose_own_loss_is_not_known_has_none(tmp_path: Path) -> None:
+    """As it was: that of the whole run, in which the other rates were."""
+    suite = stored(tmp_path)
+    for run in suite.runs:
+        first = run.summary.rows[0]
+        run.summary.rows.insert(1, {**first, "web.at": "300/s", "web.offered": 300.0, "web.learning_loss": 0.2})
+    arms = [arm for arm in arms_of(groups_of(suite)) if arm.name.startswith("middle")]
+    assert [set(arm.loss.values()) for arm in arms] == [set(), {0.2}]
+
+
+def made_arm(rate: float, mean_ms: float, *, priority: float, buffer_kb: float = 180, queue: str = "fifo") -> Arm:
+    """Of one seed, at the modelled speed."""
+    arm = Arm(
+        name=f"{priority} {queue}",
+        load=(rate, buffer_kb, 16),
+        equivalent=rate,
+        factor=1.0,
+        priority=priority,
+        alone=False,
+        learner="",
+        queue=queue,
+    )
+    arm.web, arm.loss = {"mean_ms": {0: mean_ms}}, {0: priority / 4}
+    return arm
+
+
+def test_fq_codel_is_not_one_queue_for_all() -> None:
+    """As it was: whichever of both came first was what all others were compared with."""
+    fair, shared, strict = (
+        made_arm(100, 9.0, priority=0, queue="fq_codel"),
+        made_arm(100, 8.0, priority=0),
+        made_arm(100, 4.0, priority=1),
+    )
+    arms = [fair, shared, strict]
+    assert not fair.shared and partner(strict, arms) is shared and partner(fair, arms) is shared
+    assert [arm for arm, _, _ in curve(arms, shared.load)] == [shared, strict]
+
+
+def test_costs_with_two_buffers_are_two_curves() -> None:
+    """As it was: rates of both were one ladder."""
+    means = {90: {0.0: 1.0, 1.0: 0.5}, 360: {0.0: 2.0, 1.0: 1.5}}
+    arms = [
+        made_arm(rate, rate / 100 * slope, priority=priority, buffer_kb=kb)
+        for kb, slopes in means.items()
+        for priority, slope in slopes.items()
+        for rate in (50, 100, 400)
+    ]
+    found = costs(arms)
+    assert found[2.0, "90 kB"] == [(0.0, pytest.approx(1.0)), (0.25, pytest.approx(0.5))]
+    assert found[2.0, "360 kB"] == [(0.0, pytest.approx(1.0)), (0.25, pytest.approx(0.75))]
+    assert list(costs([arm for arm in arms if arm.load[1] == 90])) == [(2.0, "")], "nothing to tell apart"
+
+
+def test_rates_of_separate_runs_and_several_buffers_are_no_ladder() -> None:
+    """`colocation --full`, as it was: one curve of all its rates and buffers."""
+    arms = [
+        made_arm(rate, rate / 40 + kb / 90, priority=priority, buffer_kb=kb)
+        for kb in (90, 180, 360)
+        for priority in (0, 1)
+        for rate in (40, 100, 200)
+    ]
+    for arm in arms:
+        arm.load = (*arm.load, str(arm.load[0]))  # swept: a point of the plan of its own
+    assert not costs(arms)
 
 
 def test_a_ratio_is_paired_by_seed() -> None:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from lossbench.contract import Door
 from lossbench.workloads.errors import OptionError
 from lossbench.workloads.web import checks
 from lossbench.workloads.web.conclude import conclude, learning_loss
 from lossbench.workloads.web.options import Options, read_options
-from lossbench.workloads.web.samples import Measured, pages, read
+from lossbench.workloads.web.samples import Lost, Measured, read, times
 from lossbench.workloads.web.schedule import Schedule, draw
 from lossbench.workloads.web.sizes import Sizes, distributions
+from lossbench.workloads.web.steer import Steer
 
 RNG = np.random.default_rng(5)  # one stream: a test alone draws other numbers than in a row, and must hold too
 
@@ -66,8 +69,21 @@ def test_a_page_is_one_arrival_and_as_slow_as_its_slowest_request() -> None:
     here = Measured(
         **{k: np.array(v, float) for k, v in columns.items()}, client=np.zeros(4), lag_ms=np.zeros(4), sent_s=()
     )
-    assert pages(here, 2).tolist() == [9, 4]
-    assert pages(here, 3).tolist() == [np.inf, np.inf], "a page that misses a request never ended"
+    assert times(here, 2).ms.tolist() == [9, 4]
+    assert times(here, 3).ms.tolist() == [np.inf, np.inf], "a page that misses a request never ended"
+
+
+def test_a_page_whose_requests_were_all_dropped_is_counted() -> None:
+    """As it was: it vanished."""
+    columns = {"at_s": [0, 0], "completion_ms": [3, 9], "size_bytes": [1, 1], "page": [0, 0], "client": [0, 0]}
+    dropped = {"at_s": [1, 1], "size_bytes": [1, 1], "page": [1, 1], "client": [0, 0]}
+    here = Measured(
+        **{k: np.array(v, float) for k, v in columns.items()},
+        lost=Lost(**{k: np.array(v, float) for k, v in dropped.items()}),
+        lag_ms=np.zeros(2),
+        sent_s=(),
+    )
+    assert times(here, 2).ms.tolist() == [9, np.inf]
 
 
 @pytest.mark.parametrize("name", sorted(distributions()))
@@ -167,8 +183,10 @@ def test_each_of_several_rates_lasts_as_long_as_its_requests_take() -> None:
 # --- what is concluded of a run's folder ---------------------------------------------------------------------------
 
 
-def stored(folder: Path, *, lag_ms: float = 0.1, failed: int = 0, completion: float = 20.0) -> Path:
-    """Two clients of a sound run."""
+def stored(
+    folder: Path, *, lag_ms: float = 0.1, failed: int = 0, failed_s: float = 15.0, completion: float = 20.0
+) -> Path:
+    """Two clients of a sound run; what failed was asked for from `failed_s` on."""
     (folder / "samples").mkdir()
     (folder / "records").mkdir()
     for rank in (0, 1):
@@ -180,6 +198,9 @@ def stored(folder: Path, *, lag_ms: float = 0.1, failed: int = 0, completion: fl
             "page": np.arange(3000.0),
             "lag_ms": RNG.exponential(lag_ms, 3000),
             "sent_s": at,
+            "lost_s": failed_s + 0.01 * np.arange(failed),
+            "lost_page": np.arange(3000.0, 3000.0 + failed),
+            "lost_bytes": np.full(failed, 1e5),
         }
         for name, values in columns.items():
             values.tofile(folder / "samples" / f"web.{name}.rank-{rank}.f64")
@@ -226,6 +247,108 @@ def test_what_was_never_answered_takes_longer_than_any(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     (sound,) = [one for one in conclude(stored(tmp_path / "b"), "web", Options(rate=200)) if one["kind"] == "row"]
     assert row["p99_ms"] > 1.2 * sound["p99_ms"] and "p99.9_ms" not in row and "p99.9_ms" in sound
+
+
+def row_of(folder: Path, options: Options) -> dict[str, Any]:
+    (row,) = [one for one in conclude(folder, "web", options) if one["kind"] == "row"]
+    return row
+
+
+def in_two_rates(folder: Path) -> None:
+    """The first 12 s at one rate, the rest at another."""
+    with open(folder / "records" / "web-0.jsonl", "a") as file:
+        for from_s, to_s, rate in ((0.0, 12.0, 100), (12.0, 60.0, 200)):
+            file.write(json.dumps({"kind": "phase", "rate": rate, "from_s": from_s, "to_s": to_s}) + "\n")
+
+
+def test_what_was_never_answered_counts_for_the_rate_at_which_it_was_asked(tmp_path: Path) -> None:
+    """As it was: with several rates, for none of them; percentiles were those of the lucky ones."""
+    in_two_rates(stored(tmp_path, failed=60, failed_s=15.0))
+    first, second = [one for one in conclude(tmp_path, "web", Options(rates=(100, 200))) if one["kind"] == "row"]
+    assert (first["failed"], second["failed"]) == (0, 120)
+    assert "p99_ms" in first and "mean_ms" in first and "doubt" not in first
+    assert "p99_ms" not in second and "p50_ms" in second and "slowdown_p99" not in second
+    assert "120 of" in second["doubt"] and "at 200/s" in second["doubt"]
+
+
+def test_a_rate_at_which_nothing_was_answered_has_a_line(tmp_path: Path) -> None:
+    """As it was: it vanished."""
+    in_two_rates(stored(tmp_path, failed=60, failed_s=70.0))
+    with open(tmp_path / "records" / "web-0.jsonl", "a") as file:
+        file.write(json.dumps({"kind": "phase", "rate": 300, "from_s": 65.0, "to_s": 80.0}) + "\n")
+    rows = [one for one in conclude(tmp_path, "web", Options(rates=(100, 200, 300))) if one["kind"] == "row"]
+    assert [(row["offered"], row["failed"]) for row in rows] == [(100, 0), (200, 0), (300, 120)]
+    assert rows[2]["n"] == 0 and not any(name.endswith("_ms") for name in rows[2])
+
+
+@pytest.mark.parametrize(("timeout_s", "known"), [(0.4, True), (20.0, False)])
+def test_the_mean_is_left_out_where_the_unanswered_could_move_it(tmp_path: Path, timeout_s: float, known: bool) -> None:
+    """As it was: the mean of those that were answered. Two of 6002, of a mean of 20 ms: at most .7 %, or a third."""
+    row = row_of(stored(tmp_path, failed=1), Options(rate=200, timeout_s=timeout_s))
+    assert ("mean_ms" in row) is known and ("slowdown" in row) is known
+    assert ("No mean: 2 requests were never answered" in row.get("note", "")) is not known
+    assert "p99_ms" in row
+
+
+def test_a_slowdown_is_of_the_steady_state_and_of_all_that_were_asked_for(tmp_path: Path) -> None:
+    """As it was: with the warm-up, without those that were never answered."""
+    stored(tmp_path)
+    for rank in (0, 1):
+        path = tmp_path / "samples" / f"web.completion_ms.rank-{rank}.f64"
+        slow = np.fromfile(path)
+        slow[:300] += 2000.0
+        slow.tofile(path)
+    row = row_of(tmp_path, Options(rate=200))
+    assert row["warm_up"] > 300 and row["slowdown_p99"] < 20
+    (tmp_path / "b").mkdir()
+    assert "slowdown_p99" not in row_of(stored(tmp_path / "b", failed=60), Options(rate=200))
+
+
+def test_pages_that_never_ended_are_counted_beside_their_requests(tmp_path: Path) -> None:
+    """As it was: no page was ever missed whose requests were all lost."""
+    row = row_of(stored(tmp_path, failed=4), Options(rate=200, page=1))
+    assert (row["failed"], row["pages_failed"], row["n"] + row["warm_up"]) == (8, 8, 6000)
+
+
+def test_a_client_of_whom_nothing_was_answered_is_read(tmp_path: Path) -> None:
+    """As it was: whoever had no completion was not there, nor were its requests."""
+    stored(tmp_path, failed=5)
+    for path in (tmp_path / "samples").glob("web.completion_ms.rank-1.f64"):
+        path.unlink()
+    found = read(tmp_path, "web")
+    assert len(found) == 3000 and len(found.lost) == 10 and len(found.sent_s) == 2
+
+
+def test_a_precision_that_was_not_reached_in_time_is_a_doubt(tmp_path: Path) -> None:
+    """As it was: nothing was said."""
+    said = list(conclude(stored(tmp_path), "web", Options(rate=200, until="p99=1%", seconds=30)))
+    doubts = [one["text"] for one in said if one["kind"] == "doubt"]
+    assert len(doubts) == 1 and doubts[0].startswith("p99 was not known to 1% at the end of 30 s: it is known to")
+    said = list(conclude(tmp_path, "web", Options(rate=200, until="p50=20%", seconds=30)))
+    assert not [one for one in said if one["kind"] == "doubt"], "reached between the last look and the end"
+
+
+@pytest.mark.parametrize("refused", (False, True))
+def test_why_a_run_was_stopped_stands_in_its_row(tmp_path: Path, refused: bool) -> None:
+    """As it was: in a record that nobody reads."""
+    stored(tmp_path)
+    decided = {"stop": "p99 is known to 4.9%"} | ({"refused": True} if refused else {})
+    (tmp_path / "samples" / "web.steer.json").write_text(json.dumps(decided))
+    said = list(conclude(tmp_path, "web", Options(rate=200, until="p99=1%")))
+    (row,) = [one for one in said if one["kind"] == "row"]
+    assert row["note"] == "Ended early: p99 is known to 4.9%."
+    assert [one["text"] for one in said if one["kind"] == "doubt"] == (["p99 is known to 4.9%"] if refused else [])
+
+
+@pytest.mark.parametrize("last", (0, 1))
+def test_a_ratio_that_the_lowest_rate_is_above_already_is_not_found(tmp_path: Path, last: int) -> None:
+    """As it was: the lowest rate was held as if it were the one that was looked for."""
+    in_two_rates(stored(tmp_path))
+    options = Options(rates=(100, 200), stop_ratio=1.5)
+    door = Door(rank=0, world_size=2, addresses=("a", "b"), role="web", records_path=str(tmp_path / "records" / "x"))
+    Steer(door, options).after_phase(last, 0.0, 60.0)
+    doubts = [one["text"] for one in conclude(tmp_path, "web", options) if one["kind"] == "doubt"]
+    assert [text.startswith("p99/p50 was ") and "(100/s)" in text for text in doubts] == ([True] if last == 0 else [])
 
 
 def test_who_is_told_to_end_counts_only_what_was_complete(tmp_path: Path) -> None:

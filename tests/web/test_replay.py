@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,10 @@ import pytest
 
 from lossbench.workloads.errors import OptionError
 from lossbench.workloads.replay import fold, prepare
-from lossbench.workloads.replay.recording import Recording, load
+from lossbench.workloads.replay.__main__ import Train, asked
+from lossbench.workloads.replay.conclude import conclude
+from lossbench.workloads.replay.recording import Recording, load, period_s
+from tests.shared import ROOT
 
 STEP_S, STEP_BYTES = 2.0, 1_000_000
 BEGAN_S = 1000.0
@@ -91,3 +95,50 @@ def test_a_wrong_option_of_a_replay_is_named_before_anything_is_built(wrong: dic
 def test_every_shipped_recording_can_be_loaded() -> None:
     for name in ("resnet110", "two_halves"):
         assert load(name).model_bytes > 6e6
+
+
+@pytest.mark.parametrize("form", ("small", "full"))
+@pytest.mark.parametrize("name", ("colocation", "colocation-cost", "colocation-queues"))
+def test_requests_come_for_a_whole_number_of_steps(name: str, form: str) -> None:
+    """As it was: 27 and 13 s of steps of 5 s (110 and 70 of 34.5), so that bursts at the end of a step were fewer than
+    bursts at its beginning."""
+    suite = tomllib.loads((ROOT / "workloads" / "suites" / "colocation" / f"{name}.toml").read_text(encoding="utf-8"))
+    changed = suite["full"] if form == "full" else {}
+    options, web = suite["workload"]["options"], suite["beside"][1]["options"]
+    model_mb = changed.get("workload.options.model_mb", options["model_mb"])
+    seconds = changed.get("beside.1.options.seconds", web["seconds"])
+    step_s = period_s(model_bytes=model_mb * 1e6, hosts=suite["topology"]["hosts"], mbit=options["mbit"])
+    assert seconds / step_s == pytest.approx(round(seconds / step_s)), (seconds, step_s)
+
+
+def replayed(folder: Path, *, offered: int, sent: int) -> Path:
+    """Two hosts, a tenth is lost."""
+    (folder / "records").mkdir()
+    for rank in (0, 1):
+        traffic = {"kind": "traffic", "sent": [0, sent], "received": [0, sent * 9 // 10], "complete": True}
+        said = [{**traffic, "sent": [0, 0], "received": [0, 0]}, traffic, {"kind": "summary", "offered": offered}]
+        (folder / "records" / f"rank-{rank}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in said))
+    return folder
+
+
+@pytest.mark.parametrize(("sent", "doubted"), [(960, False), (940, True)])
+def test_what_the_recording_asked_for_stands_beside_what_was_sent(tmp_path: Path, sent: int, doubted: bool) -> None:
+    """As it was: the loss of what was sent, however little of the recording that was."""
+    said = list(conclude(replayed(tmp_path, offered=1000, sent=sent), "", {"mbit": 48}))
+    (row,) = [one for one in said if one["kind"] == "row"]
+    assert (row["offered"], row["packets"], row["learning_loss"]) == (2000, 2 * sent, pytest.approx(0.1, abs=1e-3))
+    assert row["shown"] == ["what", "offered", "packets", "missing", "learning_loss"]
+    doubts = [one["text"] for one in said if one["kind"] == "doubt"]
+    assert doubts == (["less was sent than the recording asks for: 1880 of 2000 packets, 94%"] if doubted else [])
+
+
+@pytest.mark.parametrize(("mbit", "kinds"), [(0, []), (48, ["error"])])
+def test_nothing_sent_is_an_error_unless_nothing_was_asked_for(tmp_path: Path, mbit: float, kinds: list[str]) -> None:
+    said = conclude(replayed(tmp_path, offered=0, sent=0), "", {"mbit": mbit})
+    assert [one["kind"] for one in said if one["kind"] == "error"] == kinds
+
+
+def test_a_burst_that_the_end_comes_between_is_not_missed_and_one_that_waits_for_a_step_is() -> None:
+    waiting = [Train(1, 8, 5, 0, due=4.0), Train(2, 8, 5, 0, due=4.0), Train(1, 3, 6, 0, due=9.5)]
+    assert asked(100, waiting, since=5.0) == 97
+    assert asked(100, [], since=5.0) == 100

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import os
 import shutil
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +22,9 @@ from lossbench.workloads.web import __main__ as web
 from lossbench.workloads.web.external import read_h2load, read_wrk
 from lossbench.workloads.web.http import nginx
 from lossbench.workloads.web.http.client import Client, Request
+from lossbench.workloads.web.http.connection import Connection
 from lossbench.workloads.web.options import Options
+from lossbench.workloads.web.samples import read
 from lossbench.workloads.web.server import Server
 from tests.forms import forms, full
 from tests.web.service import Service
@@ -126,12 +130,48 @@ def test_without_nginx_the_built_in_server_takes_its_place_unless_nginx_was_aske
         signal.signal(signal.SIGTERM, handler)
 
 
+OLD_NGINX = """#!/bin/sh
+echo 'nginx: invalid option: "e"' >&2
+exit 1
+"""
+
+
+@pytest.fixture
+def old_nginx() -> Iterator[str]:
+    """A PATH with one that knows no -e, as before 1.19.5; the user nobody may run it."""
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        (Path(place) / "nginx").write_text(OLD_NGINX)
+        (Path(place) / "nginx").chmod(0o755)
+        yield f"{place}:{os.environ['PATH']}"
+
+
+def test_the_built_in_server_takes_the_place_of_an_nginx_that_does_not_come_up(
+    service: Service, old_nginx: str, monkeypatch: Any
+) -> None:
+    """As it was: no server at all."""
+    monkeypatch.setenv("PATH", old_nginx)
+    service.serve()
+    await_up(service)
+    assert [one["which"] for one in service.records("server", "server")] == ["builtin", "builtin"]
+    for one in service.records("server", "fallback"):
+        assert one["to"] == "builtin" and 'invalid option: "e"' in one["why"]
+    assert len(service.records("server", "fallback")) == 2
+
+
+def test_an_nginx_that_was_asked_for_and_does_not_come_up_is_said_with_its_reason(
+    service: Service, old_nginx: str
+) -> None:
+    code, said = service.server_alone({"server": "nginx"}, PATH=old_nginx)
+    assert code == 1 and 'invalid option: "e" (1.19.5 or newer is needed)' in said and "Traceback" not in said
+
+
 class Grumpy(threading.Thread):
     """A server that answers the first request of every connection, and the second as it is told to."""
 
-    def __init__(self, second: bytes) -> None:
+    def __init__(self, second: bytes, *, holds_s: float = 0.2) -> None:
         super().__init__(daemon=True)
-        self.second = second
+        self.second, self.holds_s = second, holds_s
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         self.start()
@@ -150,7 +190,7 @@ class Grumpy(threading.Thread):
                 peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc")
             if peer.recv(4096) and self.second:
                 peer.sendall(self.second)
-                time.sleep(0.2)
+                time.sleep(self.holds_s)
 
 
 @pytest.mark.parametrize(
@@ -175,6 +215,39 @@ def test_only_a_kept_connection_that_was_closed_unused_is_tried_again(second: by
     server.listener.close()
     assert (client.count.failed, client.count.again) == (failed, again)
     assert client.count.completed == 10 - failed
+
+
+def test_a_short_refusal_on_a_kept_connection_is_told_with_its_reason() -> None:
+    """As it was: it is shorter than what was asked for, woke nobody, and was a timeout without a reason."""
+    server = Grumpy(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", holds_s=10)
+    door = Door(rank=1, world_size=2, addresses=("127.0.0.1", "127.0.0.1"))
+    client = Client(door, Options(port=server.port, timeout_s=3))
+    client.begin = time.monotonic()
+    for size in (3, 100_000):
+        client.start(Request(time.monotonic(), 0.0, 0, size))
+        while client.under_way:
+            client.wait(time.monotonic() + 0.05)
+    server.listener.close()
+    assert (client.count.completed, client.count.failed, client.count.timed_out) == (1, 1, 0)
+    assert client.count.reasons == {"answered 503": 1}
+
+
+def test_a_good_response_wakes_its_client_once_however_many_packets_it_comes_in(monkeypatch: Any) -> None:
+    looks: list[int] = []
+    receive = Connection.receive
+    monkeypatch.setattr(Connection, "receive", lambda self: looks.append(self.fd) or receive(self))
+    body = b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n" + bytes(60_000)
+    server = Grumpy(body)
+    door = Door(rank=1, world_size=2, addresses=("127.0.0.1", "127.0.0.1"))
+    client = Client(door, Options(port=server.port, timeout_s=5))
+    client.begin = time.monotonic()
+    for size in (3, 60_000):
+        looks.clear()
+        client.start(Request(time.monotonic(), 0.0, 0, size))
+        while client.under_way:
+            client.wait(time.monotonic() + 0.05)
+    server.listener.close()
+    assert client.count.completed == 2 and len(looks) <= 2, "the head comes on top of the size: a second look at most"
 
 
 def test_servers_that_never_come_are_named_in_bounded_time(service: Service, monkeypatch: Any) -> None:
@@ -210,7 +283,11 @@ def test_more_than_can_be_carried_is_dropped_counted_and_doubted(service: Servic
     service.wait()
     counts = service.records("web", "requests")
     assert sum(one["dropped"] for one in counts) > 100
-    assert of(service.concluded(rate=4000, seconds=2), "doubt")
+    said = service.concluded(rate=4000, seconds=2)
+    assert of(said, "doubt")
+    lost = sum(one[name] for one in counts for name in ("failed", "timed_out", "dropped", "unfinished"))
+    assert lost == len(read(service.folder, "web").lost), "each with its intended time"
+    assert [row["failed"] for row in of(said, "row")] == ([lost] if sum(one["completed"] for one in counts) else [])
 
 
 def test_a_client_that_is_told_to_end_writes_what_it_has(service: Service) -> None:
@@ -235,8 +312,8 @@ def test_it_ends_when_the_wanted_percentile_is_known(service: Service) -> None:
     service.ask(rate=600, seconds=40, until="p50=50%", bytes=1000)
     service.wait()
     said = service.concluded(rate=600, seconds=40, until="p50=50%", bytes=1000)
-    (steered,) = of(said, "steered")
-    assert steered["text"].startswith("p50 is known to")
+    (row,) = of(said, "row")
+    assert row["note"].startswith("Ended early: p50 is known to")
     assert sum(one["sent"] for one in service.records("web", "requests")) < 600 * 30
 
 
@@ -266,8 +343,10 @@ def test_the_rate_at_which_the_tail_is_long_enough_is_held(service: Service) -> 
     options = {"rates": [700, 900], "seconds": 2, "stop_ratio": 1.0, "hold_s": 2, "bytes": 1000}
     service.ask(**options)
     service.wait()
-    rows = of(service.concluded(**options), "row")
+    said = service.concluded(**options)
+    rows = of(said, "row")
     assert [row["offered"] for row in rows] == [700, 700] and rows[1]["from_s"] > rows[0]["from_s"]
+    assert any("at the lowest rate already (700/s)" in one["text"] for one in of(said, "doubt"))
 
 
 @full
@@ -339,6 +418,13 @@ def test_what_wrk_prints_is_read() -> None:
     assert found["mean_ms"] == pytest.approx(0.41579) and found["p50_ms"] == pytest.approx(0.349)
     assert found["p99_ms"] == pytest.approx(1.61)
     assert (found["n"], found["rate"], found["failed"]) == (20614, 9816.74, 10)
+
+
+def test_responses_that_wrk_calls_non_2xx_have_failed() -> None:
+    """As it was: none had."""
+    refused = WRK.replace("Requests/sec", "  Non-2xx or 3xx responses: 614\nRequests/sec")
+    assert read_wrk(refused)["failed"] == 624
+    assert read_wrk(refused.replace("  Socket errors: connect 1, read 2, write 3, timeout 4\n", ""))["failed"] == 614
 
 
 def test_what_h2load_prints_is_read() -> None:

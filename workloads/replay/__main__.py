@@ -15,13 +15,14 @@ import struct
 import termios
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from lossbench.contract import HALVES, HEADER_FIELDS, KINDS, Door, Header, derive_seed
 from lossbench.workloads.errors import OptionError, status_of
-from lossbench.workloads.replay.recording import Recording, load
+from lossbench.workloads.replay.recording import Recording, load, period_s
 from lossbench.workloads.transport.udp.link import Link
 
 PAYLOAD = 1432  # bytes of a datagram: a packet of 1460, less what IPv6 takes more
@@ -41,6 +42,13 @@ class Train(NamedTuple):
     packets: int
     step: int
     half: int
+    due: float  # on the monotonic clock
+
+
+def asked(offered: int, waiting: Iterable[Train], *, since: float) -> int:
+    """Packets that the recording asked to send, but for those that still wait and were due only since then: a burst
+    that an end comes between is no fault of anybody."""
+    return offered - sum(train.packets for train in waiting if train.due > since)
 
 
 class Replay:
@@ -54,9 +62,11 @@ class Replay:
         if offered < 0 or door.world_size < 2:
             raise OptionError("replay: mbit can't be below 0, and there must be two hosts")
         self.seconds = float(options.get("seconds", 0.0))
-        self.peer_bytes = 2 * self.recording.model_bytes / door.world_size  # of a step, to each of the others
-        step_bits = self.peer_bytes * (door.world_size - 1) * 8 * door.world_size
-        self.period_s = step_bits / (offered * 1e6) if offered else NEVER_S  # 0: nothing is offered
+        model_bytes, hosts = self.recording.model_bytes, door.world_size
+        self.peer_bytes = 2 * model_bytes / hosts  # of a step, to each of the others
+        self.period_s = NEVER_S  # nothing is offered
+        if offered:
+            self.period_s = period_s(model_bytes=model_bytes, hosts=hosts, mbit=offered)
         self.link = Link(door.addresses[door.rank], door.port, dscp=door.dscp)
         room = round(float(options.get("send_kb", 212)) * 512)  # the kernel doubles it
         self.link.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
@@ -98,7 +108,7 @@ class Replay:
             due, moment = begin + (step + at) * self.period_s + NEVER_S * (self.period_s == NEVER_S), time.monotonic()
             if moment >= due:
                 self.late_s = max(self.late_s, moment - due if not self.to_send else 0.0)
-                self._offer(step, burst)
+                self._offer(step, burst, due)
                 burst = (burst + 1) % len(self.recording.bursts)
                 step += burst == 0
                 continue
@@ -106,6 +116,7 @@ class Replay:
             if moment - said > SAY_S:
                 said = moment
                 self._say(complete=False)
+        self.offered = asked(self.offered, self.to_send, since=time.monotonic() - self.period_s)
         self._until_quiet()
         self._say(complete=True)
         if self.late_s > LATE_S:
@@ -116,14 +127,14 @@ class Replay:
             self.door.record("doubt", text=text)
         self.door.record("summary", sent=sent, received=sum(self.received), offered=self.offered)
 
-    def _offer(self, step: int, burst: int) -> None:
+    def _offer(self, step: int, burst: int, due: float) -> None:
         """A burst: packets for all others in turns."""
         packets = self.packets[burst]
         self.offered += packets * len(self.others)
         half = HALVES["reduce_scatter"] if burst < len(self.recording.bursts) / 2 else HALVES["all_gather"]
         for first in range(0, packets, TRAIN):
             count = min(TRAIN, packets - first)
-            self.to_send += [Train(rank, count, step, half) for rank in self.others]
+            self.to_send += [Train(rank, count, step, half, due) for rank in self.others]
 
     def _numbered(self, train: Train) -> np.ndarray[Any, np.dtype[np.uint8]]:
         at, size = HEADER_FIELDS["step"]

@@ -32,6 +32,11 @@ class Recording:
         return Recording(name=self.name, model_bytes=model_bytes, bursts=self.bursts, source=self.source)
 
 
+def period_s(*, model_bytes: float, hosts: int, mbit: float) -> float:
+    """How long a step takes: all hosts together offer `mbit`, and each sends each other its share twice."""
+    return 2 * model_bytes * 8 * (hosts - 1) / (mbit * 1e6)
+
+
 def load(name: str) -> Recording:
     path = SHIPPED / f"{name}.json" if "/" not in name and not name.endswith(".json") else Path(name)
     try:

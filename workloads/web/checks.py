@@ -130,6 +130,13 @@ def quantile(values: Floats, q: float) -> Interval:
     return Interval(value, low, high)
 
 
+def known_to(values: Floats, q: float) -> float:
+    """Half of the width of a quantile's interval, as a share of it; infinite where there are too few independent
+    samples for it, or where it falls among those that never came."""
+    found = quantile(values, q)
+    return found.relative if math.isfinite(found.high) and math.isfinite(found.value) else math.inf
+
+
 def enough_for(q: float, independent: int) -> bool:
     """Ten samples beyond it, and the upper end of its interval still among the samples."""
     return independent * (1 - q) >= 10

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from lossbench.workloads.web import checks, samples
 from lossbench.workloads.web.options import Options, read_options
-from lossbench.workloads.web.samples import Floats, Measured
+from lossbench.workloads.web.samples import Floats, Measured, Times
 
 SHOWN = ["at", "offered", "n", "mean_ms", "p50_ms", "p99_ms", "p99.9_ms", "slowdown_p99", "goodput_mbit"]
 LOST = ("failed", "timed_out", "dropped", "unfinished")
 FAILED_SHARE = 0.001  # of all requests: more of them, and the rest are a choice of the lucky ones
+MEAN_MOVED = 0.01  # by requests that were never answered, had each taken its timeout: more, and there is no mean
 CLOSED = "Closed loop: clients wait with the service, its tail is understated."
 LOOK_S, QUIET_S, NEAR_S = 0.25, 0.75, 4.0  # of what the workload says; of its pauses; how far one may be
 DECILES = np.arange(0.1, 1.0, 0.1)
@@ -40,19 +41,19 @@ def conclude(folder: Path, role: str, options: Options) -> Iterator[dict[str, An
     phases = [r for r in records if r["kind"] == "phase"] or [{"rate": options.rate, "from_s": 0.0, "to_s": np.inf}]
     began = next((r["time_s"] for r in records if r["kind"] == "began"), None)
     several = len(phases) > 1
+    decided = steered(folder, role)
+    stopped = str(decided.get("stop", ""))
     for phase in phases:
         here = measured.between(phase["from_s"], min(phase["to_s"], ends))
-        if len(here):
+        if len(here) or len(here.lost):
             lost = learning_loss(folder, began, phase) if began is not None and several else None
             beside = {} if lost is None else {"learning_loss": lost}
-            beside |= {} if several else {"failed": float(sum(count[name] for name in LOST))}
-            yield from _phase(here, phase, options, alone, beside, several=several)
+            yield from _phase(here, phase, options, alone, beside, several=several, stopped=stopped)
     yield from _doubts(measured, records, count, options)
-    note = steered(folder, role)
-    if note:
-        yield {"kind": "steered", "text": note[0]}
-        if note[1]:
-            yield {"kind": "doubt", "text": note[0]}
+    if decided.get("refused"):
+        yield {"kind": "doubt", "text": stopped}
+    if "ratio" in decided and decided.get("last_phase") == 0:
+        yield {"kind": "doubt", "text": _never_below(decided["ratio"], phases[0]["rate"], options)}
 
 
 def _phase(
@@ -63,31 +64,38 @@ def _phase(
     beside: dict[str, float],
     *,
     several: bool,
+    stopped: str,
 ) -> Iterator[dict[str, Any]]:
-    times = samples.pages(here, options.page) if options.page else here.completion_ms
-    skipped = checks.warm_up(times[np.isfinite(times)])
-    steady = times[skipped:] if skipped <= len(times) // 2 else times
-    numbers = _numbers(steady, lost=0 if options.page else int(beside.get("failed", 0)))
-    span = float(here.at_s[-1] - here.at_s[0]) or 1.0
+    times = samples.times(here, options.page)
+    skipped = checks.warm_up(times.known)
+    found = skipped <= len(times.known) // 2
+    steady = times.from_known(skipped if found else 0)
+    unknown_mean = _unknown_mean(steady, options)
+    numbers = _numbers(steady, mean=not unknown_mean)
+    span = float(times.at_s[-1] - times.at_s[0]) or 1.0
+    beside |= {"failed": float(len(here.lost))}
+    beside |= {"pages_failed": float(len(times.ms) - len(times.known))} if options.page else {}
+    notes = [CLOSED if options.loop == "closed" else "", unknown_mean, f"Ended early: {stopped}." if stopped else ""]
     row = {
         "at": f"{phase['rate']:g}/s",
         "offered": phase["rate"],
         "equivalent": phase["rate"] * options.factor,
         "factor": options.factor,
         "from_s": phase["from_s"],
-        "n": len(steady),
-        "warm_up": len(times) - len(steady),
+        "n": len(steady.known),
+        "warm_up": len(times.known) - len(steady.known),
         **numbers,
-        **_slowdowns(here, alone),
+        **_slowdowns(here.between(steady.at_s[0], np.inf), alone, mean=not unknown_mean),
         "goodput_mbit": round(float(here.size_bytes.sum()) * 8 / span / 1e6, 4),
         **beside,
         "shown": [*SHOWN, *beside],
         **({"bytes_cut": options.drawn().cut} if options.most_bytes else {}),
-        **({"note": CLOSED} if options.loop == "closed" else {}),
+        **({"note": " ".join(filter(None, notes))} if any(notes) else {}),
     }
-    doubt = _unsteady(times, steady, skipped, phase, span)
-    late = _late(here, phase)
-    doubt = "; ".join(filter(None, (doubt, late if options.loop == "open" else "")))
+    doubts = [_unsteady(steady, phase, span, found=found), _unanswered(here, phase) if several else ""]
+    doubts += [_late(here, phase)] if options.loop == "open" else []
+    doubts += [] if stopped else [_not_known(steady, options)]
+    doubt = "; ".join(filter(None, doubts))
     yield {"kind": "row", **row, **({"doubt": doubt} if doubt and several else {})}
     if not several:
         yield {"kind": "summary", **{key: row[key] for key in (*numbers, "n", "goodput_mbit")}}
@@ -95,20 +103,56 @@ def _phase(
             yield {"kind": "doubt", "text": doubt}
 
 
-def _unsteady(times: Floats, steady: Floats, skipped: int, phase: dict[str, Any], span: float) -> str:
+def _unsteady(steady: Times, phase: dict[str, Any], span: float, *, found: bool) -> str:
     """Why this is no steady state; empty if it is one."""
-    if skipped > len(times) // 2:
+    if not found:
         return f"at {phase['rate']:g}/s no steady state was found in {span:.0f} s"
-    if checks.stationary_p(steady[np.isfinite(steady)]) < checks.ERROR:
+    if checks.stationary_p(steady.known) < checks.ERROR:
         return f"at {phase['rate']:g}/s the first and the second half of the run differ: no steady state"
     return ""
+
+
+def _not_known(steady: Times, options: Options) -> str:
+    """That the precision which was asked for was not reached in all the time there was."""
+    precision = options.precision()
+    if precision is None:
+        return ""
+    q, wanted = precision
+    reached = checks.known_to(steady.ms, q)
+    if reached <= wanted:
+        return ""
+    so_far = f"it is known to {reached:.1%}" if np.isfinite(reached) else "there are too few independent samples"
+    return f"p{100 * q:g} was not known to {wanted:.0%} at the end of {options.seconds:g} s: {so_far}"
+
+
+def _never_below(ratio: float, rate: float, options: Options) -> str:
+    """That the rate which was looked for lies below all that were tried."""
+    at = f"p99/p50 was {ratio:g} at the lowest rate already ({rate:g}/s)"
+    return f"{at}: where it comes to {options.stop_ratio:g} was not found, give lower rates"
+
+
+def _unanswered(here: Measured, phase: dict[str, Any]) -> str:
+    """That too many requests of this rate were never answered."""
+    lost, asked = len(here.lost), len(here) + len(here.lost)
+    return f"at {phase['rate']:g}/s {lost} of {asked} requests were not answered" if lost > FAILED_SHARE * asked else ""
+
+
+def _unknown_mean(steady: Times, options: Options) -> str:
+    """Why the mean is not known: those that were never answered could move it too far. Empty if it is."""
+    lost, whole = len(steady.ms) - len(steady.known), float(steady.known.sum())
+    if lost * options.timeout_s * 1000 <= MEAN_MOVED * whole * (1 + lost / max(1, len(steady.known))):
+        return ""
+    what = "pages" if options.page else "requests"
+    return (
+        f"No mean: {lost} {what} were never answered, at {options.timeout_s:g} s each they could move it by a percent."
+    )
 
 
 def _late(here: Measured, phase: dict[str, Any]) -> str:
     """How late the requests of this rate were sent, if it was too late."""
     sent = np.concatenate([np.empty(0), *here.sent_s])
     lags = here.lag_ms[(sent >= phase["from_s"]) & (sent < phase["to_s"])]
-    if not len(lags):
+    if not len(lags) or not len(here):
         return ""
     median, lag = float(np.median(here.completion_ms)), float(np.quantile(lags, 0.99))
     if lag <= checks.LAG_SHARE * median:
@@ -117,35 +161,39 @@ def _late(here: Measured, phase: dict[str, Any]) -> str:
     return f"requests were sent up to {lag:.2f} ms late (p99), {share}"
 
 
-def _numbers(steady: Floats, *, lost: int) -> dict[str, float]:
+def _numbers(steady: Times, *, mean: bool) -> dict[str, float]:
     """Requests that were never answered took longer than any: a percentile that falls among them is not known."""
-    known = steady[np.isfinite(steady)]
-    whole = np.concatenate([steady, np.full(lost, np.inf)])
-    middle = checks.mean(known)
-    out = {"mean_ms": middle.value, "mean_low_ms": middle.low, "mean_high_ms": middle.high}
-    out["n_independent"] = checks.independent(known)
+    middle = checks.mean(steady.known)
+    out = {"mean_ms": middle.value, "mean_low_ms": middle.low, "mean_high_ms": middle.high} if mean else {}
+    out["n_independent"] = checks.independent(steady.known)
     for name, q in (("p50", 0.5), ("p99", 0.99), ("p99.9", 0.999)):
-        found = checks.quantile(whole, q)
+        found = checks.quantile(steady.ms, q)
         out |= {f"{name}_ms": found.value, f"{name}_low_ms": found.low, f"{name}_high_ms": found.high}
     return {name: round(value, 4) for name, value in out.items() if np.isfinite(value)}
 
 
-def _slowdowns(here: Measured, alone: dict[str, float]) -> dict[str, Any]:
-    """Completion by the time of that size alone: of all, and by decile of sizes."""
+def _slowdowns(here: Measured, alone: dict[str, float], *, mean: bool) -> dict[str, Any]:
+    """Completion by the time of that size alone: of all, and by decile of sizes; longer than any where there was no
+    answer."""
     base = np.array([alone.get(str(int(size)), np.nan) for size in here.size_bytes])
-    slow = here.completion_ms / base
-    if not len(slow) or not np.isfinite(slow).all():
+    known = here.completion_ms / base
+    if not len(known) or not np.isfinite(known).all():
         return {}
-    out: dict[str, Any] = {"slowdown": round(float(slow.mean()), 4)}
-    out["slowdown_p99"] = round(float(np.quantile(slow, 0.99)), 4)
-    ends = np.unique(np.quantile(here.size_bytes, DECILES))
+    out: dict[str, Any] = {"slowdown": round(float(known.mean()), 4)} if mean else {}
+    slow = np.concatenate([known, np.full(len(here.lost), np.inf)])
+    size = np.concatenate([here.size_bytes, here.lost.size_bytes])
+    p99 = _p99(slow)
+    out |= {"slowdown_p99": round(p99, 4)} if np.isfinite(p99) else {}
+    ends = np.unique(np.quantile(size, DECILES))
     if len(ends) > 1:
-        decile = np.searchsorted(ends, here.size_bytes)
-        out["slowdown_by_decile"] = [
-            [int(here.size_bytes[decile == d].max()), round(float(np.quantile(slow[decile == d], 0.99)), 3)]
-            for d in np.unique(decile)
-        ]
+        decile = np.searchsorted(ends, size)
+        found = [(int(size[decile == d].max()), _p99(slow[decile == d])) for d in np.unique(decile)]
+        out["slowdown_by_decile"] = [[most, round(p99, 3)] for most, p99 in found if np.isfinite(p99)]
     return out
+
+
+def _p99(values: Floats) -> float:
+    return float(np.quantile(values, 0.99, method="higher"))
 
 
 def _doubts(
@@ -220,11 +268,11 @@ def _nearest(at: Floats, quiet: NDArray[np.int64], when: float) -> int | None:
     return int(near[np.argmin(np.abs(at[near] - when))]) if len(near) else None
 
 
-def steered(folder: Path, role: str) -> tuple[str, bool] | None:
-    """What the first client decided, and whether it refused."""
+def steered(folder: Path, role: str) -> dict[str, Any]:
+    """What the first client decided: why it stopped, whether it refused, which of several rates was the last."""
     path = folder / "samples" / f"{role or 'web'}.steer.json"
     found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return (str(found["stop"]), bool(found.get("refused"))) if "stop" in found else None
+    return found if isinstance(found, dict) else {}
 
 
 def _records(folder: Path, role: str) -> Iterator[dict[str, Any]]:

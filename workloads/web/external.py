@@ -37,7 +37,8 @@ def read_wrk(text: str) -> dict[str, Any]:
     done, rate = re.search(r"(\d+) requests in", text), re.search(r"Requests/sec: +([\d.]+)", text)
     errors = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", text)
     out |= {"n": int(done[1]) if done else None, "rate": float(rate[1]) if rate else None}
-    out["failed"] = sum(map(int, errors.groups())) if errors else 0
+    refused = re.search(r"Non-2xx or 3xx responses: (\d+)", text)
+    out["failed"] = (sum(map(int, errors.groups())) if errors else 0) + (int(refused[1]) if refused else 0)
     return out
 
 

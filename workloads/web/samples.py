@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,28 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 STORED = ("at_s", "completion_ms", "size_bytes", "page")
-COLUMNS = (*STORED, "client")
+LOST = {"at_s": "lost_s", "page": "lost_page", "size_bytes": "lost_bytes"}
+
+
+def _none() -> Floats:
+    return np.empty(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lost:
+    """Requests that were never answered: failed, timed out, dropped or not finished. Times are the intended ones."""
+
+    at_s: Floats = field(default_factory=_none)
+    size_bytes: Floats = field(default_factory=_none)
+    page: Floats = field(default_factory=_none)
+    client: Floats = field(default_factory=_none)
+
+    def between(self, from_s: float, to_s: float) -> Lost:
+        keep = (self.at_s >= from_s) & (self.at_s < to_s)
+        return Lost(**{one.name: getattr(self, one.name)[keep] for one in fields(self)})
+
+    def __len__(self) -> int:
+        return len(self.at_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,50 +45,93 @@ class Measured:
     client: Floats
     lag_ms: Floats
     sent_s: tuple[Floats, ...]  # by client
+    lost: Lost = field(default_factory=Lost)
 
     def between(self, from_s: float, to_s: float) -> Measured:
         keep = (self.at_s >= from_s) & (self.at_s < to_s)
-        columns = {
-            name: getattr(self, name)[keep] for name in ("at_s", "completion_ms", "size_bytes", "page", "client")
-        }
-        return Measured(**columns, lag_ms=self.lag_ms, sent_s=self.sent_s)
+        columns = {name: getattr(self, name)[keep] for name in (*STORED, "client")}
+        return replace(self, **columns, lost=self.lost.between(from_s, to_s))
 
     def __len__(self) -> int:
         return len(self.at_s)
 
 
+@dataclass(frozen=True)
+class Times:
+    """Completions in the order of their intended times; infinite where one never came to its end."""
+
+    at_s: Floats
+    ms: Floats
+
+    @property
+    def known(self) -> Floats:
+        return self.ms[np.isfinite(self.ms)]
+
+    def from_known(self, number: int) -> Times:
+        """Without what was before the completion of this number; all of them if there are not so many."""
+        known = np.flatnonzero(np.isfinite(self.ms))
+        cut = int(known[number]) if 0 < number < len(known) else 0
+        return Times(self.at_s[cut:], self.ms[cut:])
+
+
 def read(folder: Path, role: str) -> Measured:
     """Of a run's folder; whole requests only, where a client is writing just now."""
     prefix = f"{role}." if role else ""
-    columns: dict[str, list[Floats]] = {name: [] for name in COLUMNS}
-    lags: list[Floats] = [np.empty(0)]
+    done: dict[str, list[Floats]] = {name: [_none()] for name in (*STORED, "client")}
+    lost: dict[str, list[Floats]] = {name: [_none()] for name in (*LOST, "client")}
+    lags: list[Floats] = [_none()]
     sent: list[Floats] = []
-    for path in sorted((folder / "samples").glob(f"{prefix}completion_ms.rank-*.f64")):
-        rank = int(path.stem.rpartition("-")[2])
-        found = {name: _numbers(path, name, prefix, rank) for name in STORED}
-        whole = min(len(one) for one in found.values())
-        for name, numbers in found.items():
-            columns[name].append(numbers[:whole])
-        columns["client"].append(np.full(whole, float(rank)))
-        lags.append(_numbers(path, "lag_ms", prefix, rank))
-        sent.append(_numbers(path, "sent_s", prefix, rank))
-    joined = {name: np.concatenate([np.empty(0), *parts]) for name, parts in columns.items()}
+    for rank in _ranks(folder, prefix):
+        found = {name: _numbers(folder, f"{prefix}{name}", rank) for name in STORED}
+        missed = {name: _numbers(folder, f"{prefix}{stored}", rank) for name, stored in LOST.items()}
+        _add(done, found, rank)
+        _add(lost, missed, rank)
+        lags.append(_numbers(folder, f"{prefix}lag_ms", rank))
+        sent.append(_numbers(folder, f"{prefix}sent_s", rank))
+    return Measured(**_in_order(done), lost=Lost(**_in_order(lost)), lag_ms=np.concatenate(lags), sent_s=tuple(sent))
+
+
+def _ranks(folder: Path, prefix: str) -> list[int]:
+    """Clients that have said anything, be it of requests that were never answered."""
+    names = (f"{prefix}{name}.rank-*.f64" for name in ("completion_ms", "lost_s", "sent_s"))
+    return sorted({int(path.stem.rpartition("-")[2]) for name in names for path in (folder / "samples").glob(name)})
+
+
+def _add(columns: dict[str, list[Floats]], found: dict[str, Floats], rank: int) -> None:
+    whole = min(len(one) for one in found.values())
+    for name, numbers in found.items():
+        columns[name].append(numbers[:whole])
+    columns["client"].append(np.full(whole, float(rank)))
+
+
+def _in_order(columns: dict[str, list[Floats]]) -> dict[str, Floats]:
+    joined = {name: np.concatenate(parts) for name, parts in columns.items()}
     order = np.argsort(joined["at_s"], kind="stable")
-    ordered = {name: one[order] for name, one in joined.items()}
-    return Measured(**ordered, lag_ms=np.concatenate(lags), sent_s=tuple(sent))
+    return {name: one[order] for name, one in joined.items()}
 
 
-def _numbers(path: Path, name: str, prefix: str, rank: int) -> Floats:
-    file = path.with_name(f"{prefix}{name}.rank-{rank}.f64")
+def _numbers(folder: Path, name: str, rank: int) -> Floats:
+    file = folder / "samples" / f"{name}.rank-{rank}.f64"
     data = file.read_bytes() if file.exists() else b""
     return np.frombuffer(data[: len(data) // 8 * 8], dtype="<f8").astype(np.float64)
 
 
-def pages(here: Measured, requests: int) -> Floats:
-    """The slowest request of every page, in order of time; a page that misses one never ended."""
-    key = here.client * 1e9 + here.page
+def times(here: Measured, page: int) -> Times:
+    """Of requests, or of pages where they come in pages of so many."""
+    at_s = np.concatenate([here.at_s, here.lost.at_s])
+    ms = np.concatenate([here.completion_ms, np.full(len(here.lost), np.inf)])
+    if page:
+        return _pages(here, page, at_s, ms)
+    order = np.argsort(at_s, kind="stable")
+    return Times(at_s[order], ms[order])
+
+
+def _pages(here: Measured, requests: int, at_s: Floats, ms: Floats) -> Times:
+    """The slowest request of every page; a page that misses one never ended."""
+    key = np.concatenate([here.client, here.lost.client]) * 1e9 + np.concatenate([here.page, here.lost.page])
     _, first, which, count = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
     slowest = np.zeros(len(first))
-    np.maximum.at(slowest, which, here.completion_ms)
+    np.maximum.at(slowest, which, ms)
     slowest[count < requests] = np.inf
-    return slowest[np.argsort(here.at_s[first], kind="stable")]
+    order = np.argsort(at_s[first], kind="stable")
+    return Times(at_s[first][order], slowest[order])

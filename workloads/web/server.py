@@ -1,4 +1,4 @@
-"""The web service of one host: nginx if it is there, else the built-in server. GET /N answers N bytes.
+"""The web service of one host: nginx if it is there and comes up, else the built-in server. GET /N answers N bytes.
 
 Options: server ("auto", "nginx", "builtin"), port, bytes and most_bytes (sizes beside those of sizes.csv).
 """
@@ -42,8 +42,9 @@ class Server:
             raise OptionError('web.server: there is no nginx here: apt install nginx-light, or server = "builtin"')
         self._port_is_free()
         self._mark_answers()
-        if binary is not None:
-            self._nginx(binary)
+        server = self._nginx(binary, needed=which == "nginx") if binary is not None else None
+        if server is not None:
+            self._watch(server)
         else:
             self._builtin()
 
@@ -69,12 +70,25 @@ class Server:
                 text = f"port {self.port} of {self.address} is taken: choose another (options.port, of web too)"
                 raise WorkloadError(f"web.server: {text}") from None
 
-    def _nginx(self, binary: str) -> None:
+    def _nginx(self, binary: str, *, needed: bool) -> nginx.Nginx | None:
+        """Up and serving; None where it does not come up and another may take its place."""
         own = [int(self.door.options.get(name, Options().bytes)) for name in ("bytes", "most_bytes")]
         sizes = {*known_sizes(), Options().bytes, *own}
-        server = nginx.Nginx(binary, self.address, self.port, sizes, kept=self.door.records_path)
+        server = None
         try:
+            server = nginx.Nginx(binary, self.address, self.port, sizes, kept=self.door.records_path)
             server.wait_until_up()
+        except (WorkloadError, OSError) as error:
+            if server is not None:
+                server.close()
+            if needed:
+                raise WorkloadError(f'web.server: server = "nginx": {error}') from None
+            self.door.record("fallback", to="builtin", why=str(error))
+            return None
+        return server
+
+    def _watch(self, server: nginx.Nginx) -> None:
+        try:
             self._ready("nginx")
             while not self.ended:
                 if server.process.poll() is not None:

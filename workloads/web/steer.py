@@ -67,8 +67,10 @@ class Steer:
         if precision is None or len(measured) < LEAST:
             return
         q, wanted = precision
-        times = samples.pages(measured, self.options.page) if self.options.page else measured.completion_ms
-        values = times[checks.warm_up(times) :]
+        times = samples.times(measured, self.options.page)  # pages under way: the last ones; conclude has them all
+        values = times.from_known(checks.warm_up(times.known)).known
+        if not len(values):
+            return
         independent = checks.independent((values > np.quantile(values, q)).astype(float))
         found = checks.quantile(values, q)
         elapsed = float(measured.at_s[-1])
@@ -96,4 +98,4 @@ class Steer:
         if self.options.stop_ratio and checks.enough_for(0.99, len(values)):
             p50, p99 = np.quantile(values, (0.5, 0.99))
             if p99 / p50 >= self.options.stop_ratio:
-                self.tell(last_phase=number)
+                self.tell(last_phase=number, ratio=round(float(p99 / p50), 3))

@@ -57,25 +57,41 @@ def carried(points: list[tuple[float, float]], target_ms: float) -> float | None
     return float(np.interp(target_ms, means, rates))
 
 
-def costs(arms: list[Arm]) -> dict[float, list[tuple[float, float]]]:
-    """target -> (learning loss there, cost of a message relative to one queue for all), by rising loss; found seed by
-    seed, means over those seeds in which both reach the target."""
-    ladders: dict[float, list[Arm]] = {}
+def costs(arms: list[Arm]) -> dict[tuple[float, str], list[tuple[float, float]]]:
+    """(target, which buffer if there are several) -> (learning loss there, cost of a message relative to one queue for
+    all), by rising loss; found seed by seed, means over those seeds in which both reach the target."""
+    ladders: dict[tuple[Any, ...], dict[float, list[Arm]]] = {}
     for arm in arms:
         if not arm.alone and arm.priority is not None:
-            ladders.setdefault(arm.priority, []).append(arm)
-    out: dict[float, list[tuple[float, float]]] = {}
+            ladders.setdefault(arm.ladder, {}).setdefault(arm.priority, []).append(arm)
+    out: dict[tuple[float, str], list[tuple[float, float]]] = {}
     for target in TARGETS_MS:
-        reached = {priority: _reached(ladder, target) for priority, ladder in ladders.items()}
-        points = []
-        for here in reached.values():
-            both = [seed for seed in here if seed in reached.get(0.0, {})]
-            if both:
-                cost = [reached[0.0][seed][0] / here[seed][0] for seed in both]
-                points.append((float(np.mean([here[seed][1] for seed in both])), float(np.mean(cost))))
-        if len(points) > 1:
-            out[target] = sorted(points)
+        for rest, here in ladders.items():
+            points = _costs(here, target)
+            if len(points) > 1:
+                out[target, _told_apart(rest, list(ladders))] = points
     return out
+
+
+def _told_apart(rest: tuple[Any, ...], among: list[tuple[Any, ...]]) -> str:
+    """What differs from the others, the buffer by its name."""
+    if len(among) == 1:
+        return ""
+    if len({one[0] for one in among}) == len(among):
+        return f"{rest[0]:g} kB"
+    return ", ".join(str(part) for part in rest if part not in ("", None))
+
+
+def _costs(ladders: dict[float, list[Arm]], target: float) -> list[tuple[float, float]]:
+    """Of arms that differ in rate and priority alone."""
+    reached = {priority: _reached(ladder, target) for priority, ladder in ladders.items()}
+    points = []
+    for here in reached.values():
+        both = [seed for seed in here if seed in reached.get(0.0, {})]
+        if both:
+            cost = [reached[0.0][seed][0] / here[seed][0] for seed in both]
+            points.append((float(np.mean([here[seed][1] for seed in both])), float(np.mean(cost))))
+    return sorted(points)
 
 
 def _reached(ladder: list[Arm], target_ms: float) -> dict[int, tuple[float, float]]:
@@ -97,12 +113,14 @@ def cost_by_loss(content: Content) -> Picture | None:
     if not lines:
         return None
     one = panel()
-    for number, (target, points) in enumerate(lines.items()):
+    drawn: set[float] = set()
+    for number, ((target, apart), points) in enumerate(lines.items()):
         look: Any = {"color": COLOURS[number % len(COLOURS)]}
         x, y = np.array(points).T
-        one.points(x, y, f"ours, {target:g} ms", {**look, "marker": "o"})
+        one.points(x, y, f"ours, {target:g} ms" + (f", {apart}" if apart else ""), {**look, "marker": "o"})
         theirs = paper().get("fig7", {}).get(f"t={target:g}ms", [])
-        if theirs:
+        if theirs and target not in drawn:
+            drawn.add(target)
             one.curve(Curve(*np.array(theirs).T), f"paper, {target:g} ms", {**look, "linestyle": ":"})
     one.axes.set(xlabel="share of learning packets lost", ylabel="cost of a message", ylim=(0, 1.1))
     says = (

@@ -19,6 +19,7 @@ READ = select.EPOLLIN | select.EPOLLRDHUP
 KEPT = 0.25  # seconds between two times that samples are written
 REASONS_KEPT = 5
 SAMPLES = {"at_s": "s", "completion_ms": "ms", "size_bytes": "B", "page": "", "lag_ms": "ms", "sent_s": "s"}
+LOST = {"lost_s": "s", "lost_page": "", "lost_bytes": "B"}  # of requests that were never answered, why ever: intended
 
 
 @dataclass
@@ -68,7 +69,7 @@ class Client:
         self._deadlines: list[tuple[float, int, int]] = []
         self._number = 0
         self._numbers: dict[int, int] = {}
-        self._new: dict[str, list[float]] = {name: [] for name in SAMPLES}
+        self._new: dict[str, list[float]] = {name: [] for name in (*SAMPLES, *LOST)}
         self._written = 0.0
 
     @property
@@ -97,11 +98,14 @@ class Client:
             self.wait(now() + 0.1)
         self.count.unfinished = len(self._open)
         self.count.oldest_s = min((request.due_s for _, request in self._open.values()), default=math.inf)
+        for _, request in self._open.values():
+            self._lost(request)
         self._write()
 
     def start(self, request: Request) -> None:
         if len(self._open) >= self.options.most_open:
             self.count.dropped += 1
+            self._lost(request)
             return
         if not request.again:
             self.count.sent += 1
@@ -147,7 +151,17 @@ class Client:
                 self._forget(fd)
         self._time_out()
         if now() - self._written > KEPT:
+            self._look_again()
             self._write()
+
+    def _look_again(self) -> None:
+        """A refusal is shorter than what was asked for, and wakes nobody on a connection that is kept: whoever has
+        waited for long is looked at."""
+        before = now() - KEPT
+        for fd, (connection, request) in list(self._open.items()):
+            here = self._open.get(fd)
+            if here is not None and here[1] is request and request.at < before and connection.unanswered:
+                self._serve(fd, select.EPOLLIN)
 
     def _serve(self, fd: int, event: int) -> None:
         connection, request = self._open[fd]
@@ -184,7 +198,12 @@ class Client:
             return
         self.count.failed += 1
         self.count.because(reason)
+        self._lost(request)
         self.answered(request)
+
+    def _lost(self, request: Request) -> None:
+        for name, value in zip(LOST, (request.due_s, request.page, request.size), strict=True):
+            self._new[name].append(value)
 
     def _time_out(self) -> None:
         while self._deadlines and self._deadlines[0][0] <= now():
@@ -193,6 +212,7 @@ class Client:
                 _, request = self._open[fd]
                 self._drop(fd)
                 self.count.timed_out += 1
+                self._lost(request)
                 self.answered(request)
 
     def _drop(self, fd: int) -> None:
@@ -211,8 +231,9 @@ class Client:
 
     def _write(self) -> None:
         self._written = now()
-        for name, values in self._new.items():
+        for name, unit in (SAMPLES | LOST).items():
+            values = self._new[name]
             if values:
                 aside = not name.endswith("_ms")
-                self.door.samples(name, values, unit=SAMPLES[name], together=False, aside=aside)
+                self.door.samples(name, values, unit=unit, together=False, aside=aside)
                 values.clear()

@@ -59,6 +59,11 @@ class Connection:
         """No byte of this response has come: a connection that was kept may have been closed while nobody used it."""
         return self.used and self._left < 0 and not self._head
 
+    @property
+    def unanswered(self) -> bool:
+        """Asked, and no head has come: what is shorter than the response that is waited for wakes nobody."""
+        return self._left < 0 and not self._out
+
     def send(self) -> None:
         """What is left to send; connecting is over."""
         if not self._out:
@@ -110,7 +115,7 @@ class Connection:
     def _length(self, head: bytes) -> int:
         status, length = _HEAD.match(head), _LENGTH.search(head)
         if status is None or status[1] != b"200":
-            raise BrokenError(f"answered {status[1].decode() if status else head[:40]!r}")
+            raise BrokenError(f"answered {status[1].decode() if status else repr(head[:40])}")
         if length is None:
             raise BrokenError("a response that does not say its length")
         self.reusable = _CLOSE.search(head) is None

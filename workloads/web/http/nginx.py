@@ -63,7 +63,11 @@ class Nginx:
         (self.folder / "nginx.conf").write_text(text, encoding="utf-8")
         command = [binary, "-e", "stderr", "-p", str(self.folder), "-c", str(self.folder / "nginx.conf")]
         self._log = open(self.folder / "log", "w+b")  # noqa: SIM115 - as long as the server
-        self.process = self._start(command)
+        try:
+            self.process = self._start(command)
+        except OSError:
+            self._forget()
+            raise
 
     def _start(self, command: list[str]) -> subprocess.Popen[bytes]:
         """As nobody, where that can be; it ends with us."""
@@ -82,7 +86,8 @@ class Nginx:
             if self.process.poll() is not None or time.monotonic() > limit:
                 self._log.seek(0)
                 said = self._log.read().decode(errors="replace").strip().splitlines()
-                raise WorkloadError(f"nginx did not come up: {said[-1] if said else 'it said nothing'}")
+                old = " (1.19.5 or newer is needed)" if any("invalid option" in line for line in said) else ""
+                raise WorkloadError(f"nginx did not come up: {said[-1] if said else 'it said nothing'}{old}")
             time.sleep(0.02)
 
     def close(self) -> None:
@@ -92,6 +97,9 @@ class Nginx:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        self._forget()
+
+    def _forget(self) -> None:
         self._log.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
