@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
-from lossbench.errors import NotAbleError
+from lossbench.errors import NotAbleError, UsageError
 from lossbench.net.impair import registry
 from lossbench.net.lab.channel import Channel
 from lossbench.net.lab.network import LabNetwork
@@ -62,7 +62,7 @@ class LabGround:
         if len(self._placed) < 2:
             raise NotAbleError("a run needs two machines", next_step="one alone: lossbench nic apply")
 
-    def placed(self, experiment: Experiment) -> Experiment:
+    def placed(self, experiment: Experiment, asked: Collection[str] = ()) -> Experiment:
         topology = experiment.topology
         if topology.uplink_mbit() or topology.downlink_mbit():
             text = f"{experiment.name} asks for a rate (topology): links of a lab have the rate that they have"
@@ -80,12 +80,13 @@ class LabGround:
             raise NotAbleError(f"{text}: not on machines of their own", next_step="leave --until out")
         content = experiment.model_dump()
         content["workload"] |= {"ranks_per_process": 1, "torchrun": self._ranks_each(experiment.workload)}
-        content["topology"] |= {
+        own = {
             "hosts": len(self._placed),
             "family": "ipv6" if ":" in self._placed[0].address else "ipv4",
             "mtu": self._about[0]["interface"]["mtu"],
-            "machines": [one.model_dump() for one in self._placed],
         }
+        refuse_others(experiment, own, asked)
+        content["topology"] |= {**own, "machines": [one.model_dump() for one in self._placed]}
         return check(Experiment, content, origin=f"{experiment.name} on lab {self.lab.name}")
 
     def _ranks_each(self, workload: Program) -> int:
@@ -139,6 +140,16 @@ class LabGround:
     def close(self) -> None:
         self.launcher.close()
         self._machines.close()
+
+
+def refuse_others(experiment: Experiment, own: dict[str, Any], asked: Collection[str]) -> None:
+    """What a suite's file says of its network is the lab's to say; what a point is called by must be what it runs at.
+    `asked`: the keys that the command line, the sweep or an arm sets."""
+    for name, here in own.items():
+        value = getattr(experiment.topology, name)
+        if value != here and f"topology.{name}" in asked:
+            text = f"{experiment.name}: topology.{name} = {value} is asked for, this lab has {here}"
+            raise UsageError(text, next_step=f"leave topology.{name} out of --set and the sweep, or set the lab up so")
 
 
 def _sent(program: Program) -> dict[str, Any]:
