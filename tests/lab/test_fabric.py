@@ -123,3 +123,15 @@ def test_on_a_machine_of_its_own_no_program_of_ours_sets_a_sysctl(monkeypatch: p
     with pytest.raises(tuning.NotHereError):
         tuning.set_rto_min(5)
     assert written == ["/proc/sys/net/ipv4/tcp_rto_min_us 5000"]
+
+
+def test_on_machines_nccl_is_kept_off_rdma_which_no_rule_meets() -> None:
+    """As it was: NCCL chose InfiniBand or RoCE where a machine had it, and the fault met none of its packets."""
+    from lossbench.runs.launch.environment import Identity, environment
+    from lossbench.spec.topology import Placed, Topology
+
+    here, where = Placed(address="10.0.0.1", control="10.1.0.1", interface="eth1"), Path("/x")
+    for topology, wanted in ((Topology(hosts=2), None), (Topology(hosts=2, machines=(here, here)), "1")):
+        run = Identity(run_id="x", token=0, seed=0)
+        found = environment(topology.all_hosts()[0], topology, run, folder=where, records=where, threads=1)
+        assert found.get("NCCL_IB_DISABLE") == wanted

@@ -55,6 +55,8 @@ def environment(
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",  # a rank that hangs can be asked for its stack
     }
+    if topology.machines:
+        out["NCCL_IB_DISABLE"] = "1"  # RDMA never meets a rule
     if "OMP_NUM_THREADS" not in os.environ:
         out["OMP_NUM_THREADS"] = str(threads)
     return out
