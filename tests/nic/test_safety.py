@@ -367,6 +367,34 @@ def test_a_command_runs_under_it_and_its_status_is_ours(wire: Wire) -> None:
     assert wire.snapshot() == before and missing.stderr.count("\n") == 1
 
 
+ALONE = """
+mkdir -m 700 "$0" "$0/$2" && mount --bind "$1/$2" "$0/$2" && mount --rbind "$0" "$1" && shift 2 && exec "$@"
+"""
+
+
+@full
+@pytest.mark.netns
+@pytest.mark.parametrize("words", [("nic", "revert", "nic0"), ("clean", "--all")])
+def test_what_a_command_holds_can_be_ended_on_the_machine(wire: Wire, tmp_path: Path, words: tuple[str, ...]) -> None:
+    """As it was: "is being worked on by ...", and nothing ended it but the holder's own end. It is said where no other
+    journal can be seen: `clean --all` means all."""
+    before, end = wire.snapshot(), tmp_path / "end"
+    command = ["sh", "-c", f"while [ ! -e {end} ]; do sleep 0.1; done"]
+    process = wire.start("nic", "apply", "nic0", "--profile", "loss_1", "--", *command)
+    assert until(lambda: wire.snapshot() != before and wire.shown()["phase"] == "attached")
+    (book,) = [one for one, found in standing.standing(everywhere=True) if found.netns == identity(wire)]
+    inside = ["unshare", "-m", "--propagation", "private", "sh", "-c", ALONE]
+    inside += [str(tmp_path / "run"), str(journal.ROOT), book.id]
+    done = wire.run_here([*inside, *COMMAND, *words])
+    said = done.communicate(timeout=100)
+    assert done.returncode == 0 and wire.snapshot() == before and wire.links() == ["lo", "nic0"], said
+    assert takedown.revoked(book), "whoever holds it finds that it was taken"
+    end.touch()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 3 and "given back before the command ended" in errors
+    assert not book.folder.exists()
+
+
 FULL = """
 mount -t tmpfs -o size=256k tmpfs "$0" && head -c "$1" /dev/zero > "$0/full" && shift && exec "$@"
 """
@@ -434,6 +462,7 @@ def session(wire: Wire, server: socket.socket) -> Iterator[str]:
 @full
 @pytest.mark.netns
 def test_over_ssh_it_waits_for_a_connection_that_is_newer_to_confirm(wire: Wire) -> None:
+    """As it was: a session that names a connection of yesterday (tmux) confirmed, since that one was not there."""
     apply = ["nic", "apply", "nic0", "--profile", "loss_1", "--yes-this-nic", "--confirm-within", "120s"]
     with namespaces.inside(wire.here):
         server = socket.create_server((ADDRESS["here"], 22))
@@ -443,6 +472,10 @@ def test_over_ssh_it_waits_for_a_connection_that_is_newer_to_confirm(wire: Wire)
         for older in (first, second):
             refused = wire.lossbench("nic", "confirm", "nic0", expect=2, SSH_CONNECTION=older)
             assert "new SSH connection" in refused.stderr
+        with session(wire, server) as ended:
+            pass
+        tmux = wire.lossbench("nic", "confirm", "nic0", expect=2, SSH_CONNECTION=ended)
+        assert "is no more" in tmux.stderr and wire.shown()["phase"] == "unconfirmed"
         nobody = wire.lossbench("nic", "confirm", "nic0", expect=2)
         assert "no SSH connection and no terminal" in nobody.stderr
         with session(wire, server) as newer:

@@ -197,7 +197,7 @@ class Half:
     def _wrong(self, look: Look) -> list[str]:
         gone = [text for side in self._request.every_side() for text in no_gate(look, self._facts, side, self._book.id)]
         if takedown.revoked(self._book):
-            gone.append("it was taken back: the controller was not heard in time")
+            gone.append("it was taken back: by somebody on the machine, or since the controller was not heard in time")
         passed = sum(numbers["expired"] for numbers in self._since(look).values())
         if passed:
             gone.append(f"{passed} packets passed while the controller was not heard, untouched")

@@ -7,6 +7,7 @@ import os
 from dataclasses import asdict
 from typing import Any
 
+from lossbench.errors import RunError
 from lossbench.net.journal import Journal
 from lossbench.net.nic import facts, impaired, standing, state, takedown
 from lossbench.net.nic.request import Request
@@ -57,8 +58,9 @@ class Nic:
         mine, self._applied, self._held = self._applied, None, None
         for book, one in standing.standing():
             if mine is not None and one.id == mine.id:
-                with book.taken():
-                    takedown.take_away_or_say(book)
+                removed = standing.ended(book, one)
+                if removed.failed:
+                    raise RunError("; ".join(removed.failed), next_step="lossbench clean there")
 
     def beat(self) -> None:
         if self._held is not None:
