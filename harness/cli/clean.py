@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 
 def clean(
-    every: bool = typer.Option(
-        False, "--all", help="Also what stands: networks (net up), profiles on interfaces (nic, lab)."
-    ),
+    every: bool = typer.Option(False, "--all", help="Also what stands: networks (net up), profiles on interfaces."),
 ) -> None:
     """Remove what crashed runs left behind: namespaces with their links and filters, processes, temporary files.
 

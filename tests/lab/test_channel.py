@@ -80,6 +80,13 @@ def test_host_keys_are_always_checked_and_no_password_is_asked_for() -> None:
     assert shlex.split(command[-1]) == ["sudo", "-n", "python3", "-c", "print('a b')"]
 
 
+def test_every_channel_is_a_connection_of_its_own() -> None:
+    """As it was: with `ControlMaster auto` the connection that confirms was the one that had applied, and refused."""
+    lab = Lab(machine=(Machine(**PLAIN),))
+    command = ssh_command(lab, lab.machine[0], ["true"])
+    assert {"ControlMaster=no", "ControlPath=none"} <= set(command[: command.index("--")])
+
+
 # --- the bundle -----------------------------------------------------------------------------------------------------
 
 
