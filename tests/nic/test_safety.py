@@ -19,6 +19,7 @@ from pyroute2 import IPRoute
 from lossbench.errors import NotAbleError, RunError
 from lossbench.net import journal
 from lossbench.net.host import namespaces
+from lossbench.net.nic import facts as nic_facts
 from lossbench.net.nic import impaired, safety, snapshot, standing, state, takedown, watchdog
 from lossbench.net.nic.facts import Facts, Ssh
 from lossbench.net.nic.state import State
@@ -88,6 +89,28 @@ def test_what_could_not_be_true_or_safe_is_refused_with_the_next_step(
     with pytest.raises(NotAbleError, match=word) as raised:
         safety.refuse(facts, sides, this_nic=False)  # type: ignore[arg-type]
     assert raised.value.next_step
+
+
+def test_what_a_device_below_has_is_refused_by_that_devices_name() -> None:
+    """As it was: of a VLAN or a bond only its own flags were looked at, which it never has."""
+    with pytest.raises(NotAbleError, match=r"of eth0, below it.*ethtool -K eth0 lro off"):
+        safety.refuse(replace(PLAIN, lro=True, at={"lro": "eth0"}), ("ingress",), this_nic=False)
+    with pytest.raises(NotAbleError, match=r"of eth0, below it.*ethtool -K eth0 hw-tc-offload off"):
+        safety.refuse(replace(PLAIN, hardware_tc=True, at={"hardware_tc": "eth0"}), ("egress",), this_nic=False)
+
+
+@pytest.mark.netns
+def test_a_vlan_and_a_bridge_stand_on_the_devices_below_them_and_a_veth_on_none(wire: Wire) -> None:
+    """As it was: nobody asked them. A bridge's members stand for a bond's: this kernel need not know bonds."""
+    with namespaces.inside(wire.here), IPRoute() as ip:
+        nic = ip.link_lookup(ifname="nic0")[0]
+        ip.link("add", ifname="br7", kind="bridge")
+        ip.link("add", ifname="nic0.5", kind="macvlan", link=nic, macvlan_mode="bridge")
+        bridge, above = ip.link_lookup(ifname="br7")[0], ip.link_lookup(ifname="nic0.5")[0]
+        ip.link("set", index=above, master=bridge)
+        assert list(nic_facts._with_those_below(ip, bridge).values()) == ["br7", "nic0.5", "nic0"]
+        assert list(nic_facts._with_those_below(ip, nic).values()) == ["nic0"]
+        assert nic_facts.of("br7").at == dict.fromkeys(nic_facts.FEATURES, "br7")
 
 
 def test_what_concerns_the_other_side_alone_is_not_refused() -> None:
