@@ -390,6 +390,28 @@ def test_a_command_runs_under_it_and_its_status_is_ours(wire: Wire) -> None:
     assert wire.snapshot() == before and missing.stderr.count("\n") == 1
 
 
+LAPSED = """
+import socket
+from lossbench.net.nic import standing, state
+from lossbench.net.nic.way.clock import Clock
+clock = Clock.opened(standing.find("nic0")[1].maps)
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+    for _ in range(20):
+        clock.set(state.now() - 0.2)
+        one.sendto(b"x", ("10.77.0.2", 29444))
+"""
+
+
+@full
+@pytest.mark.netns
+def test_a_command_in_whose_time_the_lease_lapsed_is_no_success(wire: Wire) -> None:
+    """As it was: a holder that slept for a moment and came back (a suspended machine, a full one) ended with 0."""
+    apply = ["nic", "apply", "nic0", "--profile", "loss_1", "--", sys.executable, "-c"]
+    done = wire.lossbench(*apply, LAPSED, expect=3)
+    assert "packets passed untouched" in done.stderr and done.stderr.count("\n") == 1
+    wire.lossbench(*apply, "pass")
+
+
 ALONE = """
 mkdir -m 700 "$0" "$0/$2" && mount --bind "$1/$2" "$0/$2" && mount --rbind "$0" "$1" && shift 2 && exec "$@"
 """

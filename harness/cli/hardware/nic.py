@@ -162,7 +162,7 @@ def _while(found: State, command: list[str]) -> int:
     from lossbench.net.nic import impaired, standing, state, takedown
 
     with impaired.lease(found):
-        book = Journal(found.id)
+        book, before = Journal(found.id), standing.passed_late(found)
         try:
             status = subprocess.run(command, check=False).returncode
         except OSError as error:
@@ -171,6 +171,8 @@ def _while(found: State, command: list[str]) -> int:
         if state.read(book) is not None and not takedown.revoked(book):
             report = standing.describe(found)
             wrong = [text for one in report["sides"].values() for text in one["wrong"]]
+            if late := standing.passed_late(found) - before:
+                wrong.append(f"{late} packets passed untouched while its holder had slept through its lease")
         if wrong:
             say(f"lossbench: {found.interface}: {'; '.join(wrong)}", err=True)
             status = status or ExitCode.UNKNOWN

@@ -135,6 +135,17 @@ def describe(found: State) -> dict[str, Any]:
     return out
 
 
+def passed_late(found: State) -> int:
+    """Packets that the gates let pass since the deadline was over, all sides together."""
+    clock = Clock.opened(found.maps)
+    if clock is None:
+        return 0
+    try:
+        return sum(numbers["expired"] for numbers in clock.counted().values())
+    finally:
+        clock.close()
+
+
 def _counted(found: State, request: Request, side: Side) -> dict[str, Any]:
     facts = Facts(name=found.interface, index=found.index, mtu=0)
     reader = Reader(Here())
