@@ -135,3 +135,32 @@ def test_on_machines_nccl_is_kept_off_rdma_which_no_rule_meets() -> None:
         run = Identity(run_id="x", token=0, seed=0)
         found = environment(topology.all_hosts()[0], topology, run, folder=where, records=where, threads=1)
         assert found.get("NCCL_IB_DISABLE") == wanted
+
+
+def test_what_could_not_be_listened_to_is_a_change_of_every_interface() -> None:
+    """As it was: an overflow is about no interface (index 0), and was dropped as one of somebody else's."""
+    from lossbench.net.lab.half import changed
+    from lossbench.net.tc.rtnl_messages import Change
+
+    heard = [
+        Change(what="more changes than could be listened to", index=0, by=0),
+        Change(what="a filter was removed", index=3, by=7),
+        Change(what="a filter was added", index=3, by=8),
+        Change(what="a filter was added", index=4, by=7),
+    ]
+    found = changed(heard, index=3, mtu=1500, ours={8})
+    assert found == [
+        "more changes than could be listened to during the run",
+        "a filter was removed during the run, not by lossbench",
+    ]
+
+
+def test_what_is_a_machines_own_is_said_to_be_not_judged() -> None:
+    from lossbench.proof.judge_fault import not_judged
+    from lossbench.spec.experiment import Experiment
+    from lossbench.spec.topology import Placed, Topology
+
+    here = Placed(address="10.0.0.1", control="10.1.0.1", interface="eth1")
+    lab = Experiment(name="x", topology=Topology(hosts=2, machines=(here, here)))
+    assert any("firewalls, routes and tcx" in text for text in not_judged(lab, "ebpf"))
+    assert not any("firewalls" in text for text in not_judged(Experiment(name="x"), "ebpf"))
