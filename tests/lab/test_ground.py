@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from lossbench.errors import UsageError
+from lossbench.errors import NotAbleError, UsageError
 from lossbench.runs.ground import Ground
-from lossbench.runs.lab.ground import refuse_others
+from lossbench.runs.lab.ground import refuse_others, refuse_shared
 from lossbench.runs.many import planning
 from lossbench.spec.asking import adhoc
 from lossbench.spec.experiment import Experiment
+from lossbench.spec.topology import Placed
 
 OWN = {"hosts": 3, "family": "ipv4", "mtu": 1500}
 
@@ -76,3 +77,13 @@ def test_hosts_on_the_command_line_must_be_as_many_as_machines(tmp_path: Path) -
         planning.planned(asked, [], None, full=False, out=tmp_path, resume=False, ground=ground)
     usual = adhoc.Asked(command=("true",), loss="3%")
     assert planning.planned(usual, [], None, full=False, out=tmp_path, resume=False, ground=ground)[2]
+
+
+def test_an_interface_that_control_shares_is_impaired_only_if_one_says_so() -> None:
+    """As it was: without SSH (Slurm) and without a default route on it nobody asked, whatever docs/lab.md said."""
+    own = Placed(address="10.0.0.1", control="10.1.0.1", interface="eth1", control_interface="eth0")
+    shared = Placed(address="10.0.0.2", control="10.0.0.2", interface="eth1", control_interface="eth1")
+    refuse_shared([own, own], these_nics=False)
+    refuse_shared([own, shared], these_nics=True)
+    with pytest.raises(NotAbleError, match=r"h1's eth1.*--yes-these-nics"):
+        refuse_shared([own, shared], these_nics=False)

@@ -59,6 +59,7 @@ class LabGround:
             raise NotAbleError(
                 "some machines have IPv4 and some IPv6 addresses", next_step="give all the same in lab.toml"
             )
+        refuse_shared(self._placed, these_nics=self._these_nics)
         if len(self._placed) < 2:
             raise NotAbleError("a run needs two machines", next_step="one alone: lossbench nic apply")
 
@@ -140,6 +141,16 @@ class LabGround:
     def close(self) -> None:
         self.launcher.close()
         self._machines.close()
+
+
+def refuse_shared(placed: Sequence[Placed], *, these_nics: bool) -> None:
+    """Whoever is reached without SSH (Slurm) has no session that its agent could see run over the interface."""
+    shared = [f"h{rank}'s {one.interface}" for rank, one in enumerate(placed) if one.control_interface == one.interface]
+    if shared and not these_nics:
+        raise NotAbleError(
+            f"control and data share an interface ({', '.join(shared)}): it would be impaired under the controller",
+            next_step="--yes-these-nics if you mean it (SSH and the rendezvous are spared), or another interface",
+        )
 
 
 def refuse_others(experiment: Experiment, own: dict[str, Any], asked: Collection[str]) -> None:
