@@ -102,9 +102,8 @@ def run(
     if dry_run:
         preview.show(asked or suite or "", out=out, **chosen)
         raise typer.Exit
-    # Before anything starts a thread: an ordinary user needs a user namespace of their own.
     machines = _lab_of(lab, slurm=slurm, interface=interface, nodes=nodes, sbatch=sbatch, sudo=sudo)
-    if machines is None and rootless.needed():
+    if machines is None and rootless.needed():  # before anything starts a thread: a user namespace of the user's own
         rootless.enter()
     files_of = {"html": html, "plots": plots, "junit": junit, "github": github_summary}
     chosen |= {"out": out, "resume": resume, "lab": machines, "these_nics": yes_these_nics}

@@ -91,8 +91,8 @@ def of(name: str, environment: Mapping[str, str] | None = None) -> Facts:
             ssh=ssh,
             ssh_here=ssh is not None and _way_to(ip, ssh.client) in indices,
             rdma=tuple(sorted({device for one in devices.values() for device in _rdma(one)})),
-            **{word: any(one[word] for one in features.values()) for word in FEATURES},
             at={word: next((one for one, on in features.items() if on[word]), name) for word in FEATURES},
+            **_anywhere(features),
             **_hooks(index),
         )
 
@@ -236,6 +236,10 @@ def _features(name: str, index: int) -> dict[str, bool]:
     finally:
         reader.close()
     return {"hardware_tc": on.get("hw-tc-offload", False), "lro": on.get("rx-lro", False), "xdp": xdp}
+
+
+def _anywhere(features: dict[str, dict[str, bool]]) -> dict[str, Any]:
+    return {word: any(one[word] for one in features.values()) for word in FEATURES}
 
 
 def _hooks(index: int) -> dict[str, Any]:
