@@ -160,6 +160,10 @@ class Half:
     def report(self, *, sockets: bool) -> dict[str, Any]:
         if self._held is None:
             raise RunError("no network stands here")
+        if takedown.revoked(self._book):  # nothing of it is there to be read
+            raise RunError(
+                "it was taken back: by somebody on the machine, or since the controller was not heard in time"
+            )
         look = Look.now(self._reader)
         counted = self._since(look)
         hooks: dict[Direction, Counters] = {}
@@ -214,8 +218,6 @@ class Half:
 
     def _wrong(self, look: Look) -> list[str]:
         gone = [text for side in self._request.every_side() for text in no_gate(look, self._facts, side, self._book.id)]
-        if takedown.revoked(self._book):
-            gone.append("it was taken back: by somebody on the machine, or since the controller was not heard in time")
         passed = sum(numbers["expired"] for numbers in self._since(look).values())
         if passed:
             gone.append(f"{passed} packets passed while the controller was not heard, untouched")
