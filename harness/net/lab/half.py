@@ -161,9 +161,7 @@ class Half:
         if self._held is None:
             raise RunError("no network stands here")
         if takedown.revoked(self._book):  # nothing of it is there to be read
-            raise RunError(
-                "it was taken back: by somebody on the machine, or since the controller was not heard in time"
-            )
+            raise RunError("it was taken back: by somebody there, or since the controller was not heard in time")
         look = Look.now(self._reader)
         counted = self._since(look)
         hooks: dict[Direction, Counters] = {}
