@@ -9,7 +9,8 @@
 #   LB_INTERFACE     of the data network; default: the one Ethernet interface that has no address
 #   LB_MTU           of the data network; default 1500
 #   LB_MACHINES      for the controller: control=data for each host, such as "192.168.57.11=10.99.0.1 ..."
-#   LB_OFFLINE       folder with wheels (make wheelhouse): nothing is fetched, no package is installed
+#   LB_OFFLINE       folder with wheels (make wheelhouse, and torch's, which that leaves out) and with .deb files of the
+#                    packages that the machine lacks: nothing is fetched
 #   LB_SOURCE        lossbench's own folder, to install from; default: the folder of this script
 #   LB_PYTHON        an interpreter that has lossbench's packages already: nothing is installed
 #   LB_PREFIX        where files go; default /opt/lossbench
@@ -30,11 +31,21 @@ make_keys() { # FOLDER HOSTS
 }
 
 install_packages() {
-    [ -z "${LB_OFFLINE:-}${LB_PYTHON:-}" ] || return 0
+    [ -z "${LB_PYTHON:-}" ] || return 0
     export DEBIAN_FRONTEND=noninteractive
+    if [ -n "${LB_OFFLINE:-}" ]; then
+        set -- "$LB_OFFLINE"/*.deb
+        [ ! -e "$1" ] || dpkg --skip-same-version -i "$@" || fail "dpkg could not install the .deb files of $LB_OFFLINE"
+        return
+    fi
     apt-get update -q
     apt-get install -q -y --no-install-recommends python3 python3-venv gcc libc6-dev openssh-server openssh-client \
         iproute2 ethtool
+}
+
+has_torch() { # on the machine, or among the wheels
+    "$PYTHON" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' && return
+    ls "$LB_OFFLINE"/torch-*.whl > /dev/null 2>&1
 }
 
 install_lossbench() {
@@ -42,6 +53,7 @@ install_lossbench() {
     [ -z "${LB_PYTHON:-}" ] || return 0
     [ -x "$PYTHON" ] || python3 -m venv --system-site-packages "$PREFIX/venv"
     if [ -n "${LB_OFFLINE:-}" ]; then
+        has_torch || fail "no torch: make wheelhouse leaves it out; put its wheels into $LB_OFFLINE (pip download torch)"
         "$PYTHON" -m pip install -q --no-index --find-links "$LB_OFFLINE" lossbench
     else
         "$PYTHON" -m pip install -q -c "$SOURCE/constraints.txt" "$SOURCE"
@@ -74,13 +86,15 @@ serve_ssh() {
     install -m 600 "$LB_KEYS/host$LB_NUMBER" "$PREFIX/host_key"
     install -m 600 "$LB_KEYS/user.pub" "$PREFIX/authorized_keys"
     mkdir -p /run/sshd
+    pam=no
+    [ ! -f /etc/pam.d/sshd ] || pam=yes # without it sshd lets nobody into an account whose password is locked
     cat > "$PREFIX/sshd_config" <<EOF
 Port $PORT
 HostKey $PREFIX/host_key
 AuthorizedKeysFile $PREFIX/authorized_keys
 PidFile $PREFIX/sshd.pid
 StrictModes no
-UsePAM no
+UsePAM $pam
 PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password

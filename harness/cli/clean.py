@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def clean(
-    every: bool = typer.Option(False, "--all", help="Also take down standing networks (lossbench net up)."),
+    every: bool = typer.Option(False, "--all", help="Also what stands: networks (net up), profiles on interfaces."),
 ) -> None:
     """Remove what crashed runs left behind: namespaces with their links and filters, processes, temporary files.
 
@@ -36,9 +36,15 @@ def clean(
         if not one.folder.exists():
             continue  # another clean was faster
         stands = _stands(one)
-        with journal.abandoned(one, wait_s=journal.WAIT_S if every and stands else 0.0) as free:
-            if not free:
+        with journal.abandoned(
+            one, wait_s=journal.WAIT_S if every and stands and not _is_attached(one) else 0.0
+        ) as free:
+            if not free and not (every and stands and _is_nic(one)):
                 say(f"{one.id}: in use by a running lossbench, left alone")
+            elif not free:
+                with held():
+                    removed.append(takedown.take_away(one, holder_lives=True))
+                _say_removed(removed[-1], held=True)
             elif stands and not every:
                 say(f"{one.id}: {stands}, or clean --all)")
             else:
@@ -65,9 +71,23 @@ def _stands(one: Journal) -> str:
     return ""
 
 
-def _say_removed(removed: Removed) -> None:
+def _is_nic(one: Journal) -> bool:
+    """Whoever holds it loses it as to a watchdog, and goes on without."""
+    from lossbench.net.nic import state, takedown
+
+    return state.read(one) is not None and not takedown.revoked(one)
+
+
+def _is_attached(one: Journal) -> bool:
+    from lossbench.net.nic import state
+
+    found = state.read(one)
+    return found is not None and found.phase == state.ATTACHED
+
+
+def _say_removed(removed: Removed, *, held: bool = False) -> None:
     say(
         f"{removed.network}: removed {len(removed.names)} things ({', '.join(removed.names) or 'none'}), "
         f"ended {len(removed.pids)} processes, "
-        f"{'kept its journal' if removed.failed else 'deleted its temporary files'}"
+        f"{'kept its journal' if removed.failed or held else 'deleted its temporary files'}"
     )

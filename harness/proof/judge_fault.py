@@ -255,6 +255,9 @@ def not_judged(experiment: Experiment, backend: str) -> tuple[str, ...]:
             p.slot or p.ecn or p.rate_mbit for p in profiles
         ),
         "what went over the control network: a lab's is not counted": bool(experiment.topology.machines),
+        "machines' own firewalls, routes and tcx programs: daemons of theirs change them": bool(
+            experiment.topology.machines
+        ),
         "which packets were the workload's own: programs beside it send on the same links": bool(experiment.beside),
         "whether links reach their rate: only that none exceeds it": bool(rated),
     }

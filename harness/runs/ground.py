@@ -3,7 +3,7 @@ network, a launcher and a gauge of the load, and need not know which it is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from lossbench.errors import NotAbleError
@@ -33,8 +33,8 @@ class Gauge(Protocol):
 class Ground(Protocol):
     launcher: Launcher
 
-    def placed(self, experiment: Experiment) -> Experiment:
-        """As it is to be run here; refuses what can't be."""
+    def placed(self, experiment: Experiment, asked: Collection[str] = ()) -> Experiment:
+        """As it is to be run here; refuses what can't be. `asked`: dotted keys that its point is called by."""
 
     def backend(self, experiment: Experiment) -> tuple[str, str]:
         """(its name, why)."""
@@ -69,7 +69,8 @@ class ThisMachine:
             raise NotAbleError(kernel.namespaces, next_step="run with sudo")
         return cls(kernel, Nurseries())
 
-    def placed(self, experiment: Experiment) -> Experiment:
+    def placed(self, experiment: Experiment, asked: Collection[str] = ()) -> Experiment:
+        del asked
         if experiment.topology.machines:
             raise NotAbleError("this was planned for the machines of a lab", next_step="give that lab: --lab FILE")
         return experiment

@@ -9,7 +9,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from lossbench.spec.userfile import Frozen, check, read_toml
+from lossbench.errors import UsageError
+from lossbench.spec.userfile import Frozen, check, read_toml, shown
 
 TARGET = re.compile(r"[A-Za-z0-9_\[][A-Za-z0-9_.@:%\[\]-]{0,252}")  # what ssh takes; never an option
 INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,14}")
@@ -62,6 +63,8 @@ class Machine(Frozen):
     @field_validator("python")
     @classmethod
     def _program(cls, value: str) -> str:
+        if value.startswith("~"):  # it reaches the shell there quoted, which leaves it as it is
+            raise ValueError("~ is not replaced on the machine: give the whole path, such as /home/me/venv/bin/python")
         if not PROGRAM.fullmatch(value) or ".." in value:
             raise ValueError("not the path of a program")
         return value
@@ -104,6 +107,13 @@ class Lab(Frozen):
     switch: Switch = Switch()
     """[switch]"""
 
+    @field_validator("ssh_config")
+    @classmethod
+    def _config(cls, value: str) -> str:
+        if not value.isprintable():
+            raise ValueError("not the name of a file")
+        return value
+
     @model_validator(mode="after")
     def _told_apart(self) -> Lab:
         for what in ("ssh", "address"):
@@ -122,5 +132,13 @@ def load(path: Path) -> Lab:
     data.setdefault("name", path.stem)
     config = data.get("ssh_config")
     if isinstance(config, str) and config:
-        data["ssh_config"] = str((path.parent / Path(config).expanduser()).absolute())
+        data["ssh_config"] = str((path.parent / _at_home(config, path)).absolute())
     return check(Lab, data, origin=str(path))
+
+
+def _at_home(config: str, path: Path) -> Path:
+    try:
+        return Path(config).expanduser()
+    except RuntimeError:
+        text = f"{path}: ssh_config: no such user: {shown(config.partition('/')[0])}"
+        raise UsageError(text, next_step="give the file's whole path") from None

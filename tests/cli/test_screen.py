@@ -19,6 +19,7 @@ from rich.text import Text
 from lossbench.cli.console import Terminal, plain
 from lossbench.cli.screen import tables
 from tests.forked import lossbench
+from tests.forms import forms
 from tests.report import made
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,9 +44,7 @@ def doctored(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "wanted", [[], ["--format", "csv"], ["--format", "markdown"]], ids=["tables", "csv", "markdown"]
-)
+@forms("wanted", [[], ["--format", "csv"], ["--format", "markdown"]], ids=["tables", "csv", "markdown"])
 def test_a_doctored_results_folder_says_nothing_to_the_terminal(doctored: Path, wanted: list[str]) -> None:
     """As it was: OSC 52 put words of a stranger's summary.json into the clipboard of whoever looked at it."""
     done = lossbench("report", str(doctored), *wanted)

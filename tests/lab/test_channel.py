@@ -59,6 +59,31 @@ def test_a_hostile_word_in_lab_toml_is_refused_with_file_and_key(tmp_path: Path,
     assert "lab.toml" in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('ssh_config = "~nobody-of-that-name/config"', "no such user: ~nobody-of-that-name"),
+        ('ssh_config = "a\\u0000b"', "not the name of a file"),
+        ('ssh_config = "a\\nb"', "not the name of a file"),
+    ],
+)
+def test_an_ssh_config_that_can_be_no_file_is_one_line(tmp_path: Path, line: str, words: str) -> None:
+    """As it was: a RuntimeError of pathlib, a ValueError of subprocess."""
+    path = written(tmp_path)
+    path.write_text(f"{line}\n{path.read_text()}")
+    with pytest.raises(UsageError, match=words) as raised:
+        labs.load(path)
+    assert "lab.toml" in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("python", ["~/venv/bin/python", "~me/venv/bin/python"])
+def test_a_tilde_that_nobody_would_replace_is_refused_with_the_next_step(tmp_path: Path, python: str) -> None:
+    """As it was: taken, and then "No such file or directory" from the machine's shell, which gets it quoted."""
+    with pytest.raises(UsageError, match="give the whole path") as raised:
+        labs.load(written(tmp_path, python=python))
+    assert "\n" not in str(raised.value)
+
+
 @pytest.mark.parametrize("target", ["node0", "me@node0", "me@10.0.0.7", "[fe80::1%eth0]", "jump_host-2.example.org"])
 def test_what_ssh_takes_is_taken(tmp_path: Path, target: str) -> None:
     assert labs.load(written(tmp_path, ssh=target)).machine[0].ssh == target
@@ -78,6 +103,13 @@ def test_host_keys_are_always_checked_and_no_password_is_asked_for() -> None:
     assert "StrictHostKeyChecking=yes" in command and "BatchMode=yes" in command
     assert command[-3:-1] == ["--", "node0"]
     assert shlex.split(command[-1]) == ["sudo", "-n", "python3", "-c", "print('a b')"]
+
+
+def test_every_channel_is_a_connection_of_its_own() -> None:
+    """As it was: with `ControlMaster auto` the connection that confirms was the one that had applied, and refused."""
+    lab = Lab(machine=(Machine(**PLAIN),))
+    command = ssh_command(lab, lab.machine[0], ["true"])
+    assert {"ControlMaster=no", "ControlPath=none"} <= set(command[: command.index("--")])
 
 
 # --- the bundle -----------------------------------------------------------------------------------------------------

@@ -123,3 +123,44 @@ def test_on_a_machine_of_its_own_no_program_of_ours_sets_a_sysctl(monkeypatch: p
     with pytest.raises(tuning.NotHereError):
         tuning.set_rto_min(5)
     assert written == ["/proc/sys/net/ipv4/tcp_rto_min_us 5000"]
+
+
+def test_nccl_is_kept_off_rdma_which_no_rule_meets() -> None:
+    """As it was: NCCL chose InfiniBand or RoCE where a machine had it, and the fault met none of its packets."""
+    from lossbench.runs.launch.environment import Identity, environment
+    from lossbench.spec.topology import Placed, Topology
+
+    here, where = Placed(address="10.0.0.1", control="10.1.0.1", interface="eth1"), Path("/x")
+    for topology in (Topology(hosts=2), Topology(hosts=2, machines=(here, here))):
+        run = Identity(run_id="x", token=0, seed=0)
+        found = environment(topology.all_hosts()[0], topology, run, folder=where, records=where, threads=1)
+        assert found["NCCL_IB_DISABLE"] == "1"
+
+
+def test_what_could_not_be_listened_to_is_a_change_of_every_interface() -> None:
+    """As it was: an overflow is about no interface (index 0), and was dropped as one of somebody else's."""
+    from lossbench.net.lab.half import changed
+    from lossbench.net.tc.rtnl_messages import Change
+
+    heard = [
+        Change(what="more changes than could be listened to", index=0, by=0),
+        Change(what="a filter was removed", index=3, by=7),
+        Change(what="a filter was added", index=3, by=8),
+        Change(what="a filter was added", index=4, by=7),
+    ]
+    found = changed(heard, index=3, mtu=1500, ours={8})
+    assert found == [
+        "more changes than could be listened to during the run",
+        "a filter was removed during the run, not by lossbench",
+    ]
+
+
+def test_what_is_a_machines_own_is_said_to_be_not_judged() -> None:
+    from lossbench.proof.judge_fault import not_judged
+    from lossbench.spec.experiment import Experiment
+    from lossbench.spec.topology import Placed, Topology
+
+    here = Placed(address="10.0.0.1", control="10.1.0.1", interface="eth1")
+    lab = Experiment(name="x", topology=Topology(hosts=2, machines=(here, here)))
+    assert any("firewalls, routes and tcx" in text for text in not_judged(lab, "ebpf"))
+    assert not any("firewalls" in text for text in not_judged(Experiment(name="x"), "ebpf"))

@@ -49,6 +49,7 @@ def arrived(lab: Machines, count: int = 400) -> int:
     return got
 
 
+@full
 def test_a_lab_is_checked_impaired_shown_and_given_back(lab: Machines) -> None:
     """One test for the whole way, since each step takes several logins."""
     before = lab.snapshots()

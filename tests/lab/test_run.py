@@ -231,6 +231,18 @@ def test_whoever_is_lost_in_the_middle_no_machine_stays_impaired(pair: Machines,
 
 
 @full
+def test_what_an_agent_holds_can_be_ended_on_its_machine_and_the_run_is_told(pair: Machines) -> None:
+    """As it was: "is being worked on by root", and nothing but the run's own end took it away."""
+    before = pair.snapshots()
+    process = started(pair, written(pair, seconds=60))
+    assert until(lambda: runs_there(pair), seconds=120)
+    said = pair.lossbench("lab", "revert", str(pair.file)).stdout
+    assert said.count("as it was before") == 2 and pair.snapshots() == before
+    out, err = process.communicate(timeout=120)
+    assert process.returncode not in (0, None) and "it was taken back" in out + err, (process.returncode, out, err)
+
+
+@full
 def test_a_machine_whose_disk_is_full_fails_the_run_with_its_reason_and_keeps_nothing(tmp_path: Path) -> None:
     """As it was: a rank ended with status 1, and nothing was printed."""
     with machines(tmp_path, count=2, disk="4k") as lab:

@@ -48,3 +48,17 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
         slurm.submit(slurm.script([], nodes=2), tmp_path)
     with pytest.raises(UsageError, match="one line"):
         slurm.script([], nodes=2, options=["--x\n--y"])
+
+
+def test_a_user_becomes_root_on_the_nodes_by_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: nobody could ask for it, and agents that are not root refuse."""
+    from lossbench.cli.making import run
+    from lossbench.net.lab.channel import agent_command
+
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr(slurm, "_asked", lambda _: "n0\nn1\n")
+    asked = {"slurm": True, "interface": "eth1", "nodes": 2, "sbatch": []}
+    for sudo in (False, True):
+        lab = run._lab_of(None, **asked, sudo=sudo)
+        command = agent_command(lab, lab.machine[0], ["python3"])
+        assert (command[-3:-1] == ["sudo", "-n"]) == sudo

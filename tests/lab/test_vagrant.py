@@ -1,5 +1,5 @@
 """The Vagrantfile and what it runs inside: read by ruby and by a stand-in for Vagrant; the script itself for real, in
-two machines under QEMU (`make test-guest-full`)."""
+two machines under QEMU (`make test-guest-pair`)."""
 
 from __future__ import annotations
 
@@ -118,10 +118,42 @@ def test_the_controller_gets_a_lab_that_can_be_read_and_trusts_nobody_at_first_s
     assert (prefix / "user").stat().st_mode & 0o077 == 0
 
 
+def offline(folder: Path, *wheels: str) -> subprocess.CompletedProcess[str]:
+    """provision.sh on a machine that has no torch, with a dpkg and a pip that only write down what they are told."""
+    if os.geteuid():
+        pytest.skip("needs root")
+    python, programs, packages = folder / "opt" / "venv" / "bin" / "python", folder / "bin", folder / "packages"
+    for one, text in ((python, '[ "$1" = -m ] || exit 1'), (programs / "dpkg", ""), (programs / "ln", "")):
+        one.parent.mkdir(parents=True, exist_ok=True)
+        one.write_text(f'#!/bin/sh\n{text}\necho "${{0##*/}} $*" >> {folder}/told\n')
+        one.chmod(0o755)
+    packages.mkdir()
+    for name in ("iproute2.deb", *wheels):
+        (packages / name).touch()
+    wanted = {"LB_ROLE": "alone", "LB_OFFLINE": str(packages), "LB_PREFIX": str(folder / "opt")}
+    known = {**os.environ, **wanted, "PATH": f"{programs}:{os.environ['PATH']}"}
+    return subprocess.run(["sh", "provision.sh"], cwd=ROOT, env=known, capture_output=True, text=True)
+
+
+def test_offline_its_packages_are_installed_from_the_folder(tmp_path: Path) -> None:
+    """As it was: no package was installed, and a machine without venv or sshd could not be made part of a lab."""
+    done = offline(tmp_path, "torch-2.8.whl")
+    assert done.returncode == 0, done.stderr
+    told = (tmp_path / "told").read_text()
+    assert f"dpkg --skip-same-version -i {tmp_path}/packages/iproute2.deb\n" in told and "--no-index" in told
+
+
+def test_offline_a_missing_torch_is_said_in_one_line(tmp_path: Path) -> None:
+    """As it was: pip's own words about versions that it did not find."""
+    done = offline(tmp_path)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "no torch" in done.stderr and "pip download torch" in done.stderr
+
+
 @pytest.mark.pair
 def test_two_provisioned_machines_train_over_netem_on_their_real_interfaces(tmp_path: Path) -> None:
     if os.environ.get("LOSSBENCH_PAIR") != "full":
-        pytest.skip("ten minutes: make test-guest-full")
+        pytest.skip("ten minutes: make test-guest-pair")
     if missing() is not None:
         pytest.skip(missing() or "")
     keys = tmp_path / "keys"

@@ -1,4 +1,4 @@
-"""Two stock kernels joined by a wire: netem on a real (virtio) interface, in `make test-guest`."""
+"""Two stock kernels joined by a wire: netem on a real (virtio) interface, in `make test-guest-pair`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_netem_on_a_virtio_nic_loses_exactly_what_the_other_machine_misses_and_g
 def test_a_machine_that_goes_down_impaired_comes_up_as_it_was(tmp_path: Path) -> None:
     """Also where the journal outlived it."""
     if os.environ.get("LOSSBENCH_PAIR") != "full":
-        pytest.skip("two boots more: make test-guest-full")
+        pytest.skip("two boots more: make test-guest-pair")
     folder = tmp_path / "results1"
     for way in ("down", "up"):
         said = guest(1, tmp_path, way, str(folder), module="tests.nic.reboot_end").communicate(timeout=1700)[0]

@@ -19,6 +19,7 @@ from pyroute2 import IPRoute
 from lossbench.errors import NotAbleError, RunError
 from lossbench.net import journal
 from lossbench.net.host import namespaces
+from lossbench.net.nic import facts as nic_facts
 from lossbench.net.nic import impaired, safety, snapshot, standing, state, takedown, watchdog
 from lossbench.net.nic.facts import Facts, Ssh
 from lossbench.net.nic.state import State
@@ -88,6 +89,28 @@ def test_what_could_not_be_true_or_safe_is_refused_with_the_next_step(
     with pytest.raises(NotAbleError, match=word) as raised:
         safety.refuse(facts, sides, this_nic=False)  # type: ignore[arg-type]
     assert raised.value.next_step
+
+
+def test_what_a_device_below_has_is_refused_by_that_devices_name() -> None:
+    """As it was: of a VLAN or a bond only its own flags were looked at, which it never has."""
+    with pytest.raises(NotAbleError, match=r"of eth0, below it.*ethtool -K eth0 lro off"):
+        safety.refuse(replace(PLAIN, lro=True, at={"lro": "eth0"}), ("ingress",), this_nic=False)
+    with pytest.raises(NotAbleError, match=r"of eth0, below it.*ethtool -K eth0 hw-tc-offload off"):
+        safety.refuse(replace(PLAIN, hardware_tc=True, at={"hardware_tc": "eth0"}), ("egress",), this_nic=False)
+
+
+@pytest.mark.netns
+def test_a_vlan_and_a_bridge_stand_on_the_devices_below_them_and_a_veth_on_none(wire: Wire) -> None:
+    """As it was: nobody asked them. A bridge's members stand for a bond's: this kernel need not know bonds."""
+    with namespaces.inside(wire.here), IPRoute() as ip:
+        nic = ip.link_lookup(ifname="nic0")[0]
+        ip.link("add", ifname="br7", kind="bridge")
+        ip.link("add", ifname="nic0.5", kind="macvlan", link=nic, macvlan_mode="bridge")
+        bridge, above = ip.link_lookup(ifname="br7")[0], ip.link_lookup(ifname="nic0.5")[0]
+        ip.link("set", index=above, master=bridge)
+        assert list(nic_facts._with_those_below(ip, bridge).values()) == ["br7", "nic0.5", "nic0"]
+        assert list(nic_facts._with_those_below(ip, nic).values()) == ["nic0"]
+        assert nic_facts.of("br7").at == dict.fromkeys(nic_facts.FEATURES, "br7")
 
 
 def test_what_concerns_the_other_side_alone_is_not_refused() -> None:
@@ -367,6 +390,56 @@ def test_a_command_runs_under_it_and_its_status_is_ours(wire: Wire) -> None:
     assert wire.snapshot() == before and missing.stderr.count("\n") == 1
 
 
+LAPSED = """
+import socket
+from lossbench.net.nic import standing, state
+from lossbench.net.nic.way.clock import Clock
+clock = Clock.opened(standing.find("nic0")[1].maps)
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
+    for _ in range(20):
+        clock.set(state.now() - 0.2)
+        one.sendto(b"x", ("10.77.0.2", 29444))
+"""
+
+
+@full
+@pytest.mark.netns
+def test_a_command_in_whose_time_the_lease_lapsed_is_no_success(wire: Wire) -> None:
+    """As it was: a holder that slept for a moment and came back (a suspended machine, a full one) ended with 0."""
+    apply = ["nic", "apply", "nic0", "--profile", "loss_1", "--", sys.executable, "-c"]
+    done = wire.lossbench(*apply, LAPSED, expect=3)
+    assert "packets passed untouched" in done.stderr and done.stderr.count("\n") == 1
+    wire.lossbench(*apply, "pass")
+
+
+ALONE = """
+mkdir -m 700 "$0" "$0/$2" && mount --bind "$1/$2" "$0/$2" && mount --rbind "$0" "$1" && shift 2 && exec "$@"
+"""
+
+
+@full
+@pytest.mark.netns
+@pytest.mark.parametrize("words", [("nic", "revert", "nic0"), ("clean", "--all")])
+def test_what_a_command_holds_can_be_ended_on_the_machine(wire: Wire, tmp_path: Path, words: tuple[str, ...]) -> None:
+    """As it was: "is being worked on by ...", and nothing ended it but the holder's own end. It is said where no other
+    journal can be seen: `clean --all` means all."""
+    before, end = wire.snapshot(), tmp_path / "end"
+    command = ["sh", "-c", f"while [ ! -e {end} ]; do sleep 0.1; done"]
+    process = wire.start("nic", "apply", "nic0", "--profile", "loss_1", "--", *command)
+    assert until(lambda: wire.snapshot() != before and wire.shown()["phase"] == "attached")
+    (book,) = [one for one, found in standing.standing(everywhere=True) if found.netns == identity(wire)]
+    inside = ["unshare", "-m", "--propagation", "private", "sh", "-c", ALONE]
+    inside += [str(tmp_path / "run"), str(journal.ROOT), book.id]
+    done = wire.run_here([*inside, *COMMAND, *words])
+    said = done.communicate(timeout=100)
+    assert done.returncode == 0 and wire.snapshot() == before and wire.links() == ["lo", "nic0"], said
+    assert takedown.revoked(book), "whoever holds it finds that it was taken"
+    end.touch()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 3 and "given back before the command ended" in errors
+    assert not book.folder.exists()
+
+
 FULL = """
 mount -t tmpfs -o size=256k tmpfs "$0" && head -c "$1" /dev/zero > "$0/full" && shift && exec "$@"
 """
@@ -434,6 +507,7 @@ def session(wire: Wire, server: socket.socket) -> Iterator[str]:
 @full
 @pytest.mark.netns
 def test_over_ssh_it_waits_for_a_connection_that_is_newer_to_confirm(wire: Wire) -> None:
+    """As it was: a session that names a connection of yesterday (tmux) confirmed, since that one was not there."""
     apply = ["nic", "apply", "nic0", "--profile", "loss_1", "--yes-this-nic", "--confirm-within", "120s"]
     with namespaces.inside(wire.here):
         server = socket.create_server((ADDRESS["here"], 22))
@@ -443,6 +517,10 @@ def test_over_ssh_it_waits_for_a_connection_that_is_newer_to_confirm(wire: Wire)
         for older in (first, second):
             refused = wire.lossbench("nic", "confirm", "nic0", expect=2, SSH_CONNECTION=older)
             assert "new SSH connection" in refused.stderr
+        with session(wire, server) as ended:
+            pass
+        tmux = wire.lossbench("nic", "confirm", "nic0", expect=2, SSH_CONNECTION=ended)
+        assert "is no more" in tmux.stderr and wire.shown()["phase"] == "unconfirmed"
         nobody = wire.lossbench("nic", "confirm", "nic0", expect=2)
         assert "no SSH connection and no terminal" in nobody.stderr
         with session(wire, server) as newer:

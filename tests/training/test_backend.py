@@ -93,7 +93,7 @@ def experiment(script: str, profile: str, **options: object) -> Experiment:
 
 
 @pytest.mark.netns
-@forms(("wrapper", "policy"), [("ddp", ""), ("fsdp", ""), ("zero", ""), ("fsdp", "fsdp_gather=stale")], keep=2)
+@forms(("wrapper", "policy"), [("ddp", ""), ("fsdp", ""), ("zero", ""), ("fsdp", "fsdp_gather=stale")])
 def test_unchanged_training_lives_with_ten_percent_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrapper: str, policy: str
 ) -> None:

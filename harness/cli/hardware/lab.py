@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from lossbench.cli.console import Terminal, say
-from lossbench.errors import LossbenchError, NotAbleError, UsageError
+from lossbench.errors import LossbenchError, NotAbleError, UsageError, VanishedError
 
 app = typer.Typer(
     no_args_is_help=True, help="Machines over SSH (lab.toml): check them, put a profile on all, revert it."
@@ -130,7 +130,7 @@ def show(file: Path = FILE, as_json: bool = JSON) -> None:
 
 @app.command("revert")
 def revert(file: Path = FILE) -> None:
-    """Take it away on every machine, now; one that can't be reached takes it away by itself."""
+    """Take it away on every machine, now; what could not be done is said, machine by machine."""
     from lossbench.net.lab import orders
     from lossbench.spec import lab as labs
 
@@ -138,13 +138,17 @@ def revert(file: Path = FILE) -> None:
     found = orders.ask_each(lab, "nic.revert")
     for rank, one in found.items():
         name = f"h{rank} ({lab.machine[rank].ssh})"
-        if isinstance(one, LossbenchError):
-            say(f"{name}: not reached; it ends there by itself when its time is over")
-        elif one:
-            say(f"{name}: {'; '.join(one)} (somebody else changed it meanwhile)")
-        else:
-            say(f"{name}: {'nothing of ours stood there' if one is None else 'as it was before'}")
+        say(f"{name}: {reverted_words(one)}")
     _fail_if_any(found)
+
+
+def reverted_words(one: list[str] | LossbenchError | None) -> str:
+    """Of one machine. Who does not answer any more may have done it or not; who fails has not."""
+    if isinstance(one, LossbenchError):
+        return f"{'not known to be taken away' if isinstance(one, VanishedError) else 'not taken away'} ({one})"
+    if one:
+        return f"{'; '.join(one)} (somebody else changed it meanwhile)"
+    return "nothing of ours stood there" if one is None else "as it was before"
 
 
 def _fail_if_any(found: dict[int, Any]) -> None:

@@ -162,7 +162,7 @@ def _while(found: State, command: list[str]) -> int:
     from lossbench.net.nic import impaired, standing, state, takedown
 
     with impaired.lease(found):
-        book = Journal(found.id)
+        book, before = Journal(found.id), standing.passed_late(found)
         try:
             status = subprocess.run(command, check=False).returncode
         except OSError as error:
@@ -171,6 +171,8 @@ def _while(found: State, command: list[str]) -> int:
         if state.read(book) is not None and not takedown.revoked(book):
             report = standing.describe(found)
             wrong = [text for one in report["sides"].values() for text in one["wrong"]]
+            if late := standing.passed_late(found) - before:
+                wrong.append(f"{late} packets passed untouched while its holder had slept through its lease")
         if wrong:
             say(f"lossbench: {found.interface}: {'; '.join(wrong)}", err=True)
             status = status or ExitCode.UNKNOWN
@@ -209,21 +211,30 @@ def revert(
 
     if not interface and not every:
         raise UsageError("which interface?", next_step="lossbench nic revert eth1, or --all")
-    complaints: list[str] = []
+    differs: dict[str, list[str]] = {}
+    failed: dict[str, LossbenchError] = {}
     for name in [one.interface for _, one in standing.standing()] if every else [interface]:
         try:
-            differs = standing.revert(name)
+            differs[name] = standing.revert(name)
         except LossbenchError as error:
             if not every:
                 raise
-            differs = [str(error)]
-        if differs:
-            complaints.append(f"{name}: {'; '.join(differs)}")
-        else:
+            failed[name] = error
+    for name, found in differs.items():
+        if not found:
             say(f"{name}: as it was before")
     _say_elsewhere()
-    if complaints:
-        raise RunError("; ".join(complaints), next_step="somebody else changed it meanwhile; what we added is gone")
+    _complain(differs, failed)
+
+
+def _complain(differs: dict[str, list[str]], failed: dict[str, LossbenchError]) -> None:
+    """What could not be taken away is not gone: it is said apart from what somebody else changed."""
+    changed = [f"{name}: {'; '.join(found)}" for name, found in differs.items() if found]
+    if failed:
+        wrong = [f"{name} was not taken away: {error.message}" for name, error in failed.items()]
+        raise RunError("; ".join([*wrong, *changed]), next_step=next(iter(failed.values())).next_step)
+    if changed:
+        raise RunError("; ".join(changed), next_step="somebody else changed it meanwhile; what we added is gone")
 
 
 def _say_elsewhere() -> None:

@@ -27,6 +27,7 @@ SLURM = typer.Option(False, "--slurm", help="On the nodes of this Slurm allocati
 NODES = typer.Option(2, "--nodes", min=2, help="With --slurm: how many to ask for.")
 INTERFACE = typer.Option("", "--interface", help="With --slurm: of the data network, such as eth1.")
 SBATCH = typer.Option([], "--sbatch", help="With --slurm: an option for sbatch, such as --partition=gpu.")
+SUDO = typer.Option(False, "--sudo", help="With --slurm: become root on the nodes by `sudo -n`.")
 THESE_NICS = typer.Option(False, "--yes-these-nics", help="In a lab: even with default route or SSH on them.")
 SETTINGS = typer.Option([], "--set", metavar="KEY=VALUE", help="Change a key, e.g. topology.hosts=8.")
 BACKEND = typer.Option(None, "--backend", help="By name (lossbench doctor), or simulated (no network); else automatic.")
@@ -66,6 +67,7 @@ def run(
     nodes: int = NODES,
     interface: str = INTERFACE,
     sbatch: list[str] = SBATCH,
+    sudo: bool = SUDO,
     yes_these_nics: bool = THESE_NICS,
     as_json: bool = typer.Option(False, "--json", help="One JSON object on standard output."),
     html: Path | None = typer.Option(None, "--html", help="A page of the results; see also `lossbench report`."),
@@ -100,9 +102,8 @@ def run(
     if dry_run:
         preview.show(asked or suite or "", out=out, resume=resume, **chosen)
         raise typer.Exit
-    # Before anything starts a thread: an ordinary user needs a user namespace of their own.
-    machines = _lab_of(lab, slurm=slurm, interface=interface, nodes=nodes, sbatch=sbatch)
-    if machines is None and rootless.needed():
+    machines = _lab_of(lab, slurm=slurm, interface=interface, nodes=nodes, sbatch=sbatch, sudo=sudo)
+    if machines is None and rootless.needed():  # before anything starts a thread: a user namespace of the user's own
         rootless.enter()
     files_of = {"html": html, "plots": plots, "junit": junit, "github": github_summary}
     chosen |= {"out": out, "resume": resume, "lab": machines, "these_nics": yes_these_nics}
@@ -143,7 +144,7 @@ def _made(
     raise typer.Exit(EXIT_CODES[result.status])
 
 
-def _lab_of(lab: Path | None, *, slurm: bool, interface: str, nodes: int, sbatch: list[str]) -> Any:
+def _lab_of(lab: Path | None, *, slurm: bool, interface: str, nodes: int, sbatch: list[str], sudo: bool = False) -> Any:
     """None: this machine. Outside of an allocation the same command is handed to sbatch, and that is all."""
     if not slurm:
         return lab
@@ -154,7 +155,7 @@ def _lab_of(lab: Path | None, *, slurm: bool, interface: str, nodes: int, sbatch
     from lossbench.runs.lab import slurm as allocation
 
     if allocation.inside():
-        return allocation.lab(interface=interface)
+        return allocation.lab(interface=interface, sudo=sudo)
     path, said = allocation.submit(allocation.script(sys.argv[1:], nodes=nodes, options=sbatch), Path.cwd())
     say(f"{said}; its script: {path}")
     raise typer.Exit(0)

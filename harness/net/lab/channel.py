@@ -38,6 +38,7 @@ def ssh_command(lab: Lab, machine: Machine, remote: Sequence[str]) -> list[str]:
     """The remote part is quoted for the shell there; the target can't be an option (spec/lab.py), and `--` says so."""
     options = ["-T", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", f"ConnectTimeout={CONNECT_S}"]
     options += ["-o", f"ServerAliveInterval={ALIVE_S}", "-o", f"ServerAliveCountMax={ALIVE_TIMES}"]
+    options += ["-o", "ControlMaster=no", "-o", "ControlPath=none"]  # a shared one is not new: nic.confirm
     config = ["-F", lab.ssh_config] if lab.ssh_config else []
     root = ["sudo", "-n"] if machine.sudo else []
     return ["ssh", *config, *options, "--", machine.ssh, shlex.join([*root, *remote])]

@@ -5,6 +5,7 @@ meets those of its downlink, or is only counted."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -29,6 +30,7 @@ from lossbench.net.nic.way.programs import Traffic
 from lossbench.net.tc.hook import TC_H_ROOT, Side
 from lossbench.net.tc.look import Look
 from lossbench.net.tc.rtnl import Monitor, Reader
+from lossbench.net.tc.rtnl_messages import Change
 from lossbench.spec.experiment import Direction
 
 CARD = ("tx_dropped", "tx_errors", "rx_missed_errors", "rx_over_errors", "rx_crc_errors", "rx_fifo_errors")
@@ -51,6 +53,22 @@ class Report:
 
 
 REPORT: TypeAdapter[Report] = TypeAdapter(Report)
+
+
+def changed(changes: Iterable[Change], *, index: int, mtu: int, ours: set[int]) -> list[str]:
+    """By others, at our interface; and that more was said than could be listened to, which is about none of them. Of
+    addresses, routes and a firewall nothing is heard: a machine's own daemons renew those all the time."""
+    out = []
+    for change in changes:
+        if change.index == 0:
+            out.append(f"{change.what} during the run")
+        elif change.index == index and change.by not in ours:
+            if change.link is None:
+                out.append(f"{change.what} during the run, not by lossbench")
+            elif not change.link.up or change.link.mtu != mtu:
+                how = f"MTU {change.link.mtu}" if change.link.up else "it was down"
+                out.append(f"{how} during the run")
+    return list(dict.fromkeys(out))
 
 
 class Half:
@@ -142,6 +160,8 @@ class Half:
     def report(self, *, sockets: bool) -> dict[str, Any]:
         if self._held is None:
             raise RunError("no network stands here")
+        if takedown.revoked(self._book):  # nothing of it is there to be read
+            raise RunError("it was taken back: by somebody there, or since the controller was not heard in time")
         look = Look.now(self._reader)
         counted = self._since(look)
         hooks: dict[Direction, Counters] = {}
@@ -196,25 +216,14 @@ class Half:
 
     def _wrong(self, look: Look) -> list[str]:
         gone = [text for side in self._request.every_side() for text in no_gate(look, self._facts, side, self._book.id)]
-        if takedown.revoked(self._book):
-            gone.append("it was taken back: the controller was not heard in time")
         passed = sum(numbers["expired"] for numbers in self._since(look).values())
         if passed:
             gone.append(f"{passed} packets passed while the controller was not heard, untouched")
         return gone
 
     def _heard(self) -> list[str]:
-        """At our interface, by others."""
         ours = {one.handle.asyncore.epid for one in self._detours}
-        out = []
-        for change in self._monitor.changes():
-            if change.index == self._facts.index and change.by not in ours:
-                if change.link is None:
-                    out.append(f"{change.what} during the run, not by lossbench")
-                elif not change.link.up or change.link.mtu != self._facts.mtu:
-                    state = f"MTU {change.link.mtu}" if change.link.up else "it was down"
-                    out.append(f"{state} during the run")
-        return list(dict.fromkeys(out))
+        return changed(self._monitor.changes(), index=self._facts.index, mtu=self._facts.mtu, ours=ours)
 
     def listen(self) -> None:
         """From now on."""

@@ -7,6 +7,7 @@ import os
 from dataclasses import asdict
 from typing import Any
 
+from lossbench.errors import RunError
 from lossbench.net.journal import Journal
 from lossbench.net.nic import facts, impaired, standing, state, takedown
 from lossbench.net.nic.request import Request
@@ -19,6 +20,7 @@ from lossbench.spec.profile import Profile
 class Nic:
     def __init__(self) -> None:
         self._held: State | None = None
+        self._applied: State | None = None
 
     def apply(self, interface: str, profile: dict[str, Any], traffic: dict[str, Any], **asked: Any) -> dict[str, Any]:
         """`attached`: for as long as this channel lives and beats."""
@@ -30,7 +32,7 @@ class Nic:
             traffic=Traffic(peers=peers, ports=ports, **traffic),
             **asked,
         )
-        found = impaired.apply(request)
+        found = self._applied = impaired.apply(request)
         if request.attached:
             self._held = found
         return asdict(found)
@@ -50,6 +52,15 @@ class Nic:
             return None
         self._held = None
         return standing.revert(interface)
+
+    def take_back(self) -> None:
+        """What this agent has applied, if it still stands; never anybody else's."""
+        mine, self._applied, self._held = self._applied, None, None
+        for book, one in standing.standing():
+            if mine is not None and one.id == mine.id:
+                removed = standing.ended(book, one)
+                if removed.failed:
+                    raise RunError("; ".join(removed.failed), next_step="lossbench clean there")
 
     def beat(self) -> None:
         if self._held is not None:

@@ -165,6 +165,7 @@ class LabNetwork:
         return []
 
     def hosts_wrong(self) -> list[str]:
+        """A machine's firewall, routes and programs are its own, and not judged (judge_fault.not_judged)."""
         return []
 
     def held(self) -> dict[Hook, Held]:

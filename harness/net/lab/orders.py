@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from lossbench.contract import derive_seed
@@ -101,26 +101,40 @@ def apply(lab: Lab, *, seed: int, traffic: dict[str, Any], **asked: Any) -> dict
     with channels(lab) as machines:
         machines.all_or_refuse()
         traffic = {**traffic, "peers": [channel.machine.address for channel in machines.open.values()]}
-        done = machines.each(
-            lambda c: c.ask(
-                "nic.apply",
-                interface=c.machine.interface,
-                seed=derive_seed(seed, "lab", c.name),
-                traffic=traffic,
-                past_rdma=c.machine.past_rdma,
-                timeout_s=180,
-                **asked,
+        stands = False
+        try:
+            done = machines.each(
+                lambda c: c.ask(
+                    "nic.apply",
+                    interface=c.machine.interface,
+                    seed=derive_seed(seed, "lab", c.name),
+                    traffic=traffic,
+                    past_rdma=c.machine.past_rdma,
+                    timeout_s=180,
+                    **asked,
+                )
             )
-        )
-        failed = {rank: error for rank, error in done.items() if isinstance(error, LossbenchError)}
-        if not failed:
-            failed = _confirmed(lab, done)
+            failed = {rank: error for rank, error in done.items() if isinstance(error, LossbenchError)}
+            failed = failed or _confirmed(lab, done)
+            stands = not failed
+        finally:
+            left = {} if stands else _taken_back(machines)
         if failed:
-            for channel in (machines.open[rank] for rank in done if rank not in failed):
-                with suppress(LossbenchError):
-                    channel.ask("nic.revert", interface=channel.machine.interface)
-            raise NotAbleError("; ".join(error.message for error in failed.values()), next_step=_step(failed))
+            said = [error.message for error in failed.values()]
+            raise NotAbleError("; ".join([*said, *left.values()]), next_step=_step(failed))
         return {rank: found for rank, found in done.items() if isinstance(found, dict)}
+
+
+def _taken_back(machines: Channels) -> dict[int, str]:
+    """On every machine, also on those that failed: an answer that was lost says nothing of what was done. Each takes
+    back what it did by this channel, and nobody else's. Returns what may still stand, in words."""
+    said = machines.each(lambda c: c.ask("nic.take_back"))
+    names = {rank: channel.name for rank, channel in machines.open.items()}
+    return {
+        rank: f"{names[rank]} may still be impaired until its time is over ({one.message})"
+        for rank, one in said.items()
+        if isinstance(one, LossbenchError)
+    }
 
 
 def _confirmed(lab: Lab, done: dict[int, Any]) -> dict[int, LossbenchError]:

@@ -12,9 +12,15 @@ from contextlib import suppress
 from typing import Any
 
 SO_RCVBUFFORCE, SO_RXQ_OVFL, IP_MTU_DISCOVER, IP_PMTUDISC_DO, IP_RECVTOS = 33, 40, 10, 2, 13
-UDP_HEADERS = 28
+HEADERS = {socket.AF_INET: 28, socket.AF_INET6: 48}  # of UDP and below it, as they count for the MTU
+MARKS = {(socket.IPPROTO_IP, socket.IP_TOS), (socket.IPPROTO_IPV6, socket.IPV6_TCLASS)}
 BUFFER_BYTES = 32 << 20
 PAUSE_EVERY = 32
+NUMBER_BYTES = 4
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 class Traffic:
@@ -30,12 +36,14 @@ class Traffic:
     def listen(self, address: str) -> int:
         """On a free port, which it returns; what was heard before is forgotten."""
         self.close()
-        one = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM)
+        one = socket.socket(_family(address), socket.SOCK_DGRAM)
         with suppress(OSError):
             one.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER_BYTES)
         one.setsockopt(socket.SOL_SOCKET, SO_RXQ_OVFL, 1)
         if one.family == socket.AF_INET:
             one.setsockopt(socket.IPPROTO_IP, IP_RECVTOS, 1)
+        else:
+            one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVTCLASS, 1)
         one.bind((address, 0))
         self._seen, self._tos, self._bytes, self._overflow = set(), Counter(), 0, 0
         self._span = (0.0, 0.0)
@@ -47,12 +55,14 @@ class Traffic:
         with suppress(OSError):
             while True:
                 data, ancillary, _, _ = one.recvmsg(65536, 256)
+                if len(data) < NUMBER_BYTES:
+                    continue  # a stranger's; or the end, which the next call says
                 now = time.monotonic()
                 self._span = (self._span[0] or now, now)
                 self._seen.add(struct.unpack_from("!I", data)[0])
-                self._bytes += len(data) + UDP_HEADERS
+                self._bytes += len(data) + HEADERS[one.family]
                 for level, kind, value in ancillary:
-                    if (level, kind) == (socket.IPPROTO_IP, socket.IP_TOS):
+                    if (level, kind) in MARKS:
                         self._tos[value[0] >> 2] += 1
                     elif (level, kind) == (socket.SOL_SOCKET, SO_RXQ_OVFL):
                         self._overflow = struct.unpack("<I", value[:4])[0]
@@ -70,13 +80,16 @@ class Traffic:
         self, *, source: str, to: str, port: int, count: int, size: int, dscp: int = 0, pause_s: float = 0.0
     ) -> dict[str, Any]:
         """`size`: of the IP packet, which must not be cut on the way. Returns how many the machine let go."""
-        with socket.socket(socket.AF_INET6 if ":" in to else socket.AF_INET, socket.SOCK_DGRAM) as one:
+        with socket.socket(_family(to), socket.SOCK_DGRAM) as one:
             one.bind((source, 0))
             if one.family == socket.AF_INET:
                 one.setsockopt(socket.IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_DO)
                 one.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, dscp << 2)
+            else:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_DONTFRAG, 1)
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, dscp << 2)
             one.connect((to, port))
-            body = bytes(max(4, size - UDP_HEADERS) - 4)
+            body = bytes(max(NUMBER_BYTES, size - HEADERS[one.family]) - NUMBER_BYTES)
             sent = 0
             for number in range(count):
                 try:

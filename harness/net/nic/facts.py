@@ -23,6 +23,7 @@ from lossbench.net.tc.rtnl_messages import Filter
 
 ARPHRD_ETHER = 1
 ESTABLISHED = "01"
+FEATURES = ("hardware_tc", "lro", "xdp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,7 @@ class Facts:
     old_ingress: bool = False  # an ingress qdisc, which knows no egress and leaves no room for clsact
     filters: dict[Side, tuple[Filter, ...]] = field(default_factory=dict)
     ahead: dict[Side, int] = field(default_factory=dict)  # tcx programs
+    at: dict[str, str] = field(default_factory=dict)  # which of the devices below it has lro, hardware_tc, xdp
 
 
 def of(name: str, environment: Mapping[str, str] | None = None) -> Facts:
@@ -74,6 +76,8 @@ def of(name: str, environment: Mapping[str, str] | None = None) -> Facts:
         ssh = ssh_connection(os.environ if environment is None else environment)
         indices = _with_those_above(ip, index)
         default, gateways = _default_routes(ip, indices)
+        devices = _with_those_below(ip, index)
+        features = {one: _features(one, number) for number, one in devices.items()}
         return Facts(
             name=name,
             index=index,
@@ -86,8 +90,9 @@ def of(name: str, environment: Mapping[str, str] | None = None) -> Facts:
             gateways=gateways,
             ssh=ssh,
             ssh_here=ssh is not None and _way_to(ip, ssh.client) in indices,
-            rdma=_rdma(name),
-            **_features(name),
+            rdma=tuple(sorted({device for one in devices.values() for device in _rdma(one)})),
+            at={word: next((one for one, on in features.items() if on[word]), name) for word in FEATURES},
+            **_anywhere(features),
             **_hooks(index),
         )
 
@@ -176,9 +181,26 @@ def _with_those_above(ip: IPRoute, index: int) -> set[int]:
     return found
 
 
+def _with_those_below(ip: IPRoute, index: int) -> dict[int, str]:
+    """The interface, and what it stands on in this namespace: the device of a VLAN, members of a bond. Packets pass
+    those too."""
+    links = {int(link["index"]): link for link in ip.get_links()}
+    found = [index]
+    for one in found:  # grows
+        below = [number for number, link in links.items() if link.get_attr("IFLA_MASTER") == one]
+        if _is_stacked(links[one]) and links[one].get_attr("IFLA_LINK_NETNSID") is None:
+            below.append(links[one].get_attr("IFLA_LINK"))
+        found += [number for number in below if number in links and number not in found]
+    return {number: str(links[number].get_attr("IFLA_IFNAME")) for number in found}
+
+
 def _stacked(ip: IPRoute, index: int) -> bool:
+    return _is_stacked(ip.get_links(index)[0])
+
+
+def _is_stacked(link: Any) -> bool:
     """A veth's IFLA_LINK is its other end, which does not stand on it."""
-    info = ip.get_links(index)[0].get_attr("IFLA_LINKINFO")
+    info = link.get_attr("IFLA_LINKINFO")
     return info is not None and info.get_attr("IFLA_INFO_KIND") in ("vlan", "macvlan", "ipvlan", "macsec")
 
 
@@ -205,9 +227,19 @@ def _rdma(name: str) -> tuple[str, ...]:
     return tuple(sorted(one.name for one in devices if (one / "device" / "net" / name).exists()))
 
 
-def _features(name: str) -> dict[str, Any]:
+def _features(name: str, index: int) -> dict[str, bool]:
+    """See FEATURES."""
     on = offloads.read(name, None)
-    return {"hardware_tc": on.get("hw-tc-offload", False), "lro": on.get("rx-lro", False)}
+    reader = Reader(Here())
+    try:
+        xdp = reader.link(index).xdp
+    finally:
+        reader.close()
+    return {"hardware_tc": on.get("hw-tc-offload", False), "lro": on.get("rx-lro", False), "xdp": xdp}
+
+
+def _anywhere(features: dict[str, dict[str, bool]]) -> dict[str, Any]:
+    return {word: any(one[word] for one in features.values()) for word in FEATURES}
 
 
 def _hooks(index: int) -> dict[str, Any]:
@@ -217,7 +249,6 @@ def _hooks(index: int) -> dict[str, Any]:
         there = "clsact" in kinds or "ingress" in kinds
         filters = {side: tuple(reader.filters(index, parent)) if there else () for side, parent in PARENT.items()}
         return {
-            "xdp": reader.link(index).xdp,
             "clsact": "clsact" in kinds,
             "old_ingress": "ingress" in kinds,
             "filters": filters,

@@ -29,12 +29,15 @@ def _reasons(facts: Facts, sides: Sequence[Side], *, this_nic: bool, past_rdma: 
         text = f"RDMA device {', '.join(facts.rdma)}: that traffic never meets a qdisc and could not be lost"
         out.append((text, "--past-rdma, in lab.toml past_rdma = true, if only TCP/IP is meant (NCCL_IB_DISABLE=1)"))
     if facts.hardware_tc:
-        out.append(("tc is offloaded to its hardware", f"ethtool -K {facts.name} hw-tc-offload off"))
+        at = facts.at.get("hardware_tc", facts.name)
+        out.append((f"tc is offloaded to its hardware{_below(facts, at)}", f"ethtool -K {at} hw-tc-offload off"))
     if facts.lro and "ingress" in sides:
-        text = "large receive offload merges packets for good: what came on the wire can't be told any more"
-        out.append((text, f"ethtool -K {facts.name} lro off"))
+        at = facts.at.get("lro", facts.name)
+        text = f"large receive offload{_below(facts, at)} merges packets for good: the wire's can't be told any more"
+        out.append((text, f"ethtool -K {at} lro off"))
     if facts.xdp and "ingress" in sides:
-        out.append(("an XDP program may take packets before any filter sees them", "--side egress, or detach it"))
+        text = f"an XDP program{_below(facts, facts.at.get('xdp', facts.name))} may take packets before any filter"
+        out.append((f"{text} sees them", "--side egress, or detach it"))
     if facts.old_ingress and "egress" in sides:
         text = "it has an ingress qdisc, which leaves no room for clsact, and it is not ours to replace"
         out.append((text, "--side ingress"))
@@ -49,6 +52,11 @@ def _reasons(facts: Facts, sides: Sequence[Side], *, this_nic: bool, past_rdma: 
         step = "--yes-this-nic (of a lab: --yes-these-nics) if you mean it"
         out.append((what, f"{step} (SSH, ARP, ND, DHCP, DNS and the gateway are never touched)"))
     return out
+
+
+def _below(facts: Facts, at: str) -> str:
+    """Where it is, if it is on a device below."""
+    return f" (of {at}, below it)" if at != facts.name else ""
 
 
 def free_priority(facts: Facts, side: Side) -> int | None:

@@ -8,15 +8,16 @@ from typing import Any
 from pyroute2 import IPRoute
 
 from lossbench.errors import RunError, UsageError
+from lossbench.files import Lock
 from lossbench.net import journal
 from lossbench.net.counters import UNMATCHED
 from lossbench.net.host import namespaces
 from lossbench.net.host.place import Here
-from lossbench.net.journal import Journal
+from lossbench.net.journal import Journal, Removed
 from lossbench.net.nic import snapshot, state, takedown, watchdog
-from lossbench.net.nic.facts import Facts, Ssh
+from lossbench.net.nic.facts import Facts, Ssh, connections
 from lossbench.net.nic.request import RULES, Request
-from lossbench.net.nic.state import STANDING, UNCONFIRMED, State
+from lossbench.net.nic.state import ATTACHED, STANDING, UNCONFIRMED, State
 from lossbench.net.nic.way.clock import Clock
 from lossbench.net.tc import kinds
 from lossbench.net.tc.hook import Side
@@ -60,6 +61,8 @@ def confirm(interface: str, ssh: Ssh | None, *, at_console: bool) -> State:
             raise UsageError("no SSH connection and no terminal: this proves nothing", next_step=step)
         if ssh is not None and ssh.peer in found.ssh:
             raise UsageError("this connection is older than what it is to confirm", next_step=step)
+        if ssh is not None and ssh.peer not in connections(ssh.server_port):  # an old tmux still names its own
+            raise UsageError("the SSH connection that this session came by is no more", next_step=step)
         clock = Clock.opened(found.maps)
         if clock is None:
             raise RunError(f"{interface}: what was applied is gone already")
@@ -74,18 +77,32 @@ def confirm(interface: str, ssh: Ssh | None, *, at_console: bool) -> State:
 def revert(interface: str) -> list[str]:
     """Returns what is not as it was before, in words."""
     book, found = find(interface)
-    with book.taken():
-        try:
-            before = json.loads((book.folder / "snapshot.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            before = None
-        takedown.take_away_or_say(book)
+    try:
+        before = json.loads((book.folder / "snapshot.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        before = None
+    removed = ended(book, found)
+    if removed.failed:
+        raise RunError("; ".join(removed.failed), next_step="lossbench clean")
     after = snapshot.of(found.index)
     if after is None:
         return ["the interface itself is gone"]
     if before is None:
         return ["how it was before can't be read any more; what we added is gone"]
     return snapshot.differences(before, after)
+
+
+def ended(book: Journal, found: State) -> Removed:
+    """Taken away now, whoever holds it: an agent or a command that lives loses it as it would to a watchdog."""
+    wait_s = 0.0 if found.phase == ATTACHED else journal.WAIT_S  # others hold the lock for moments
+    lock = Lock.take(book.folder / "lock", wait_s=wait_s, make=False)
+    try:
+        if not book.folder.exists():
+            raise UsageError(f"nothing of ours stands on '{found.interface}' any more")
+        return takedown.take_away(book, holder_lives=lock is None)
+    finally:
+        if lock is not None:
+            lock.release()
 
 
 def describe(found: State) -> dict[str, Any]:
@@ -116,6 +133,17 @@ def describe(found: State) -> dict[str, Any]:
     finally:
         clock.close()
     return out
+
+
+def passed_late(found: State) -> int:
+    """Packets that the gates let pass since the deadline was over, all sides together."""
+    clock = Clock.opened(found.maps)
+    if clock is None:
+        return 0
+    try:
+        return sum(numbers["expired"] for numbers in clock.counted().values())
+    finally:
+        clock.close()
 
 
 def _counted(found: State, request: Request, side: Side) -> dict[str, Any]:

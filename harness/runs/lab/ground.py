@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any
 
-from lossbench.errors import NotAbleError
+from lossbench.errors import NotAbleError, UsageError
 from lossbench.net.impair import registry
 from lossbench.net.lab.channel import Channel
 from lossbench.net.lab.network import LabNetwork
@@ -59,10 +59,11 @@ class LabGround:
             raise NotAbleError(
                 "some machines have IPv4 and some IPv6 addresses", next_step="give all the same in lab.toml"
             )
+        refuse_shared(self._placed, these_nics=self._these_nics)
         if len(self._placed) < 2:
             raise NotAbleError("a run needs two machines", next_step="one alone: lossbench nic apply")
 
-    def placed(self, experiment: Experiment) -> Experiment:
+    def placed(self, experiment: Experiment, asked: Collection[str] = ()) -> Experiment:
         topology = experiment.topology
         if topology.uplink_mbit() or topology.downlink_mbit():
             text = f"{experiment.name} asks for a rate (topology): links of a lab have the rate that they have"
@@ -80,12 +81,13 @@ class LabGround:
             raise NotAbleError(f"{text}: not on machines of their own", next_step="leave --until out")
         content = experiment.model_dump()
         content["workload"] |= {"ranks_per_process": 1, "torchrun": self._ranks_each(experiment.workload)}
-        content["topology"] |= {
+        own = {
             "hosts": len(self._placed),
             "family": "ipv6" if ":" in self._placed[0].address else "ipv4",
             "mtu": self._about[0]["interface"]["mtu"],
-            "machines": [one.model_dump() for one in self._placed],
         }
+        refuse_others(experiment, own, asked)
+        content["topology"] |= {**own, "machines": [one.model_dump() for one in self._placed]}
         return check(Experiment, content, origin=f"{experiment.name} on lab {self.lab.name}")
 
     def _ranks_each(self, workload: Program) -> int:
@@ -139,6 +141,26 @@ class LabGround:
     def close(self) -> None:
         self.launcher.close()
         self._machines.close()
+
+
+def refuse_shared(placed: Sequence[Placed], *, these_nics: bool) -> None:
+    """Whoever is reached without SSH (Slurm) has no session that its agent could see run over the interface."""
+    shared = [f"h{rank}'s {one.interface}" for rank, one in enumerate(placed) if one.control_interface == one.interface]
+    if shared and not these_nics:
+        raise NotAbleError(
+            f"control and data share an interface ({', '.join(shared)}): it would be impaired under the controller",
+            next_step="--yes-these-nics if you mean it (SSH and the rendezvous are spared), or another interface",
+        )
+
+
+def refuse_others(experiment: Experiment, own: dict[str, Any], asked: Collection[str]) -> None:
+    """What a suite's file says of its network is the lab's to say; what a point is called by must be what it runs at.
+    `asked`: the keys that the command line, the sweep or an arm sets."""
+    for name, here in own.items():
+        value = getattr(experiment.topology, name)
+        if value != here and f"topology.{name}" in asked:
+            text = f"{experiment.name}: topology.{name} = {value} is asked for, this lab has {here}"
+            raise UsageError(text, next_step=f"leave topology.{name} out of --set and the sweep, or set the lab up so")
 
 
 def _sent(program: Program) -> dict[str, Any]:

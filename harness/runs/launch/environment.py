@@ -52,6 +52,7 @@ def environment(
         "NCCL_HOSTID": f"{run.run_id}-{host.name}",
         "NCCL_SHM_DISABLE": "1",
         "NCCL_P2P_DISABLE": "1",
+        "NCCL_IB_DISABLE": "1",  # RDMA never meets a rule
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",  # a rank that hangs can be asked for its stack
     }

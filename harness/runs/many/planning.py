@@ -18,6 +18,7 @@ from lossbench.runs.many.campaign import Part
 from lossbench.runs.many.suite import Planned
 from lossbench.spec.asking import adhoc, points
 from lossbench.spec.asking import campaign as campaigns
+from lossbench.spec.userfile import read_toml
 
 
 def planned(
@@ -45,11 +46,20 @@ def planned(
     else:
         found = points.points(points.find(suite), **asked)
     if ground is not None:
-        found = [(chosen, ground.placed(experiment)) for chosen, experiment in found]
+        keys = _keys_set(suite, settings, full=full)
+        found = [(chosen, ground.placed(experiment, keys)) for chosen, experiment in found]
     plan = suites.plan_of(found, seeds=seeds)
     if resume:
         return suites.resume(suites.newest_unfinished(out, plan))
     return None, secrets.token_hex(3), plan
+
+
+def _keys_set(suite: str | adhoc.Asked, settings: list[str], *, full: bool) -> set[str]:
+    """See points.keys_set. A number of hosts on the command line, other than the usual one, is asked for too."""
+    if isinstance(suite, str):
+        return points.keys_set(read_toml(points.find(suite)), settings=settings, full=full)
+    typed = {"topology.hosts"} if suite.hosts != adhoc.Asked.hosts else set()
+    return typed | points.keys_set(tomllib.loads(adhoc.text(suite)), settings=settings, full=full)
 
 
 def _only(entry: campaigns.Entry, plan: list[Planned]) -> list[Planned]:

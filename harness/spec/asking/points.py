@@ -76,6 +76,26 @@ def points_of(
     return out
 
 
+def keys_set(data: dict[str, Any], *, settings: list[str], full: bool = False) -> set[str]:
+    """Dotted keys that the command line, the sweep or one of its arms sets: what a point is called by."""
+    changes = data.get("full")
+    large = changes.get("sweep") if full and isinstance(changes, dict) else None
+    sweep = data.get("sweep", {}) if large is None else large
+    pairs = [(key.strip(), _value(value.strip())) for key, _, value in (one.partition("=") for one in settings)]
+    if isinstance(sweep, dict):
+        arms = [arm for arm in sweep.get(ARM, []) if isinstance(arm, dict)]
+        pairs += [(key, value) for key, values in sweep.items() if key != ARM for value in values]
+        pairs += [(key, value) for arm in arms for key, value in arm.items() if key != "name"]
+    return {key for pair in pairs for key in _keys_below(*pair)}
+
+
+def _keys_below(key: str, value: Any) -> list[str]:
+    """A table sets every key of its own."""
+    if not isinstance(value, dict):
+        return [key]
+    return [one for name, below in value.items() for one in _keys_below(f"{key}.{name}", below)]
+
+
 def _apply_arm(point: dict[str, Any], arm: Any, path: Path) -> str:
     """Several keys that are swept together, under one name."""
     if not isinstance(arm, dict) or not isinstance(arm.get("name"), str):

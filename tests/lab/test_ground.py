@@ -1,0 +1,89 @@
+"""What a lab's machines are as ground for runs: what is theirs to say, and what is refused. No machine is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lossbench.errors import NotAbleError, UsageError
+from lossbench.runs.ground import Ground
+from lossbench.runs.lab.ground import refuse_others, refuse_shared
+from lossbench.runs.many import planning
+from lossbench.spec.asking import adhoc
+from lossbench.spec.experiment import Experiment
+from lossbench.spec.topology import Placed
+
+OWN = {"hosts": 3, "family": "ipv4", "mtu": 1500}
+
+
+class Fake:
+    """A lab's ground, as far as a plan asks for it."""
+
+    def placed(self, experiment: Experiment, asked: Any = ()) -> Experiment:
+        refuse_others(experiment, OWN, asked)
+        return experiment
+
+
+def planned(folder: Path, sweep: str, *settings: str, full: bool = False) -> int:
+    path = folder / "one.toml"
+    path.write_text(f'name = "one"\n[topology]\nhosts = 4\n{sweep}\n')
+    ground: Ground = Fake()  # type: ignore[assignment]
+    found = planning.planned(
+        str(path), list(settings), None, full=full, out=folder / "runs", resume=False, ground=ground
+    )
+    return len(found[2])
+
+
+@pytest.mark.parametrize(
+    ("sweep", "settings", "words"),
+    [
+        ('[sweep]\n"topology.mtu" = [1500, 9000]', (), "topology.mtu = 9000 is asked for, this lab has 1500"),
+        ('[sweep]\n"topology.hosts" = [2, 3]', (), "topology.hosts = 2 "),
+        ('[sweep]\n"topology.family" = ["ipv6"]', (), "topology.family = ipv6 "),
+        ('[sweep]\narm = [{ name = "plain" }, { name = "jumbo", "topology.mtu" = 9000 }]', (), "topology.mtu = 9000"),
+        ("", ("topology.hosts=8",), "topology.hosts = 8 "),
+        ("", ("topology={ mtu = 9000, hosts = 3 }",), "topology.mtu = 9000 "),
+    ],
+)
+def test_a_point_called_by_what_the_lab_is_not_is_refused(
+    tmp_path: Path, sweep: str, settings: tuple[str, ...], words: str
+) -> None:
+    """As it was: it ran at the lab's own hosts, MTU and family, under the point's label, valid."""
+    with pytest.raises(UsageError, match=words) as raised:
+        planned(tmp_path, sweep, *settings)
+    assert "leave topology." in raised.value.next_step and "\n" not in str(raised.value)
+
+
+def test_what_a_file_says_of_its_network_is_the_labs_to_say(tmp_path: Path) -> None:
+    """No label names it."""
+    assert planned(tmp_path, "") == 1
+    assert planned(tmp_path, '[sweep]\n"topology.hosts" = [3]\n"workload.options.x" = [1, 2]') == 2
+    assert planned(tmp_path, "", "topology.mtu=1500", "topology.hosts=3") == 1
+
+
+def test_the_large_forms_own_sweep_is_looked_at(tmp_path: Path) -> None:
+    large = '[full.sweep]\n"topology.mtu" = [9000]'
+    assert planned(tmp_path, large) == 1
+    with pytest.raises(UsageError, match=r"topology.mtu = 9000"):
+        planned(tmp_path, large, full=True)
+
+
+def test_hosts_on_the_command_line_must_be_as_many_as_machines(tmp_path: Path) -> None:
+    ground: Ground = Fake()  # type: ignore[assignment]
+    with pytest.raises(UsageError, match=r"topology.hosts = 8"):
+        asked = adhoc.Asked(command=("true",), hosts="8")
+        planning.planned(asked, [], None, full=False, out=tmp_path, resume=False, ground=ground)
+    usual = adhoc.Asked(command=("true",), loss="3%")
+    assert planning.planned(usual, [], None, full=False, out=tmp_path, resume=False, ground=ground)[2]
+
+
+def test_an_interface_that_control_shares_is_impaired_only_if_one_says_so() -> None:
+    """As it was: without SSH (Slurm) and without a default route on it nobody asked, whatever docs/lab.md said."""
+    own = Placed(address="10.0.0.1", control="10.1.0.1", interface="eth1", control_interface="eth0")
+    shared = Placed(address="10.0.0.2", control="10.0.0.2", interface="eth1", control_interface="eth1")
+    refuse_shared([own, own], these_nics=False)
+    refuse_shared([own, shared], these_nics=True)
+    with pytest.raises(NotAbleError, match=r"h1's eth1.*--yes-these-nics"):
+        refuse_shared([own, shared], these_nics=False)
