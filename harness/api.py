@@ -69,8 +69,8 @@ def made(
     known well enough. `lab`: on its machines, not in namespaces."""
     from lossbench.net.host import rootless
 
-    if lab is None and rootless.needed():  # before anything starts a thread
-        rootless.enter()
+    if lab is None:
+        rootless.with_rights()  # before anything starts a thread
     from lossbench.runs.many import planning
     from lossbench.runs.many import suite as suites
 
@@ -124,8 +124,7 @@ def campaign(
     """Suites in order of importance until time is up; the same call goes on with what is not done."""
     from lossbench.net.host import rootless
 
-    if rootless.needed():
-        rootless.enter()
+    rootless.with_rights()
     from lossbench.runs.many import campaign as campaigns
     from lossbench.runs.many import planning
 

@@ -197,12 +197,16 @@ def lost_in_queues(between: Between) -> int:
 
 
 def counted_twice(between: Between) -> int:
-    """At most so many packets are in two counters: damaged or duplicated at one place and lost at another behind it."""
+    """At most so many packets are in two counters: damaged or duplicated at one place and lost at another behind it; or
+    both damaged and duplicated, and thrown away twice by the receiver's checksum."""
     hooks = between.hooks
-    odd = sum(count.corrupted + count.duplicated for here in hooks.values() for count in here.values())
+    every = [count for here in hooks.values() for count in here.values()]
+    odd = sum(count.corrupted + count.duplicated for count in every)
     directions = {hook.direction for hook, here in hooks.items() if any(c.dropped + c.corrupted for c in here.values())}
     behind = len(directions) > 1 or any(link.down.dropped + link.lost_leaving for link in between.links.values())
-    return odd if behind else 0
+    damaged = sum(count.corrupted for count in every)
+    thrown_away = sum(link.sockets.damaged for link in between.links.values() if link.sockets is not None)
+    return odd if behind else min(sum(count.duplicated for count in every), max(damaged, thrown_away))
 
 
 def met(between: Between) -> Met:

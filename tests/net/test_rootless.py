@@ -76,7 +76,8 @@ def user_namespaces_work() -> None:
 def lossbench(home: Path, arguments: str) -> subprocess.CompletedProcess[str]:
     readable = list(dict.fromkeys([Path(sys.base_prefix), Path(sys.prefix), ROOT]))
     closed = [p for p in readable if first_closed_folder(p)]
-    variables = f"HOME={home} PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={ROOT}/.package"
+    threads = "OMP_NUM_THREADS=4 OPENBLAS_NUM_THREADS=4"  # as on a machine of users, where nobody says how many
+    variables = f"HOME={home} PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={ROOT}/.package {threads}"
     script = f"cd {home} && {variables} {sys.executable} -m lossbench.cli.main {arguments}"
     return as_nobody(script, readable=closed)
 
@@ -88,6 +89,34 @@ def test_an_ordinary_user_runs_a_suite_with_cbpf_and_leaves_nothing(home: Path) 
     assert row["backend"] in ("cbpf", "netem") and row["columns"]["fault"] == "valid"
     assert Path(row["dir"]).stat().st_uid == NOBODY, "results belong to the user"
     assert not left_behind()
+
+
+ENTERS = """
+import os, sys
+from lossbench.net.host import rootless
+rootless.needed = lambda: True
+rootless.enter = lambda: sys.exit(f"{len(os.listdir('/proc/self/task'))} threads, numpy: {'numpy' in sys.modules}")
+from lossbench.cli.main import main
+main()
+"""
+COMMANDS = ["run --hosts 2 --loss 3% -- true", "run quickstart", "replay latest", "campaign none.toml --minutes 1"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_user_namespace_is_entered_before_anything_can_start_a_thread(command: str, tmp_path: Path) -> None:
+    """A process with threads enters none; what was asked in words was read by numpy first, which has some."""
+    done = subprocess.run(
+        [sys.executable, "-c", ENTERS, *command.split()], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.stderr.strip() == "1 threads, numpy: False"
+
+
+@full
+def test_an_ordinary_user_runs_a_command_of_their_own(home: Path) -> None:
+    done = lossbench(home, f"run --hosts 2 --loss 3% --json --out {home}/own -- true")
+    assert done.stdout, done.stderr
+    rows = json.loads(done.stdout)["summary"]
+    assert rows and all(row["columns"]["outcome"] == "valid" for row in rows), [row["reasons"] for row in rows]
 
 
 SERVICE = """

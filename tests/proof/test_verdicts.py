@@ -222,6 +222,15 @@ def test_a_packet_in_two_counters_is_no_leak_but_only_where_it_can_be() -> None:
     assert counted_twice(Between(Reading(), Reading(hooks={UP: hooks[UP]}))) == 0
 
 
+def test_a_packet_that_was_damaged_and_duplicated_is_thrown_away_twice_and_missed_once() -> None:
+    odd = {UP: {"a": RuleCounters(seen=100, corrupted=3, duplicated=2)}}
+    sockets = {0: LinkCounts(), 1: LinkCounts(sockets=Sockets(damaged=4))}
+    before = Reading(links={0: LinkCounts(), 1: LinkCounts(sockets=Sockets())})
+    assert counted_twice(Between(before, Reading(hooks=odd, links=sockets))) == 2
+    plain = {UP: {"a": RuleCounters(seen=100, corrupted=3)}}
+    assert counted_twice(Between(before, Reading(hooks=plain, links=sockets))) == 0
+
+
 def test_block_loss_that_begins_after_the_probes_is_not_proven() -> None:
     profile_ = {"why": "t", "name": "blocks", "loss": {"model": "block", "percent": 10}}
     keys = {**TWO, "impair": [{"profile": profile_, "from_s": 1.0}]}

@@ -18,7 +18,7 @@ from lossbench.net.conservation import Met
 from lossbench.net.counters import Reading
 from lossbench.net.host import tcp
 from lossbench.net.host.tcp import Connections
-from lossbench.processes import catches
+from lossbench.processes import PACKAGE, catches
 from lossbench.proof.watched import Watched
 from lossbench.runs import summary
 from lossbench.runs.launch import companion
@@ -146,6 +146,32 @@ def test_it_catches_an_abort_only_if_its_command_does(tmp_path: Path, command: l
     _, err = process.communicate(timeout=60)
     assert process.returncode == -(signal.SIGABRT if caught else signal.SIGTERM)
     assert ("Current thread" in err) is caught
+
+
+SLOW = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from lossbench.net.host.tcp import Connections
+Connections.open = lambda self: time.sleep(600)
+from lossbench.runs.launch import companion
+companion.main()
+"""
+
+
+def test_a_command_that_hangs_can_be_asked_for_its_stack_however_long_its_companion_takes(tmp_path: Path) -> None:
+    """On a busy machine the companion's own libraries took longer than the command's limit."""
+    command = [sys.executable, "-X", "faulthandler", "-c", "import time; time.sleep(600)"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, str(PACKAGE), *command], env=variables(tmp_path), start_new_session=True
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not catches(process.pid, signal.SIGABRT) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert catches(process.pid, signal.SIGABRT)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def test_a_companion_that_is_killed_takes_its_command_along(tmp_path: Path) -> None:

@@ -10,6 +10,8 @@ import typer
 from rich.console import Console
 
 from lossbench.cli.console import Terminal, say
+from lossbench.errors import ExitCode, UsageError
+from lossbench.net.host import rootless
 
 
 def campaign(
@@ -30,9 +32,12 @@ def campaign(
 
       lossbench campaign results/published/gpu.toml --dry-run
     """
+    if not dry_run:
+        if not minutes:
+            raise UsageError("how long?", next_step="--minutes 25")
+        rootless.with_rights()  # before anything that starts a thread is loaded
     from lossbench import api, files
     from lossbench.cli.screen import live
-    from lossbench.errors import ExitCode, UsageError
     from lossbench.proof.verdict import EXIT_CODES
 
     if dry_run:
@@ -44,8 +49,6 @@ def campaign(
         text = [f"{part.name}: {len(part.left())} of {len(part.plan)} runs to do" for part in parts]
         say(files.as_json({"suites": [part.as_json() for part in parts]}) if as_json else "\n".join(text))
         raise typer.Exit
-    if not minutes:
-        raise UsageError("how long?", next_step="--minutes 25")
     with live.View(Terminal(stderr=True), quiet=as_json) as view:
         parts = api.campaign(file, minutes=minutes, out=out, progress=view.show)
     said = [part.as_json() for part in parts]

@@ -34,8 +34,8 @@ def replay(
 
       lossbench replay results/runs/20261115-120000_quickstart_ab12cd/003
     """
-    if lab is None and rootless.needed():
-        rootless.enter()
+    if lab is None:
+        rootless.with_rights()
     need_libraries()
     from lossbench import api
     from lossbench.cli.screen import live

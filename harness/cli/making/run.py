@@ -89,6 +89,8 @@ def run(
 
       lossbench run results/runs/20261115-120000_quickstart_ab12cd --resume
     """
+    if lab is None and not slurm and not dry_run:
+        rootless.with_rights()  # first of all: libraries that read what was asked start threads
     condition = {"hosts": hosts, "loss": loss, "burst": burst, "delay": delay, "rate": rate, "profile": profile}
     asked = words.asked(ctx, **condition, sweep=sweep, time_limit=time_limit)
     if suite is None and asked is None:
@@ -103,8 +105,6 @@ def run(
         preview.show(asked or suite or "", out=out, resume=resume, **chosen)
         raise typer.Exit
     machines = _lab_of(lab, slurm=slurm, interface=interface, nodes=nodes, sbatch=sbatch, sudo=sudo)
-    if machines is None and rootless.needed():  # before anything starts a thread: a user namespace of the user's own
-        rootless.enter()
     files_of = {"html": html, "plots": plots, "junit": junit, "github": github_summary}
     chosen |= {"out": out, "resume": resume, "lab": machines, "these_nics": yes_these_nics}
     _made(asked or suite or "", chosen, files_of, (tag, note), as_json=as_json, tee=tee)

@@ -5,6 +5,7 @@ Everything made there ends with the process that entered: there is nothing to cl
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import signal
@@ -35,14 +36,29 @@ def needed() -> bool:
     return not (have["net_admin"] and have["sys_admin"])
 
 
+def with_rights() -> None:
+    """Afterwards this process may make networks: as it could before, or in a namespace of its own."""
+    if needed():
+        enter()
+
+
 def enter() -> None:
-    """Must come before any thread starts. Files made afterwards belong to the user as ever. There is no way back to the
-    machine's network from inside, so a process of ours stays there: data sets are fetched by it."""
+    """Must come before any thread starts: of a library that counts (numpy), of a view that is drawn again and again.
+    Files made afterwards belong to the user as ever. There is no way back to the machine's network from inside, so a
+    process of ours stays there: data sets are fetched by it."""
     _Outside.line = _stay_behind()
     libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.geteuid(), os.getegid()
     if libc.unshare(CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET):
-        raise _refused(os.strerror(ctypes.get_errno()))
+        number = ctypes.get_errno()
+        threads = len(os.listdir("/proc/self/task"))
+        if number == errno.EINVAL and threads > 1:
+            raise NotAbleError(
+                f"not root, and a process with {threads} threads can't enter a user namespace",
+                next_step="call lossbench before libraries that start threads are loaded (OMP_NUM_THREADS=1 keeps"
+                " numpy from it), use its command line, or run with sudo",
+            )
+        raise _refused(os.strerror(number))
     try:
         Path("/proc/self/setgroups").write_text("deny", encoding="ascii")
         Path("/proc/self/uid_map").write_text(f"0 {user} 1", encoding="ascii")

@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from statistics import median
@@ -41,8 +42,9 @@ def main() -> None:
         child = subprocess.Popen(sys.argv[2:], preexec_fn=_as_it_was)
     except OSError as error:
         sys.exit(f"{sys.argv[2]}: {error.strerror}")
-    _open(connections)
-    _until_it_ends(child.pid, connections)
+    opening = threading.Thread(target=_open, args=(connections,), daemon=True)
+    opening.start()
+    _until_it_ends(child.pid, opening, connections)
     wall_s = time.monotonic() - began
     _, status, used = os.wait4(child.pid, 0)
     door.record("program", **_known(wall_s, used, connections))
@@ -83,15 +85,17 @@ def _open(connections: Connections | None) -> None:
             connections.open()
 
 
-def _until_it_ends(pid: int, connections: Connections | None) -> None:
+def _until_it_ends(pid: int, opening: threading.Thread, connections: Connections | None) -> None:
+    """Loading what asks the kernel takes seconds on a busy machine: the command is looked at meanwhile."""
     ending = select.poll()
     handle = os.pidfd_open(pid)
     ending.register(handle, select.POLLIN)
     while not ending.poll(LOOK_MS):
         _abort_as(pid)
-        if connections is not None:
+        if connections is not None and not opening.is_alive():
             connections.sample()
     os.close(handle)
+    opening.join()
 
 
 def _known(wall_s: float, used: resource.struct_rusage, connections: Connections | None) -> dict[str, Any]:

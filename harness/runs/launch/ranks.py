@@ -27,6 +27,7 @@ from lossbench.spec.topology import Host
 
 STACK_LINES_SHOWN, RANKS_SHOWN = 16, 3
 GRACE_S = 3.0
+CATCHES_S = 1.0
 
 
 @dataclass(kw_only=True)
@@ -219,7 +220,7 @@ class Ranks:
         chosen = list({rank.process.pid: rank for rank in chosen}.values())[:RANKS_SHOWN]
         before = {rank.name: last_lines(rank.log) for rank in chosen}
         sizes = {rank.name: rank.log.stat().st_size for rank in chosen if rank.log.exists()}
-        asked = [rank for rank in chosen if rank.process.catches(signal.SIGABRT)]
+        asked = _that_catch(chosen, signal.SIGABRT)
         for rank in asked:
             rank.process.signal(signal.SIGABRT)
         deadline = time.monotonic() + GRACE_S
@@ -254,6 +255,14 @@ class Ranks:
         if self._gate >= 0:
             os.close(self._gate)
             self._gate = -1
+
+
+def _that_catch(ranks: Sequence[Member], number: int) -> list[Member]:
+    """Those with a handler for a signal; a program that has just begun has it in a moment."""
+    deadline = time.monotonic() + CATCHES_S
+    while time.monotonic() < deadline and not all(rank.process.catches(number) for rank in ranks):
+        time.sleep(0.05)
+    return [rank for rank in ranks if rank.process.catches(number)]
 
 
 def _after(path: Path, size: int) -> list[str]:
