@@ -12,7 +12,7 @@ demo: $(VENV)/.ready
 	$(BIN)/lossbench run quickstart --out $(OUT) --html results/demo/report.html --plots results/demo
 
 # What decides: every claim once, side by side, each worker with a /run of its own (tests/worker). WORKERS=1: one by one.
-WORKERS ?= $(shell echo $$((2 * $$(nproc) + 1)))
+WORKERS ?= $(shell echo $$((2 * $$(nproc))))
 test: $(VENV)/.dev check
 	WORKER_PYTHON=$(BIN)/python $(BIN)/python -m pytest -m "not full and not quiet" --tx "$(WORKERS)*popen//python=tests/worker" --dist worksteal
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -117,6 +119,29 @@ def test_an_ordinary_user_runs_a_command_of_their_own(home: Path) -> None:
     assert done.stdout, done.stderr
     rows = json.loads(done.stdout)["summary"]
     assert rows and all(row["columns"]["outcome"] == "valid" for row in rows), [row["reasons"] for row in rows]
+
+
+OUTSIDE = """
+import os, sys
+from lossbench.net.host import rootless
+program = "import sys, time; open(sys.argv[1], 'w').close(); time.sleep(600)"
+try:
+    rootless.run_outside([sys.executable, "-c", program, sys.argv[1]], text="", environment=os.environ)
+except KeyboardInterrupt:
+    sys.exit("interrupted")
+"""
+
+
+def test_ctrl_c_while_a_workload_is_prepared_is_said_once_and_without_a_traceback(tmp_path: Path) -> None:
+    """A terminal sends it to every process; the one that was loading torch showed where it was."""
+    began = tmp_path / "began"
+    os.mkfifo(began)
+    command = [sys.executable, "-c", OUTSIDE, str(began)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True)
+    began.read_bytes()  # until the program has begun
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert err == b"interrupted\n"
 
 
 SERVICE = """

@@ -95,9 +95,11 @@ def run_outside(command: list[str], *, text: str, environment: Mapping[str, str]
 
 
 def _as_usual() -> None:
-    """For preexec_fn: signals as a program expects them."""
+    """For preexec_fn: signals as a program expects them, but for Ctrl-C: a terminal sends it to all, and whoever asked
+    for the program ends it and says so, once."""
     die_with_parent()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
