@@ -46,13 +46,14 @@ def _quiet() -> None:
 
 def _run() -> int:
     from lossbench.cli.app import app
+    from lossbench.runs import interrupt
 
     try:
         code = app(prog_name="lossbench", standalone_mode=False)  # typer passes Ctrl-C on as an exit code
         return code if isinstance(code, int) else 0
     except LossbenchError as error:
         _say(str(error))
-        return error.exit_code
+        return ExitCode.INTERRUPTED if interrupt.caused(error) else error.exit_code
     except BrokenPipeError:
         return ExitCode.FAILED
     except OSError as error:

@@ -81,10 +81,10 @@ def _raise() -> None:
 
 
 def caused(error: BaseException | None) -> bool:
-    """An interruption in the middle of an import may come out as another error: Python 3.11 wraps whatever is raised
-    while the members of a class are being named."""
+    """An interruption may come out as another error: Python 3.11 wraps whatever is raised while the members of a class
+    are being named, and what is closed on the way out (a socket in the middle of a request) may fail in turn."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__
+        error = error.__cause__ or error.__context__
     return error is not None
 
 

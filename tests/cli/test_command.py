@@ -208,7 +208,8 @@ def test_a_workload_that_hangs_is_ended_at_its_limit(tmp_path: Path) -> None:
 
 def test_seeds_and_sweeps_make_points(tmp_path: Path) -> None:
     sweep = '[[impair]]\nprofile = "clean"\n[sweep]\n"impair.0.profile" = ["clean", "loss_10"]'
-    code, result = run_json(tmp_path, write(tmp_path, sweep), "--seeds", "2", "--set", "topology.hosts=2")
+    settings = ("--set", "topology.hosts=2", "--set", "probe.packets=4000")
+    code, result = run_json(tmp_path, write(tmp_path, sweep), "--seeds", "2", *settings)
     assert code == 0
     assert [(row["point"]["impair.0.profile"], row["seed"]) for row in result["summary"]] == [
         ("clean", 0),

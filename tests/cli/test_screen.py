@@ -16,8 +16,10 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from lossbench.cli import main
 from lossbench.cli.console import Terminal, plain
 from lossbench.cli.screen import tables
+from lossbench.errors import ExitCode, RunError
 from tests.forked import lossbench
 from tests.forms import forms
 from tests.report import made
@@ -116,3 +118,19 @@ def test_a_run_says_what_came_out_before_its_tables(
     lines = written.getvalue().splitlines()
     assert lines[0].startswith("Against reliable, rps takes") is not bool(missing), lines
     assert max(map(len, (line for line in lines if "results: " not in line))) <= 80
+
+
+def test_an_interruption_that_comes_out_as_another_error_is_still_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket that was closed in the middle of a request failed in turn, and the command ended with status 1."""
+
+    def interrupted(**_: object) -> None:
+        try:
+            try:
+                raise KeyboardInterrupt
+            finally:
+                raise OSError("busy")
+        except OSError as error:
+            raise RunError("a system call failed") from error
+
+    monkeypatch.setattr("lossbench.cli.app.app", interrupted)
+    assert main._run() == ExitCode.INTERRUPTED

@@ -467,7 +467,7 @@ def test_ctrl_c_takes_it_back(wire: Wire) -> None:
     assert until(lambda: any(name.startswith("lb") for name in wire.links()))
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Traceback" not in errors and wire.snapshot() == before
+    assert process.returncode == 130 and "Traceback" not in errors and wire.snapshot() == before, errors
 
 
 BETWEEN = """

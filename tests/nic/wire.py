@@ -162,7 +162,7 @@ def kill(pid: int, number: int) -> None:
     os.close(handle)
 
 
-def until(what: Any, *, seconds: float = 20.0) -> bool:
+def until(what: Any, *, seconds: float = 60.0) -> bool:
     """Whether it comes true; on a full machine it may take long."""
     limit = time.monotonic() + seconds
     while time.monotonic() < limit:

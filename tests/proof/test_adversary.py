@@ -14,8 +14,8 @@ from tests.forms import forms, full
 pytestmark = pytest.mark.netns
 CASES = [
     ("ebpf", "filter_ahead"),
-    ("ebpf", "tcx_ahead"),
-    ("ebpf", "change_rate"),
+    pytest.param("ebpf", "tcx_ahead", marks=full),
+    pytest.param("ebpf", "change_rate", marks=full),
     ("ebpf", "remove_rate"),
     ("ebpf", "flood_a_port"),
     ("ebpf", "another_mtu"),
@@ -23,7 +23,7 @@ CASES = [
     pytest.param("cbpf", "remove_clsact", marks=full),
     ("cbpf", "fault_away_for_a_moment"),
     ("relay", "kill_the_wire"),
-    ("relay", "late_wire"),
+    pytest.param("relay", "late_wire", marks=full),
     pytest.param("ebpf", "steal_cpu", marks=pytest.mark.wallclock),
     pytest.param("netem", "filter_ahead", marks=pytest.mark.guest),
     pytest.param("netem", "fault_away_for_a_moment", marks=pytest.mark.guest),

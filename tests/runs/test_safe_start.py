@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import left_behind
+from tests.forms import full
 from tests.shared import WIRE
 
 pytestmark = pytest.mark.netns
@@ -142,6 +143,7 @@ def test_a_users_own_program_finds_its_own_folder_and_only_that(tmp_path: Path) 
     assert one["columns"]["outcome"] == "valid", one["reasons"]
 
 
+@full
 @pytest.mark.training
 def test_the_installed_wheel_works_in_a_project_with_folders_of_our_names(hostile: Path, tmp_path: Path) -> None:
     pytest.importorskip("setuptools")

@@ -15,7 +15,7 @@ from lossbench.net.host.enter import hosts_file
 from lossbench.net.star.network import StarNetwork
 from lossbench.spec.topology import Topology
 from tests.forked import Forked, Host, start
-from tests.forms import forms
+from tests.forms import forms, full
 from tests.networks import Build
 
 HERE = Path(__file__).parent
@@ -216,6 +216,7 @@ def test_a_rank_that_comes_back_is_let_in_and_taught(loop: Callable[..., Loop]) 
     assert first < theirs.losses[0] / 2, "it did not begin again from nothing"
 
 
+@full
 def test_a_rank_that_was_away_too_long_gets_in_again_by_itself(loop: Callable[..., Loop]) -> None:
     ranks = going_on(loop, "rps", 100_000, engine="compiled")
     ranks.wait_for(lambda: len(trained(ranks, 1).losses) >= 20)

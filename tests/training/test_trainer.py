@@ -138,6 +138,7 @@ def test_workers_with_other_labels_more_often(tmp_path: Path) -> None:
     trained(tmp_path, skew=0.1)
 
 
+@full
 def test_statistics_of_batchnorm_are_those_of_the_model_that_is_judged(tmp_path: Path) -> None:
     """Running statistics spoiled on purpose do not change the judgement."""
     from lossbench.workloads.training.evaluate import judge

@@ -26,6 +26,7 @@ from lossbench.runs.launch.nursery import Nurseries
 from lossbench.spec.about import about
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.userfile import check
+from tests.forms import full
 
 pytestmark = [pytest.mark.netns, pytest.mark.training]
 OPTIONS = {"steps": 30, "batch": 8, "drift_every": 10, "evaluate_items": 64, "optimizer": "sgd", "lr": 0.1}
@@ -123,6 +124,7 @@ def test_several_ranks_in_one_process_still_cross_their_own_links(per: int, runs
     assert len(seen) == 4 and min(seen) > 0.5 * max(seen) > 100
 
 
+@full
 def test_without_a_nursery_ranks_start_too(tmp_path: Path) -> None:
     all_valid(Runs(tmp_path, None)(strategy="rps", steps=5))
 

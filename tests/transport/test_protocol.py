@@ -31,7 +31,7 @@ from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.packet.codec import CODECS
 from lossbench.workloads.transport.packet.tag import Tags
 from lossbench.workloads.transport.policy import Policy
-from tests.forms import forms
+from tests.forms import forms, full
 from tests.shared import dissect_frame
 
 from .conftest import Make, Ranks, make_ranks
@@ -371,6 +371,7 @@ def test_sixty_four_ranks_of_one_address_give_right_sums(pump: str) -> None:
         made.close()
 
 
+@full
 @forms("pump", ["compiled", "python"], indirect=True)
 def test_hundreds_of_groups_on_one_address(pump: str) -> None:
     """As it was: the 17th group of 4 ranks found no port."""

@@ -51,6 +51,7 @@ print("clean")
 """
 
 
+@full
 @forms(("asked", "library"), [("sanitize", "libasan.so"), ("sanitize-threads", "libtsan.so")])
 def test_the_engine_runs_clean_under_sanitizers(tmp_path: Path, asked: str, library: str) -> None:
     """As it was: a half was seen to be ready to send before what it begins with, and wake-ups could get lost."""
