@@ -65,6 +65,7 @@ class Watch:
             self._schedule(0.0)
             self.ranks.open_gate()
             self.progress("8 workload runs")
+            self._tell(0.0)  # a program may be through before it is looked at
             self._watch()
         except RunError as error:
             # What was measured until then is kept; the outcome column says what happened.
@@ -118,14 +119,18 @@ class Watch:
 
     def _sample(self, elapsed: float) -> None:
         self._load.sample()
-        log = known_as(self.store.log_path("rank-0"))
-        now = {"elapsed_s": elapsed, "last_step": self.seen.last_step, **self._now}
-        self.progress({**now, "network": self._network_now, "log": log})
+        self._tell(elapsed)
         if not self.network.genuine:
             return
         self.seen.quiet.longest_gap_s = max(self.seen.quiet.longest_gap_s, elapsed - self._looked)
         self._look(elapsed)
         self._looked = time.monotonic() - self._start
+
+    def _tell(self, elapsed: float) -> None:
+        """Whoever shows it."""
+        log = known_as(self.store.log_path("rank-0"))
+        now = {"elapsed_s": elapsed, "last_step": self.seen.last_step, **self._now}
+        self.progress({**now, "network": self._network_now, "log": log})
 
     def _look(self, elapsed: float) -> None:
         """Is everything still there, has every packet met its rule, what have the links carried?"""
