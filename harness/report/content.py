@@ -13,7 +13,7 @@ from lossbench.report.finding import findings
 from lossbench.report.gathered import Gathered
 from lossbench.report.groups import Group, groups_of
 from lossbench.report.samples import SampleSet, sample_sets
-from lossbench.report.tables.colocation import colocation
+from lossbench.report.tables.colocation import colocation, cost
 from lossbench.report.tables.differences import differences
 from lossbench.report.tables.outcomes import results
 from lossbench.report.tables.probes import probes
@@ -29,6 +29,7 @@ TABLES: tuple[Callable[[Gathered], Table | None], ...] = (
     probes,
     proven,
     colocation,
+    cost,
     slowdowns,
     results,
     differences,

@@ -29,12 +29,9 @@ SAMPLE_S = 0.25
 READY_LIMIT_S = 120.0
 LEAK_PACKETS = 4096  # fewer may be on their way between two counters while packets flow
 LATE_S = 0.25  # a change of the schedule that comes later than this is said
-
 ROW_OWN = ("kind", "rank", "time_s")
 ROW_WORDS = ("shown", "note", "path", "doubt")  # about a row, not numbers of it
-
 LIVE = ("steps", "loss", "arrived_1", "arrived_2")  # of a rank's records, for the live view
-
 Progress = Callable[[str | dict[str, Any]], None]  # a stage in words, or how the workload does just now
 
 
@@ -127,9 +124,8 @@ class Watch:
         self._looked = time.monotonic() - self._start
 
     def _tell(self, elapsed: float) -> None:
-        """Whoever shows it."""
-        log = known_as(self.store.log_path("rank-0"))
         now = {"elapsed_s": elapsed, "last_step": self.seen.last_step, **self._now}
+        log = known_as(self.store.log_path("rank-0"))
         self.progress({**now, "network": self._network_now, "log": log})
 
     def _look(self, elapsed: float) -> None:

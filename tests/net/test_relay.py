@@ -79,6 +79,8 @@ def test_a_run_with_delay_ends_with_no_wire_left(tmp_path: Path) -> None:
         f"impair.0.profile={path}",
         "--set",
         "topology.rate_mbit=50",
+        "--set",
+        "probe.packets=4000",
         "--out",
         str(tmp_path),
     )

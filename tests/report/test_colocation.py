@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from lossbench.report.colocation import Arm, arms_of, curve, loads, partner, ratio, speed_up_at, taken_back
 from lossbench.report.gathered import Gathered
 from lossbench.report.groups import groups_of
-from lossbench.report.plots.colocation import carried, costs
 from lossbench.report.plots.over_time import read
-from lossbench.report.tables.colocation import colocation
+from lossbench.report.service.arms import Arm, arms_of, curve, loads, partner, ratio, speed_up_at, taken_back
+from lossbench.report.service.cost import carried, costs
+from lossbench.report.tables.colocation import colocation, cost
 from lossbench.report.tables.slowdowns import slowdowns
 from lossbench.results.index import Suite, read_suite
 from tests.report import made
@@ -145,10 +145,35 @@ def test_costs_with_two_buffers_are_two_curves() -> None:
         for priority, slope in slopes.items()
         for rate in (50, 100, 400)
     ]
-    found = costs(arms)
-    assert found[2.0, "90 kB"] == [(0.0, pytest.approx(1.0)), (0.25, pytest.approx(0.5))]
-    assert found[2.0, "360 kB"] == [(0.0, pytest.approx(1.0)), (0.25, pytest.approx(0.75))]
-    assert list(costs([arm for arm in arms if arm.load[1] == 90])) == [(2.0, "")], "nothing to tell apart"
+    found = {(one.apart, one.priority): one for one in costs(arms) if one.target_ms == 2.0}
+    assert {key: (one.loss.mean, one.cost.mean) for key, one in found.items() if one.loss and one.cost} == {
+        ("90 kB", 0.0): (0.0, pytest.approx(1.0)),
+        ("90 kB", 1.0): (0.25, pytest.approx(0.5)),
+        ("360 kB", 0.0): (0.0, pytest.approx(1.0)),
+        ("360 kB", 1.0): (0.25, pytest.approx(0.75)),
+    }
+    assert {one.apart for one in costs([arm for arm in arms if arm.load[1] == 90])} == {""}, "nothing to tell apart"
+
+
+def test_a_target_that_was_not_reached_says_on_which_side() -> None:
+    arms = [made_arm(rate, rate / 100, priority=priority) for priority in (0.0, 1.0) for rate in (300, 350, 400)]
+    beyond = {one.target_ms: one.beyond for one in costs(arms)}
+    assert beyond == {2.0: "below 300", 5.0: "above 400", 10.0: "above 400"}
+
+
+def test_what_a_message_costs_is_a_table_with_what_was_carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arms = [
+        made_arm(rate, rate / 100 * (1 - 0.5 * priority), priority=priority)
+        for priority in (0.0, 1.0)
+        for rate in (100, 200, 700)
+    ]
+    monkeypatch.setattr("lossbench.report.tables.colocation.arms_of", lambda groups: arms)
+    suite = stored(tmp_path)
+    table = cost(Gathered(suite=suite, groups=groups_of(suite), sets=[]))
+    assert table is not None
+    said = {row[0].text: [cell.text.split("\n")[0] for cell in row[1:]] for row in table.rows}
+    assert said["2 ms, priority 0"] == ["200", "0", "1"] and said["2 ms, priority 1"] == ["400", "0.25", "0.5"]
+    assert said["10 ms, priority 1"][0] == "above 700"
 
 
 def test_rates_of_separate_runs_and_several_buffers_are_no_ladder() -> None:

@@ -208,7 +208,8 @@ def test_the_run_path_loads_no_report_library(tmp_path: Path) -> None:
         "        if name.split('.')[0] in heavy: raise ImportError(name)\n"
         "sys.meta_path.insert(0, Refuse())\n"
         "from lossbench.cli.main import main\n"
-        f"sys.argv = ['lossbench', 'run', 'proof', '--seeds', '2', '--out', {str(tmp_path)!r}]\n"
+        "sys.argv = ['lossbench', 'run', 'proof', '--seeds', '2', '--set', 'probe.packets=4000']\n"
+        f"sys.argv += ['--out', {str(tmp_path)!r}]\n"
         "main()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

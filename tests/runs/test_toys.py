@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import left_behind
 from tests.forked import LOSSBENCH
+from tests.forms import full
 
 pytestmark = pytest.mark.netns
 
@@ -139,32 +140,39 @@ def test_a_backend_of_ones_own(own: Path) -> None:
     assert wrong.returncode == 2 and len(wrong.stderr.strip().splitlines()) == 1
 
 
+SHORT = ["--set", "workload.options.steps=3", "--set", "topology.hosts=2", "--set", "probe.packets=4000"]
+SHORT += ["--set", "impair.0.profile=clean", "--set", "impair.0.direction=uplink"]
+
+
 @pytest.mark.training
-def test_a_strategy_and_a_coding_of_ones_own(own: Path) -> None:
-    short = ["--set", "workload.options.steps=3", "--set", "topology.hosts=2", "--set", "probe.packets=4000"]
-    short += ["--set", "impair.0.profile=clean", "--set", "impair.0.direction=uplink"]
+def test_a_strategy_of_ones_own(own: Path) -> None:
     one = one_run(
         own,
         "quickstart",
-        *short,
+        *SHORT,
         "--set",
         "workload.options.strategy=my_strategy:Mine",
         "--set",
         "workload.options.strategy_options.every=2",
     )
     assert one["columns"]["outcome"] == "valid" and one["rows"][0]["strategy"] == "mine", one["reasons"]
+    wrong = ask(own, "run", "quickstart", *SHORT, "--set", "workload.options.strategy=my_strategy:Nobody")
+    assert wrong.returncode == 2 and "has no 'Nobody'" in wrong.stderr
+
+
+@full
+@pytest.mark.training
+def test_a_coding_of_ones_own(own: Path) -> None:
     coded = one_run(
         own,
         "quickstart",
-        *short,
+        *SHORT,
         "--set",
         "workload.options.strategy=rps",
         "--set",
         'workload.options.coding=["my_strategy:Rounded"]',
     )
     assert "rounded" in coded["rows"][0]["note"], coded
-    wrong = ask(own, "run", "quickstart", *short, "--set", "workload.options.strategy=my_strategy:Nobody")
-    assert wrong.returncode == 2 and "has no 'Nobody'" in wrong.stderr
 
 
 BESIDE = """

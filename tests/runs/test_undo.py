@@ -239,7 +239,7 @@ def test_clean_never_takes_a_network_that_is_just_being_claimed() -> None:
 
 def test_state_is_for_its_owner_alone_and_results_follow_the_umask(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [*LOSSBENCH, "run", "proof", "--out", str(tmp_path), "--set", "workload.options.seconds=2", "--json"],
+        [*LOSSBENCH, "run", "proof", "--out", str(tmp_path), "--set", "probe.packets=4000", "--json"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         umask=0o027,

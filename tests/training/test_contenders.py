@@ -18,7 +18,7 @@ from lossbench.spec.userfile import check
 from lossbench.workloads.allreduce.operation import Operation
 from lossbench.workloads.errors import OptionError
 from lossbench.workloads.transport import tuning
-from tests.forms import forms
+from tests.forms import forms, full
 
 pytestmark = [pytest.mark.training]
 
@@ -62,6 +62,7 @@ def test_everybody_races_with_small_calls_in_bursts(tmp_path: Path) -> None:
     assert rows["lossy"]["arrived_1"] == rows["lossy"]["arrived_2"] == 1.0
 
 
+@full
 @pytest.mark.netns
 @forms(("op", "dtype"), [("all_gather", "bfloat16"), ("broadcast", "float32")])
 def test_other_operations_and_types(tmp_path: Path, op: str, dtype: str) -> None:
@@ -82,6 +83,7 @@ def test_bandwidth_counts_what_arrived(tmp_path: Path) -> None:
         assert row["path"] == "ok"
 
 
+@full
 @pytest.mark.netns
 def test_beside_a_tcp_stream_the_share_of_the_link_is_told(tmp_path: Path) -> None:
     rows = raced(tmp_path / "run", rate=100, mb=1, burst=1, contenders=["lossy"], beside="cubic")

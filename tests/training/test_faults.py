@@ -121,6 +121,7 @@ def test_a_worker_stopped_for_seconds_is_waited_for(loop: Callable[..., Loop], e
     assert all(share == 1.0 for rank in range(WORLD) for *_, share, _ in ranks.calls(rank)), "nothing was lost"
 
 
+@full
 @ENGINES
 def test_a_worker_that_holds_the_interpreter_is_waited_for(loop: Callable[..., Loop], engine: str) -> None:
     """As it was: after a sort of two seconds nine wrong sums in a row."""

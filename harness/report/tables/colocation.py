@@ -1,11 +1,12 @@
-"""A web service beside learning in one table: completions, what learning lost, took and learned."""
+"""A web service beside learning: completions, what learning lost, took and learned; and what a message costs."""
 
 from __future__ import annotations
 
 from lossbench.report import inference
-from lossbench.report.colocation import AT_LOSS, Arm, arms_of, loads, partner, ratio, speed_up_at, taken_back
 from lossbench.report.gathered import Gathered
 from lossbench.report.inference import Estimate
+from lossbench.report.service.arms import AT_LOSS, Arm, arms_of, loads, partner, ratio, speed_up_at, taken_back
+from lossbench.report.service.cost import Cost, costs
 from lossbench.report.tables.table import Cell, Table
 from lossbench.results.measures import short
 
@@ -37,11 +38,38 @@ def colocation(found: Gathered) -> Table | None:
         }
         count = sum(arm.web.get("n", {}).values())
         rows.append([Cell(arm.name), Cell(f"{count:.0f}"), *(_cell(number, seeds) for number in numbers.values())])
-        tidy += [_tidy(found, arm, name, number) for name, number in numbers.items() if number is not None]
+        tidy += [_tidy(found, arm.name, name, number) for name, number in numbers.items() if number is not None]
     notes = _notes(arms)
     if any(" of " in cell.text for row in rows for cell in row[2:]):
         notes.append("(2 of 3): of the planned seeds, those that have a number that may be averaged.")
     return Table(f"{found.suite.name}: service and learning", head, rows, notes, tidy)
+
+
+def cost(found: Gathered) -> Table | None:
+    """Figure 7 of the RPS paper: what each degree of priority carries."""
+    lines = costs(arms_of(found.groups))
+    if not lines:
+        return None
+    seeds = max(group.planned for group in found.groups)
+    rows, tidy = [], []
+    for one in lines:
+        numbers = {"carried": one.rate, "learning_loss": one.loss, "cost": one.cost}
+        cells = [_cell(number, seeds) for number in numbers.values()]
+        if one.rate is None:
+            cells[0] = Cell(one.beyond, "void")
+        rows.append([Cell(_target(one)), *cells])
+        tidy += [_tidy(found, _target(one), name, number) for name, number in numbers.items() if number is not None]
+    notes = [
+        "carried: the most requests a second, at the modelled speed, whose mean completion is within the target,"
+        " between the rates that were tried (above, below: than all of them).",
+        "cost: what one queue for all carries by what is carried here, seed by seed; learning loss: at that rate.",
+    ]
+    head = ["mean completion", "carried", "learning loss", "cost"]
+    return Table(f"{found.suite.name}: what a message costs", head, rows, notes, tidy)
+
+
+def _target(one: Cost) -> str:
+    return f"{one.target_ms:g} ms, {f'{one.apart}, ' if one.apart else ''}priority {one.priority:g}"
 
 
 def _against(shared: Arm | None, arm: Arm, name: str) -> Estimate | None:
@@ -59,10 +87,10 @@ def _cell(number: Estimate | None, seeds: int) -> Cell:
     return Cell(text, "", f"n = {number.n}")
 
 
-def _tidy(found: Gathered, arm: Arm, name: str, number: Estimate) -> dict[str, object]:
+def _tidy(found: Gathered, point: str, name: str, number: Estimate) -> dict[str, object]:
     return {
         "suite": found.suite.name,
-        "point": arm.name,
+        "point": point,
         "measure": name,
         "n": number.n,
         "mean": number.mean,

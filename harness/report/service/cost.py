@@ -1,0 +1,118 @@
+"""What a message costs (figure 7 of the RPS paper): how many requests a way to share carries at a mean completion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lossbench.report import inference
+from lossbench.report.inference import Estimate
+from lossbench.report.service.arms import Arm
+
+TARGETS_MS = (2.0, 5.0, 10.0)  # mean completion at the modelled speed
+FEWEST_RATES = 3  # of a ladder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """Of one degree of priority, at one target. `cost`: the rate that one queue for all carries by the rate carried
+    here, seed by seed; `loss` is learning's, there."""
+
+    target_ms: float
+    apart: str  # which buffer, if there are several
+    priority: float
+    rate: Estimate | None
+    loss: Estimate | None
+    cost: Estimate | None
+    beyond: str = ""  # why there is no rate
+
+
+def costs(arms: Iterable[Arm]) -> list[Cost]:
+    """By target, then by priority; empty where no rates were tried one after the other."""
+    ladders: dict[tuple[Any, ...], dict[float, list[Arm]]] = {}
+    for arm in arms:
+        if not arm.alone and arm.priority is not None:
+            ladders.setdefault(arm.ladder, {}).setdefault(arm.priority, []).append(arm)
+    ladders = {key: here for key, here in ladders.items() if max(map(len, here.values())) >= FEWEST_RATES}
+    return [
+        one
+        for target in TARGETS_MS
+        for rest, here in ladders.items()
+        for one in _costs(here, target, _told_apart(rest, list(ladders)))
+    ]
+
+
+def carried(points: list[tuple[float, float]], target_ms: float) -> float | None:
+    """The highest rate whose mean completion is at most the target: (rate, mean), interpolated; None if not reached."""
+    rates, means = _ladder(points)
+    if means[0] > target_ms or means[-1] < target_ms:
+        return None
+    return float(np.interp(target_ms, means, rates))
+
+
+def _ladder(points: list[tuple[float, float]]) -> tuple[Any, Any]:
+    rates, means = np.array(sorted(points)).T
+    return rates, np.maximum.accumulate(means)
+
+
+def _told_apart(rest: tuple[Any, ...], among: list[tuple[Any, ...]]) -> str:
+    """What differs from the others, the buffer by its name."""
+    if len(among) == 1:
+        return ""
+    if len({one[0] for one in among}) == len(among):
+        return f"{rest[0]:g} kB"
+    return ", ".join(str(part) for part in rest if part not in ("", None))
+
+
+def _costs(ladders: dict[float, list[Arm]], target: float, apart: str) -> list[Cost]:
+    """Of arms that differ in rate and priority alone."""
+    reached = {priority: _reached(ladder, target) for priority, ladder in ladders.items()}
+    shared, out = reached.get(0.0, {}), []
+    for priority, here in sorted(reached.items()):
+        both = [seed for seed in here if seed in shared]
+        out.append(
+            Cost(
+                target_ms=target,
+                apart=apart,
+                priority=priority,
+                rate=inference.estimate([rate for rate, _ in here.values()]),
+                loss=inference.estimate([here[seed][1] for seed in both or here]),
+                cost=inference.estimate([shared[seed][0] / here[seed][0] for seed in both]),
+                beyond="" if here else _beyond(ladders[priority], target),
+            )
+        )
+    return out
+
+
+def _by_seed(ladder: list[Arm]) -> dict[int, list[Arm]]:
+    seeds = {seed for arm in ladder for seed in arm.web.get("mean_ms", {})}
+    found = {seed: [arm for arm in ladder if seed in arm.web.get("mean_ms", {}) and seed in arm.loss] for seed in seeds}
+    return {seed: here for seed, here in found.items() if len(here) >= FEWEST_RATES}
+
+
+def _means(arms: list[Arm], seed: int) -> list[tuple[float, float]]:
+    return [(arm.equivalent, arm.web["mean_ms"][seed] / arm.factor) for arm in arms]
+
+
+def _reached(ladder: list[Arm], target_ms: float) -> dict[int, tuple[float, float]]:
+    """seed -> (the rate that is carried at this mean, learning loss there)."""
+    out = {}
+    for seed, here in _by_seed(ladder).items():
+        rate = carried(_means(here, seed), target_ms)
+        if rate is not None:
+            x, y = np.array(sorted((arm.equivalent, arm.loss[seed]) for arm in here)).T
+            out[seed] = (rate, float(np.interp(rate, x, y)))
+    return out
+
+
+def _beyond(ladder: list[Arm], target_ms: float) -> str:
+    """More than was tried, or less."""
+    tried = [_ladder(_means(here, seed)) for seed, here in _by_seed(ladder).items()]
+    if tried and all(means[-1] < target_ms for _, means in tried):
+        return f"above {min(rates[-1] for rates, _ in tried):g}"
+    if tried and all(means[0] > target_ms for _, means in tried):
+        return f"below {max(rates[0] for rates, _ in tried):g}"
+    return "-"
