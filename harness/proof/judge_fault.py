@@ -11,6 +11,7 @@ from lossbench.proof import statistics
 from lossbench.proof.evidence import Proof
 from lossbench.proof.judge_roles import judge_roles
 from lossbench.proof.judge_rules import judge_rules
+from lossbench.proof.judge_windows import judge_windows
 from lossbench.proof.pace import judge_rates
 from lossbench.proof.verdict import Finding, Judgement, Status
 from lossbench.proof.watched import Watched
@@ -37,6 +38,7 @@ def judge_fault(experiment: Experiment, proof: Proof | None, watched: Watched, b
         return Judgement(findings=tuple(findings))
     between = Between(watched.before, watched.after)
     findings += judge_rules(watched, between)
+    findings += judge_windows(experiment, watched)
     findings += _judge_presence(experiment, watched, between)
     findings += _judge_around(experiment, watched, between)
     findings += _judge_later(experiment, watched, between, backend)
@@ -242,6 +244,9 @@ def not_judged(experiment: Experiment, backend: str) -> tuple[str, ...]:
     rated = experiment.topology.uplink_mbit() or experiment.topology.downlink_mbit()
     several = len(profiles) > 1 or any(not p.match.is_everything() for p in profiles)
     found = {
+        "ranks behind the first: a window in steps goes by the rank that is furthest ahead": any(
+            entry.from_step or entry.to_step for entry in experiment.impair
+        ),
         "single rules: cbpf counts per port, their sum is judged": backend == "cbpf" and several,
         "delays during the run: kept by the kernel, read back, measured before the run only": (
             backend in ("netem", "edt") and any(p.delay for p in profiles)
