@@ -31,6 +31,9 @@ class Network(Protocol):
     """Bursty channels begin in their good state."""
     rules: Rules
     """In force now."""
+    keeps_time: bool
+    """Rules hold their windows in time (Rule.window), compared where packets meet them; else whoever puts them in force
+    has to be on time."""
 
     def build(self, *, before_making: Callable[[str, str], None]) -> None:
         """`before_making(kind, name)` is told of every thing before it exists, so that a journal can undo it."""
@@ -51,6 +54,9 @@ class Network(Protocol):
 
     def restart(self) -> None:
         """Counters at zero, seeded patterns at their first packet. Nothing is under way now."""
+
+    def begin(self, at_s: float) -> None:
+        """The run's clock began at this second of the monotonic one: windows count from there."""
 
     def place(self, host: str) -> Place: ...
 

@@ -11,7 +11,7 @@ LEAST: dict[Unit, float] = {"s": 0.02, "step": 1}  # however short it is
 
 
 def judge_windows(experiment: Experiment, watched: Watched) -> list[Finding]:
-    """Somebody had to be on time, and says when it was done: held against what was asked, within SHARE of the window or
+    """Who had to be on time says when it was done: held against what was asked, within SHARE of the window or
     LEAST, whichever is more."""
     units: tuple[Unit, Unit] = ("s", "step")
     found = [
@@ -41,6 +41,7 @@ def _judge(number: int, entry: Impair, unit: Unit, changes: list[Change], watche
     came, went = (next((one.real for one in changes if one.came is came), None) for came in (True, False))
     text = f"impair.{number} ({entry.profile.name}) was asked {_window(_asked(entry, unit), unit)}"
     text += f" and in force {_window((came, went), unit)}"
+    text += ", by the kernel's clock" if all(one.kept for one in changes) else ""
     late, room = max(one.real - one.asked for one in changes), _room(entry, unit, watched)
     if late > room:
         late_by = f"{late:.3f} s late" if unit == "s" else f"{late:g} steps late"

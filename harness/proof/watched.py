@@ -45,6 +45,7 @@ class Change:
     unit: Unit
     asked: float
     real: float = 0.0
+    kept: bool = False  # by the network itself, which compares the clock at every packet
 
 
 @dataclass(kw_only=True)

@@ -29,6 +29,7 @@ class NoNetwork:
 
     genuine = False
     begins_good = False
+    keeps_time = False
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment, self.rules = experiment, Rules()
@@ -50,6 +51,8 @@ class NoNetwork:
         return []
 
     def restart(self) -> None: ...
+
+    def begin(self, at_s: float) -> None: ...
 
     def place(self, host: str) -> Place:
         return Here(host)

@@ -36,6 +36,7 @@ class LabNetwork:
     """See net.network.Network. A look is a report of every machine."""
 
     genuine = True
+    keeps_time = False  # machines have clocks of their own
 
     def __init__(
         self,
@@ -118,6 +119,9 @@ class LabNetwork:
 
     def restart(self) -> None:
         self.machines.all(lambda c: c.ask("network.restart"))
+
+    def begin(self, at_s: float) -> None:
+        """Nothing here counts from there."""
 
     def place(self, host: str) -> Place:
         return self._places(host)

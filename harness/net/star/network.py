@@ -15,7 +15,7 @@ from lossbench.net.counters import Detour, Held, HookCounters, ReadBack, Reading
 from lossbench.net.host import namespaces, sockets
 from lossbench.net.host.place import Place
 from lossbench.net.impair import registry
-from lossbench.net.impair.backend import Backend
+from lossbench.net.impair.backend import Backend, KeepsTime
 from lossbench.net.star import handles
 from lossbench.net.star.gauges import Gauges
 from lossbench.net.star.links import Star
@@ -23,7 +23,7 @@ from lossbench.net.tc import kinds, offloads, shaping
 from lossbench.net.tc.look import Look
 from lossbench.net.tc.shaping import ClassState
 from lossbench.spec.experiment import Experiment
-from lossbench.spec.placement import Hook, Rules
+from lossbench.spec.placement import Hook, Rules, rules_ever
 from lossbench.spec.topology import DATA_INTERFACE, SWITCH
 
 
@@ -39,6 +39,7 @@ class StarNetwork:
         self.gauges = Gauges(self.star)
         self.kind = registry.find(backend)
         self.begins_good = self.kind.begins_good
+        self.keeps_time = registry.keeps_time(self.kind, rules_ever(experiment, seed=0, kept=True))
         self.backend: Backend
         self.rules: Rules = {}
         self._detours_at_start: dict[str, Detour] = {}
@@ -173,6 +174,10 @@ class StarNetwork:
         self._detours_at_start = {}
         held = self.read().detours
         self._detours_at_start = {one.place: one for here in held.values() for one in here}
+
+    def begin(self, at_s: float) -> None:
+        if isinstance(self.backend, KeepsTime):
+            self.backend.begin(round(at_s * 1e9))
 
     def _checksum_in_software(self) -> None:
         """Damaged packets must carry the sender's checksum, or the damage would reach the application unseen."""
