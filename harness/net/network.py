@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from lossbench.net.conservation import Between, leaks
-from lossbench.net.counters import Held, HookCounters, ReadBack, Reading
+from lossbench.net.counters import HeldByRule, HookCounters, ReadBack, Reading
 from lossbench.net.host.place import Place
 from lossbench.net.tc.shaping import ClassState
 from lossbench.spec.experiment import Experiment
@@ -79,7 +79,7 @@ class Network(Protocol):
     def control_sockets(self) -> list[str]:
         """Open on the control links just now, in words."""
 
-    def held(self) -> dict[Hook, Held]:
+    def held(self) -> HeldByRule:
         """Of wires that hold packets back in user space."""
 
     def longest_wait_s(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lossbench.net import conservation
+from lossbench.net import conservation, counters
 from lossbench.net.conservation import Between, Met
 from lossbench.net.counters import TOTAL
 from lossbench.proof import statistics
@@ -217,21 +217,22 @@ def _judge_missing(traffic: dict[int, dict[str, Any]], between: Between) -> Find
 
 
 def _judge_held(watched: Watched) -> list[Finding]:
-    """A wire in user space says itself how late it was."""
+    """A wire in user space says itself how late it was with each rule's packets."""
     out = []
-    for hook, held in watched.held.items():
-        rules = [rule for rule in watched.rules.get(hook, {}).values() if rule.profile.delay is not None]
-        if not held.packets or not rules:
+    told = [(hook, label, held) for hook, here in watched.held.items() for label, held in here.items()]
+    for hook, label, held in told:
+        rule = watched.rules.get(hook, {}).get(label)
+        if not held.packets or rule is None or rule.profile.delay is None:
             continue
-        asked = max(rule.profile.delay.mean_ms for rule in rules if rule.profile.delay is not None)
+        asked = rule.profile.delay.mean_ms
         for share, room_ms in ((0.5, LATE_SHARE * asked + LATE_MS), (0.05, TAIL_SHARE * asked + TAIL_MS)):
             late = held.late_ms(1 - share)
             if late > room_ms:
-                text = f"{hook.name}: {share:.0%} of {held.packets} packets left more than {late:g} ms late"
-                out.append(Finding(status=Status.UNKNOWN, text=f"{text}; {asked:g} ms were asked"))
+                about = f"about {min(late, counters.LATE_MS[-1]):.3g} ms late or more ({room_ms:g} allowed)"
+                text = f"{hook.name}: {share:.0%} of {held.packets} packets left {about}; {asked:g} ms were asked"
+                out.append(Finding(status=Status.UNKNOWN, text=text))
                 break
-        reorder = rules[-1].profile.reorder
-        wanted = reorder.share() if reorder is not None and len(rules) == 1 else 0.0
+        wanted = rule.profile.reorder.share() if rule.profile.reorder is not None else 0.0
         if wanted and statistics.binomial_two_sided(held.overtook, held.packets, wanted) < statistics.FAMILY_ERROR:
             text = f"{hook.name}: {held.overtook} of {held.packets} packets overtook, asked {wanted:.1%}"
             out.append(Finding(status=Status.FAILED, text=text))
@@ -253,6 +254,8 @@ def not_judged(experiment: Experiment, backend: str) -> tuple[str, ...]:
         ),
         "the rate of damage: netem does not count it": backend == "netem" and any(p.corrupt_percent for p in profiles),
         "duplicates beside loss on netem": backend == "netem" and any(p.duplicate_percent and p.loss for p in profiles),
+        "duplicates of delayed packets: they do not wait": backend in ("relay", "edt")
+        and any(p.duplicate_percent and p.delay for p in profiles),
         "which blocks were lost during the run: counted, not predicted": any(
             isinstance(p.loss, BlockLoss) for p in profiles
         ),

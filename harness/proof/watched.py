@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from lossbench.net.counters import Held, Reading
+from lossbench.net.counters import HeldByRule, Reading
 from lossbench.spec.placement import Hook, Rule
 
 Unit: TypeAlias = Literal["s", "step"]
@@ -55,7 +55,7 @@ class Watched:
     moving: int = 0  # packets that still moved while it was read
     rules: dict[Hook, dict[str, Rule]] = field(default_factory=dict)  # every rule that was ever in force
     carried: list[Carried] = field(default_factory=list)
-    held: dict[Hook, Held] = field(default_factory=dict)
+    held: HeldByRule = field(default_factory=dict)
     noticed: dict[str, float] = field(default_factory=dict)  # where packets leaked, and when that was first seen
     quiet: Quiet = field(default_factory=Quiet)
     summaries: list[dict[str, Any]] = field(default_factory=list)

@@ -11,7 +11,7 @@ from typing import Any
 from pyroute2.netlink.exceptions import NetlinkError
 
 from lossbench.net import network
-from lossbench.net.counters import Detour, Held, HookCounters, ReadBack, Reading
+from lossbench.net.counters import Detour, HeldByRule, HookCounters, ReadBack, Reading
 from lossbench.net.host import namespaces, sockets
 from lossbench.net.host.place import Place
 from lossbench.net.impair import registry
@@ -236,7 +236,7 @@ class StarNetwork:
             out += [f"{host.name} {text}" for text in sockets.open_from(host.control_ipv4, tables)]
         return out
 
-    def held(self) -> dict[Hook, Held]:
+    def held(self) -> HeldByRule:
         """Of wires that hold packets back in user space."""
         report = getattr(self.backend, "held", None)
         return report() if report is not None else {}
