@@ -243,10 +243,12 @@ def not_judged(experiment: Experiment, backend: str) -> tuple[str, ...]:
     """What was asked and no verdict speaks of, on this backend."""
     profiles = [entry.profile for entry in experiment.impair]
     rated = experiment.topology.uplink_mbit() or experiment.topology.downlink_mbit()
+    by_step = any(entry.from_step or entry.to_step for entry in experiment.impair)
     several = len(profiles) > 1 or any(not p.match.is_everything() for p in profiles)
     found = {
-        "ranks behind the first: a window in steps goes by the rank that is furthest ahead": any(
-            entry.from_step or entry.to_step for entry in experiment.impair
+        "ranks behind the first: a window in steps goes by the rank that is furthest ahead": by_step,
+        "steps that machines had begun and not yet told when a rule came or went": (
+            by_step and bool(experiment.topology.machines)
         ),
         "single rules: cbpf counts per port, their sum is judged": backend == "cbpf" and several,
         "delays during the run: kept by the kernel, read back, measured before the run only": (

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lossbench.net.impair import registry
 from lossbench.proof.judge_windows import judge_windows
 from lossbench.proof.verdict import Status
 from lossbench.proof.watched import Change, Watched
@@ -15,6 +16,7 @@ from lossbench.results.folders import RunFolder
 from lossbench.runs.schedule import Schedule
 from lossbench.simulate.no_network import NoNetwork
 from lossbench.spec.experiment import Experiment
+from lossbench.spec.placement import Hook, Rules, rules_ever, rules_in_force, rules_kept
 from lossbench.spec.userfile import check
 
 SECONDS, STEPS = {"from_s": 1.0, "to_s": 1.25}, {"from_step": 100, "to_step": 110}
@@ -65,11 +67,21 @@ def test_a_clock_that_began_long_before_the_ranks_is_told() -> None:
     assert [one.status for one in judge_windows(asked(**SECONDS), watched)] == [Status.VALID, Status.UNKNOWN]
 
 
-def schedule(tmp_path: Path, **window: Any) -> Schedule:
+class Keeper(NoNetwork):
+    """Keeps windows in time itself."""
+
+    keeps_time = True
+
+    def put(self, rules: Rules) -> list[Hook]:
+        self.rules = rules
+        return []
+
+
+def schedule(tmp_path: Path, kind: type[NoNetwork] = NoNetwork, **window: Any) -> Schedule:
     seen = Watched()
     folder = RunFolder(tmp_path / "run")
     folder.make()
-    out = Schedule(network=NoNetwork(asked(**window)), store=folder, seed=1, seen=seen, hear=lambda: None)
+    out = Schedule(network=kind(asked(**window)), store=folder, seed=1, seen=seen, hear=lambda: None)
     out.keep(0.0)
     out.begin(time.monotonic())
     return out
@@ -109,3 +121,51 @@ def test_what_should_have_gone_and_stood_until_the_end_is_late(tmp_path: Path) -
     kept.seen.duration_s = 1.8
     kept.end()
     assert kept.seen.changes == [] and "was never in force" in kept.seen.never[0]
+
+
+def test_a_window_that_the_network_kept_while_the_harness_slept_was_there(tmp_path: Path) -> None:
+    kept = schedule(tmp_path, Keeper, **SECONDS)
+    assert kept.nap_s(0.5) == 0.5, "nobody has to wake for it"
+    kept.keep(1.4)
+    kept.seen.duration_s = 1.6
+    kept.end()
+    (found,) = judge_windows(kept.network.experiment, kept.seen)
+    assert found.status == Status.VALID and "in force from 1 s to 1.25 s, by the kernel's clock" in found.text
+    assert kept.seen.never == [] and all(kept.seen.rules.values()), "and what it lost is held against its pattern"
+
+
+def test_a_window_that_the_network_was_told_of_too_late_is_unknown(tmp_path: Path) -> None:
+    kept = schedule(tmp_path, Keeper, **SECONDS)
+    kept.begin(time.monotonic() - 1.1)
+    kept.keep(1.4)
+    kept.seen.duration_s = 1.6
+    kept.end()
+    (found,) = judge_windows(kept.network.experiment, kept.seen)
+    assert found.status == Status.UNKNOWN and "in force from 1.1 s to 1.25 s" in found.text
+
+
+def test_a_rule_that_steps_ask_for_stands_there_before_its_time_comes(tmp_path: Path) -> None:
+    kept = schedule(tmp_path, Keeper, from_step=5, from_s=10.0)
+    assert not any(kept.network.rules.values())
+    kept.stepped({"step": 5, "time_s": time.time()})
+    kept.keep(0.5)
+    assert all(kept.network.rules.values()) and not any(kept.seen.rules.values())
+
+
+def test_windows_behind_a_window_stay_and_those_behind_what_takes_all_do_not() -> None:
+    impair = [{"profile": "loss_1"}, {"profile": "loss_5"}, {"profile": "loss_10", **SECONDS}]
+    experiment = check(Experiment, {"name": "t", "impair": impair}, origin="test")
+    for here in rules_kept(experiment, seed=1).values():
+        assert [(rule.profile.name, rule.window) for rule in here] == [("loss_10", (1.0, 1.25)), ("loss_5", None)]
+    for here in rules_in_force(experiment, seed=1, elapsed_s=1.1, kept=True).values():
+        assert [rule.profile.name for rule in here] == ["loss_10"], "for now it takes all"
+
+
+@pytest.mark.parametrize(("count", "kept"), [(20, True), (600, False)])
+def test_more_windows_than_a_program_holds_are_switched_by_the_harness(count: int, kept: bool) -> None:
+    impair = [{"profile": "loss_1", "from_s": n + 1.0, "to_s": n + 1.5} for n in range(count)]
+    experiment = check(Experiment, {"name": "t", "topology": {"hosts": 2}, "impair": impair}, origin="test")
+    rules = rules_ever(experiment, seed=0, kept=True)
+    assert registry.keeps_time(registry.find("ebpf"), rules) is kept
+    assert not registry.keeps_time(registry.find("cbpf"), rules)
+    assert not registry.keeps_time(registry.find("relay"), rules)

@@ -6,13 +6,15 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.forked import start
+from tests.forked import ROOT, start
 from tests.forms import full
 
 pytestmark = pytest.mark.netns
@@ -113,3 +115,13 @@ def test_a_window_that_the_harness_slept_through_is_unknown_with_both_times(tmp_
     reasons = " ".join(fault["reasons"])
     # A machine that is busy beyond that sleeps until the window is over.
     assert f"asked from {FROM_S} s to {TO_S} s and in force from" in reasons or "was never in force" in reasons
+
+
+@full
+def test_a_harness_in_a_time_namespace_knows_the_kernels_clock() -> None:
+    code = "from lossbench.net.kernel import clock_offset_ns; print(clock_offset_ns())"
+    command = ["unshare", "-T", "--monotonic", "5000", "--fork", sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": f"{ROOT}/.package"})
+    if "unshare" in done.stderr:
+        pytest.skip(f"no time namespaces here ({done.stderr.strip()})")
+    assert done.stdout.strip() == str(5000 * 10**9), done.stderr
