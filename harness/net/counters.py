@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -97,26 +98,30 @@ class Detour:
     waiting: int = 0
 
 
-LATE_MS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)  # limits of the counts below; the last count is "later still"
+# Limits of the counts below, each a tenth above the one before; the last count is "later still".
+LATE_MS = tuple(round(0.25 * 1.1**number, 3) for number in range(90))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Held:
-    """How a wire kept packets: how many, how many of them overtook, and by how much they left later than they
-    should."""
+    """How a wire kept packets of one rule: how many, how many of them overtook, and by how much they left later than
+    they should."""
 
     packets: int
     overtook: int
     late: list[int]
 
     def late_ms(self, q: float) -> float:
-        """All but this share of the packets were at least so late."""
+        """This share of the packets was late by so much or less, as far as they were told apart."""
         wanted, so_far = q * sum(self.late), 0
-        for limit, count in zip((0, *LATE_MS), self.late, strict=True):
+        for limit, count in zip((*LATE_MS, math.inf), self.late, strict=True):
             so_far += count
             if so_far > wanted:
-                return float(limit)
-        return float(LATE_MS[-1])
+                return limit
+        return math.inf
+
+
+HeldByRule = dict[Hook, dict[str, Held]]  # by the rule's label
 
 
 @dataclass(frozen=True, kw_only=True)

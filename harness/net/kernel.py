@@ -188,3 +188,13 @@ def user_namespaces() -> str | None:
     if restricted.exists() and restricted.read_text().strip() == "1":
         return "AppArmor restricts them for ordinary users"
     return None
+
+
+def clock_offset_ns() -> int:
+    """By how much our monotonic clock is ahead of the kernel's: a time namespace may set it apart."""
+    try:
+        lines = Path("/proc/self/timens_offsets").read_text(encoding="ascii").splitlines()
+    except OSError:  # none there
+        return 0
+    found = next((line.split() for line in lines if line.startswith("monotonic")), ["monotonic", "0", "0"])
+    return int(found[1]) * 10**9 + int(found[2])

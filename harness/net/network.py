@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from lossbench.net.conservation import Between, leaks
-from lossbench.net.counters import Held, HookCounters, ReadBack, Reading
+from lossbench.net.counters import HeldByRule, HookCounters, ReadBack, Reading
 from lossbench.net.host.place import Place
 from lossbench.net.tc.shaping import ClassState
 from lossbench.spec.experiment import Experiment
@@ -31,6 +31,9 @@ class Network(Protocol):
     """Bursty channels begin in their good state."""
     rules: Rules
     """In force now."""
+    keeps_time: bool
+    """Rules hold their windows in time (Rule.window), compared where packets meet them; else whoever puts them in force
+    has to be on time."""
 
     def build(self, *, before_making: Callable[[str, str], None]) -> None:
         """`before_making(kind, name)` is told of every thing before it exists, so that a journal can undo it."""
@@ -51,6 +54,9 @@ class Network(Protocol):
 
     def restart(self) -> None:
         """Counters at zero, seeded patterns at their first packet. Nothing is under way now."""
+
+    def begin(self, at_s: float) -> None:
+        """The run's clock began at this second of the monotonic one: windows count from there."""
 
     def place(self, host: str) -> Place: ...
 
@@ -73,7 +79,7 @@ class Network(Protocol):
     def control_sockets(self) -> list[str]:
         """Open on the control links just now, in words."""
 
-    def held(self) -> dict[Hook, Held]:
+    def held(self) -> HeldByRule:
         """Of wires that hold packets back in user space."""
 
     def longest_wait_s(self) -> float:

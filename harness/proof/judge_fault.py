@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from lossbench.net import conservation
+from lossbench.net import conservation, counters
 from lossbench.net.conservation import Between, Met
 from lossbench.net.counters import TOTAL
 from lossbench.proof import statistics
 from lossbench.proof.evidence import Proof
 from lossbench.proof.judge_roles import judge_roles
 from lossbench.proof.judge_rules import judge_rules
+from lossbench.proof.judge_windows import judge_windows
 from lossbench.proof.pace import judge_rates
 from lossbench.proof.verdict import Finding, Judgement, Status
 from lossbench.proof.watched import Watched
@@ -37,6 +38,7 @@ def judge_fault(experiment: Experiment, proof: Proof | None, watched: Watched, b
         return Judgement(findings=tuple(findings))
     between = Between(watched.before, watched.after)
     findings += judge_rules(watched, between)
+    findings += judge_windows(experiment, watched)
     findings += _judge_presence(experiment, watched, between)
     findings += _judge_around(experiment, watched, between)
     findings += _judge_later(experiment, watched, between, backend)
@@ -215,21 +217,22 @@ def _judge_missing(traffic: dict[int, dict[str, Any]], between: Between) -> Find
 
 
 def _judge_held(watched: Watched) -> list[Finding]:
-    """A wire in user space says itself how late it was."""
+    """A wire in user space says itself how late it was with each rule's packets."""
     out = []
-    for hook, held in watched.held.items():
-        rules = [rule for rule in watched.rules.get(hook, {}).values() if rule.profile.delay is not None]
-        if not held.packets or not rules:
+    told = [(hook, label, held) for hook, here in watched.held.items() for label, held in here.items()]
+    for hook, label, held in told:
+        rule = watched.rules.get(hook, {}).get(label)
+        if not held.packets or rule is None or rule.profile.delay is None:
             continue
-        asked = max(rule.profile.delay.mean_ms for rule in rules if rule.profile.delay is not None)
+        asked = rule.profile.delay.mean_ms
         for share, room_ms in ((0.5, LATE_SHARE * asked + LATE_MS), (0.05, TAIL_SHARE * asked + TAIL_MS)):
             late = held.late_ms(1 - share)
             if late > room_ms:
-                text = f"{hook.name}: {share:.0%} of {held.packets} packets left more than {late:g} ms late"
-                out.append(Finding(status=Status.UNKNOWN, text=f"{text}; {asked:g} ms were asked"))
+                about = f"about {min(late, counters.LATE_MS[-1]):.3g} ms late or more ({room_ms:g} allowed)"
+                text = f"{hook.name}: {share:.0%} of {held.packets} packets left {about}; {asked:g} ms were asked"
+                out.append(Finding(status=Status.UNKNOWN, text=text))
                 break
-        reorder = rules[-1].profile.reorder
-        wanted = reorder.share() if reorder is not None and len(rules) == 1 else 0.0
+        wanted = rule.profile.reorder.share() if rule.profile.reorder is not None else 0.0
         if wanted and statistics.binomial_two_sided(held.overtook, held.packets, wanted) < statistics.FAMILY_ERROR:
             text = f"{hook.name}: {held.overtook} of {held.packets} packets overtook, asked {wanted:.1%}"
             out.append(Finding(status=Status.FAILED, text=text))
@@ -240,14 +243,21 @@ def not_judged(experiment: Experiment, backend: str) -> tuple[str, ...]:
     """What was asked and no verdict speaks of, on this backend."""
     profiles = [entry.profile for entry in experiment.impair]
     rated = experiment.topology.uplink_mbit() or experiment.topology.downlink_mbit()
+    by_step = any(entry.from_step or entry.to_step for entry in experiment.impair)
     several = len(profiles) > 1 or any(not p.match.is_everything() for p in profiles)
     found = {
+        "ranks behind the first: a window in steps goes by the rank that is furthest ahead": by_step,
+        "steps that machines had begun and not yet told when a rule came or went": (
+            by_step and bool(experiment.topology.machines)
+        ),
         "single rules: cbpf counts per port, their sum is judged": backend == "cbpf" and several,
         "delays during the run: kept by the kernel, read back, measured before the run only": (
             backend in ("netem", "edt") and any(p.delay for p in profiles)
         ),
         "the rate of damage: netem does not count it": backend == "netem" and any(p.corrupt_percent for p in profiles),
         "duplicates beside loss on netem": backend == "netem" and any(p.duplicate_percent and p.loss for p in profiles),
+        "duplicates of delayed packets: they do not wait": backend in ("relay", "edt")
+        and any(p.duplicate_percent and p.delay for p in profiles),
         "which blocks were lost during the run: counted, not predicted": any(
             isinstance(p.loss, BlockLoss) for p in profiles
         ),

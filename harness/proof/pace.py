@@ -9,8 +9,14 @@ from lossbench.proof.watched import Carried
 from lossbench.spec.experiment import Experiment
 
 TOLERANCE = 0.05
-BURST_BYTES = 128 * 1024  # tokens of a millisecond, and what lay in a ring between two readings
+# What a link may carry beyond its rate between two readings: tokens and what lay in a ring, by its rate and in packets;
+# fast links at most so much.
+BURST_S, BURST_PACKETS, BURST_BYTES = 0.01, 16, 128 * 1024
 SHORTEST_S = 0.1
+
+
+def burst_bytes(rate_mbit: float, mtu: int) -> float:
+    return min(BURST_BYTES, rate_mbit * 1e6 / 8 * BURST_S + BURST_PACKETS * mtu)
 
 
 def judge_rates(experiment: Experiment, carried: Sequence[Carried]) -> list[Finding]:
@@ -27,7 +33,7 @@ def judge_rates(experiment: Experiment, carried: Sequence[Carried]) -> list[Find
             if last.from_s - first.to_s < SHORTEST_S:
                 continue
             for rank, total in getattr(last, name).items():
-                spent = (total - getattr(first, name).get(rank, 0) - BURST_BYTES) * 8 / 1e6
+                spent = (total - getattr(first, name).get(rank, 0) - burst_bytes(asked, topology.mtu)) * 8 / 1e6
                 reached = spent / seconds
                 if reached > asked * (1 + TOLERANCE) and reached > worst.get(rank, (0.0, ""))[0]:
                     worst[rank] = reached, f"between {first.from_s:.1f} and {last.to_s:.1f} s"

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
-from lossbench.net.counters import Held, Reading
+from lossbench.net.counters import HeldByRule, Reading
 from lossbench.spec.placement import Hook, Rule
+
+Unit: TypeAlias = Literal["s", "step"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +36,26 @@ class Quiet:
 
 
 @dataclass(kw_only=True)
+class Change:
+    """An entry of the schedule came or went: when that was asked for, and when it was done at all hooks, as a second of
+    the run or as the step that the rank furthest ahead had reported."""
+
+    entry: int
+    came: bool
+    unit: Unit
+    asked: float
+    real: float = 0.0
+    kept: bool = False  # by the network itself, which compares the clock at every packet
+
+
+@dataclass(kw_only=True)
 class Watched:
     before: Reading = field(default_factory=Reading)  # when the network was quiet and no rank had started
     after: Reading | None = None  # when the ranks had ended and nothing was under way any more; None: can't be read
     moving: int = 0  # packets that still moved while it was read
     rules: dict[Hook, dict[str, Rule]] = field(default_factory=dict)  # every rule that was ever in force
     carried: list[Carried] = field(default_factory=list)
-    held: dict[Hook, Held] = field(default_factory=dict)
+    held: HeldByRule = field(default_factory=dict)
     noticed: dict[str, float] = field(default_factory=dict)  # where packets leaked, and when that was first seen
     quiet: Quiet = field(default_factory=Quiet)
     summaries: list[dict[str, Any]] = field(default_factory=list)
@@ -55,11 +70,17 @@ class Watched:
     errors: list[str] = field(default_factory=list)
     lapses: list[str] = field(default_factory=list)  # what was not in force any more when it was looked at
     never: list[str] = field(default_factory=list)  # entries of the schedule that were never in force
+    changes: list[Change] = field(default_factory=list)  # of the schedule, as they really were
     late: list[str] = field(default_factory=list)  # entries that came later than asked, by the watch's own fault
     gone: list[str] = field(default_factory=list)  # programs beside the foreground that ended before the run did
     never_came: list[str] = field(default_factory=list)  # programs whose time to begin lay behind the run's end
     last_step: int = -1
     duration_s: float = 0.0
+    opened_s: float = 0.0  # after the run's clock had begun, when ranks were let go
     damaged_lines: int = 0
     problem: str = ""
     vanished: bool = False  # the problem is that a machine of the lab went away
+
+    def lapsed(self, texts: list[str]) -> None:
+        """Each is said once."""
+        self.lapses += [text for text in texts if text not in self.lapses]

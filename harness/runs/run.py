@@ -128,8 +128,8 @@ def checked(progress: Progress) -> Callable[[str], None]:
 
 def put_in_force(experiment: Experiment, network: Network, seed: int) -> None:
     network.shape()
-    network.expect(rules_ever(experiment, seed=seed))
-    network.put(rules_in_force(experiment, seed=seed))
+    network.expect(rules_ever(experiment, seed=seed, kept=network.keeps_time))
+    network.put(rules_in_force(experiment, seed=seed, kept=network.keeps_time))
 
 
 def as_read_back(network: Network) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""While the workload runs: the barrier, the schedule of faults, health, and what is needed to judge timing."""
+"""While the workload runs: the barrier, health, what is needed to judge timing. Faults come and go by schedule.py."""
 
 from __future__ import annotations
 
@@ -18,17 +18,16 @@ from lossbench.proof.judge_fault import went_around
 from lossbench.proof.watched import Carried, Watched
 from lossbench.results.measures import BESIDE
 from lossbench.runs import interrupt
-from lossbench.runs.conclude import conclusions
 from lossbench.runs.ground import Gauge
+from lossbench.runs.launch.conclude import conclusions
 from lossbench.runs.launch.ranks import Ranks
-from lossbench.spec.experiment import Impair
-from lossbench.spec.placement import rules_in_force
+from lossbench.runs.schedule import Schedule
 
 TICK_S = 0.02
 SAMPLE_S = 0.25
 READY_LIMIT_S = 120.0
 LEAK_PACKETS = 4096  # fewer may be on their way between two counters while packets flow
-LATE_S = 0.25  # a change of the schedule that comes later than this is said
+
 ROW_OWN = ("kind", "rank", "time_s")
 ROW_WORDS = ("shown", "note", "path", "doubt")  # about a row, not numbers of it
 LIVE = ("steps", "loss", "arrived_1", "arrived_2")  # of a rank's records, for the live view
@@ -43,12 +42,11 @@ class Watch:
     ) -> None:
         self.experiment, self.store = ranks.experiment, ranks.store
         self.network, self.ranks = network, ranks
-        self.seed, self.progress = seed, progress
+        self.progress = progress
         self.seen = Watched(before=before)
+        self.schedule = Schedule(network=network, store=self.store, seed=seed, seen=self.seen, hear=self._hear)
         self._start = 0.0
         self._looked = 0.0
-        self._active: tuple[bool, ...] = ()
-        self._ever: set[int] = set()
         self._load = gauge
         self._now: dict[str, Any] = {}
         self._lost_before: dict[str, int] = {}
@@ -56,11 +54,13 @@ class Watch:
     def run(self) -> Watched:
         try:
             self._wait_until_ready()
-            self._start = time.monotonic()
             self._lost_before = lost_by_class(self.network.classes())
+            self.schedule.keep(0.0)
             self._load.begin()  # what starting up took is not the workload's
-            self._schedule(0.0)
+            self._start = time.monotonic()
+            self.schedule.begin(self._start)
             self.ranks.open_gate()
+            self.seen.opened_s = time.monotonic() - self._start
             self.progress("8 workload runs")
             self._tell(0.0)  # a program may be through before it is looked at
             self._watch()
@@ -69,7 +69,7 @@ class Watch:
             self.seen.problem, self.seen.vanished = str(error), isinstance(error, VanishedError)
         self.seen.gone, self.seen.never_came = self.ranks.gone(), self.ranks.never_came()
         self.ranks.stop()
-        self._take(self.ranks.read())  # what they said when they were told to end
+        self._hear()  # what they said when they were told to end
         self.seen.damaged_lines = self.ranks.damaged_lines
         self.ranks.end()
         self._finish()
@@ -81,7 +81,7 @@ class Watch:
         deadline = time.monotonic() + min(READY_LIMIT_S, self.experiment.workload.limit_s())
         while missing := self.ranks.not_ready():
             interrupt.check()
-            self._take(self.ranks.read())
+            self._hear()
             self.ranks.check_alive()
             if self.ranks.ended_early() and self.ranks.not_ready():
                 raise RunError("a rank ended before it said ready (workload.barrier = false if it never does)")
@@ -97,7 +97,7 @@ class Watch:
         while True:
             interrupt.check()
             running = self.ranks.running()
-            self._take(self.ranks.read())
+            self._hear()
             elapsed = self.seen.duration_s = time.monotonic() - self._start
             self.ranks.check_alive()
             if not running:
@@ -105,14 +105,14 @@ class Watch:
             if elapsed > limit:
                 text = f"the workload ran past its limit of {limit:g} s (workload.time_limit_s)"
                 raise RunError(text + self.ranks.stuck(running))
-            self._schedule(elapsed)
+            self.schedule.keep(elapsed)
             self.ranks.come_and_go(elapsed)
             if elapsed >= next_sample:
                 next_sample = elapsed + SAMPLE_S
                 self._sample(elapsed)
-            before = time.monotonic()
-            time.sleep(TICK_S)
-            self.seen.quiet.late_ms.append((time.monotonic() - before - TICK_S) * 1000)
+            nap_s, before = self.schedule.nap_s(TICK_S), time.monotonic()
+            time.sleep(nap_s)
+            self.seen.quiet.late_ms.append((time.monotonic() - before - nap_s) * 1000)
 
     def _sample(self, elapsed: float) -> None:
         self._load.sample()
@@ -137,7 +137,7 @@ class Watch:
             raise RunError(f"links went away during the run: switch ports {', '.join(gone)}")
         reading = self.network.read(look=look)
         self._carried(reading, began)
-        self._lapsed(self.network.changes() + self.network.not_in_force(look) + self.network.shaping_wrong(look))
+        self.seen.lapsed(self.network.changes() + self.network.not_in_force(look) + self.network.shaping_wrong(look))
         for leak in conservation.leaks(Between(self.seen.before, reading)):
             if "past the rules" in leak.place and abs(leak.missing) > LEAK_PACKETS:
                 self.seen.noticed.setdefault(leak.place, round(elapsed, 1))
@@ -151,14 +151,14 @@ class Watch:
         up, down = {r: c.entered_bytes for r, c in links}, {r: c.left_bytes for r, c in links}
         self.seen.carried.append(Carried(from_s=began, to_s=ended, up=up, down=down))
 
-    def _lapsed(self, texts: list[str]) -> None:
-        self.seen.lapses += [text for text in texts if text not in self.seen.lapses]
-
     def _store_backlog(self, look: Look, elapsed: float) -> None:
         classes = self.network.classes(look)
         backlog = {link: {c.name: c.backlog_bytes for c in states} for link, states in classes.items()}
         now = {"elapsed_s": round(elapsed, 3), "backlog_bytes": backlog, "dropped": lost_by_class(classes)}
         self.store.append("queues.jsonl", now)
+
+    def _hear(self) -> None:
+        self._take(self.ranks.read())
 
     def _take(self, records: list[tuple[str, dict[str, Any]]]) -> None:
         for role, one in records:
@@ -181,7 +181,7 @@ class Watch:
             if kind in ("begin", "step"):
                 self._now |= {name: record[name] for name in LIVE if name in record}
             if kind == "step" and isinstance(record.get("step"), int):
-                self.seen.last_step = max(self.seen.last_step, record["step"])
+                self.schedule.stepped(record)
             elif kind in ("summary", "program"):
                 (self.seen.summaries if kind == "summary" else self.seen.programs).append(record)
             elif kind == "row":
@@ -213,55 +213,11 @@ class Watch:
         else:
             self.seen.errors.append(f"{role or 'rank'} {record['rank']}: a traffic record without lists of counts")
 
-    # --- the schedule ------------------------------------------------------------------------------------------
-
-    def _schedule(self, elapsed_s: float) -> None:
-        """Put in force what time and step ask for; written to the timeline whenever it changes."""
-        step = max(self.seen.last_step, 0)
-        active = tuple(entry.active(elapsed_s=elapsed_s, step=step) for entry in self.experiment.impair)
-        if active == self._active:
-            return
-        rules = rules_in_force(self.experiment, seed=self.seed, elapsed_s=elapsed_s, step=step)
-        self._lapsed(self.network.not_in_force())
-        began = time.monotonic()
-        changed = self.network.put(rules)
-        for hook, here in rules.items():
-            self.seen.rules.setdefault(hook, {}).update({rule.label: rule for rule in here})
-        self._late(active, elapsed_s)
-        self._active = active
-        self._ever |= {number for number, on in enumerate(active) if on}
-        in_force = [entry for entry, on in zip(self.experiment.impair, active, strict=True) if on]
-        self.store.append(
-            "timeline.jsonl",
-            {
-                "time_s": time.time(),
-                "elapsed_s": round(elapsed_s, 4),
-                "took_s": round(time.monotonic() - began, 4),
-                "step": self.seen.last_step,
-                "in_force": [{**entry.model_dump(), "profile": entry.profile.name} for entry in in_force],
-                "changed_hooks": [hook.name for hook in changed],
-            },
-        )
-        self.store.append("counters.jsonl", {"time_s": time.time(), "hooks": counters_as_json(self.network.counters())})
-
-    def _late(self, active: tuple[bool, ...], elapsed_s: float) -> None:
-        """Changes that were asked for at a time and came later."""
-        before = self._active or (False,) * len(active)
-        for number, (entry, was, now) in enumerate(zip(self.experiment.impair, before, active, strict=True)):
-            due = entry.from_s if now and not was else entry.to_s if was and not now else None
-            if due is not None and elapsed_s - due > LATE_S:
-                text = f"impair.{number} {'came' if now else 'went'} {elapsed_s - due:.2f} s late"
-                self.seen.late.append(text)
-
     def _finish(self) -> None:
         """The last counters, and whether what was asked was still there and ever came."""
         seen = self.seen
         self._load.into(seen.quiet)
-        seen.never += [
-            _never(number, entry, seen.duration_s)
-            for number, entry in enumerate(self.experiment.impair)
-            if number not in self._ever
-        ]
+        self.schedule.end()
         if not self.network.genuine:
             return
         try:
@@ -273,8 +229,8 @@ class Watch:
             self.network.end_programs()
             seen.after, seen.moving = self.network.settled(since=seen.before)
             self._carried(seen.after, time.monotonic() - self._start)
-            self._lapsed(self.network.changes() + self.network.not_in_force(look))
-            self._lapsed(self.network.shaping_wrong() + self.network.mtu_wrong(look) + self.network.hosts_wrong())
+            self.seen.lapsed(self.network.changes() + self.network.not_in_force(look))
+            self.seen.lapsed(self.network.shaping_wrong() + self.network.mtu_wrong(look) + self.network.hosts_wrong())
             seen.held = self.network.held()
             after = lost_by_class(self.network.classes())
             seen.classes = {name: lost - self._lost_before.get(name, 0) for name, lost in after.items()}
@@ -290,11 +246,3 @@ class Watch:
 def named(role: str, name: str) -> str:
     """A number of a program beside the workload."""
     return f"{role}.{name}" if role else name
-
-
-def _never(number: int, entry: Impair, duration_s: float) -> str:
-    """Whose fault it was."""
-    name = f"impair.{number} ({entry.profile.name}) was never in force"
-    if entry.from_s is not None and entry.from_step is None and entry.from_s < duration_s:
-        return f"{name}: the watch was too busy to open its window in time"
-    return f"{name}: the workload ended before its time"

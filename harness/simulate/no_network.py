@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from lossbench.net.counters import Held, HookCounters, ReadBack, Reading
+from lossbench.net.counters import HeldByRule, HookCounters, ReadBack, Reading
 from lossbench.net.host.place import Here, Place
 from lossbench.net.tc.look import Look
 from lossbench.net.tc.shaping import ClassState
@@ -29,6 +29,7 @@ class NoNetwork:
 
     genuine = False
     begins_good = False
+    keeps_time = False
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment, self.rules = experiment, Rules()
@@ -50,6 +51,8 @@ class NoNetwork:
         return []
 
     def restart(self) -> None: ...
+
+    def begin(self, at_s: float) -> None: ...
 
     def place(self, host: str) -> Place:
         return Here(host)
@@ -79,7 +82,7 @@ class NoNetwork:
     def control_sockets(self) -> list[str]:
         return []
 
-    def held(self) -> dict[Hook, Held]:
+    def held(self) -> HeldByRule:
         return {}
 
     def longest_wait_s(self) -> float:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from lossbench.contract import derive_seed
 from lossbench.spec.experiment import Direction, Experiment, Impair
@@ -30,6 +32,9 @@ class Hook:
         return cls(rank=int(host[1:]), direction="uplink" if direction == "uplink" else "downlink")
 
 
+Window: TypeAlias = tuple[float | None, float | None]  # seconds of the run; open where there is none
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rule:
     """One profile at one hook. `match` holds addresses only, no host names; `seed` is this place's own."""
@@ -42,36 +47,56 @@ class Rule:
     entry: int = 0  # number of the [[impair]] that asks for it
     pair: str = ""  # the other end, where it is about one
     named: bool = False  # the experiment names this host or pair, it does not say "all"
+    window: Window | None = None  # that the backend itself keeps; None: whoever puts it in force does
 
     @property
     def place(self) -> str:
         """The same for whatever this entry asks here, now or later."""
         return f"{self.entry} {self.pair}".strip()
 
-    def takes_all(self) -> bool:
+    def matches_all(self) -> bool:
         return self.match.is_everything() and not isinstance(self.profile.loss, BlockLoss)
+
+    def takes_all(self) -> bool:
+        """Whatever comes, whenever it does."""
+        return self.matches_all() and self.window is None
 
 
 Rules = dict[Hook, tuple[Rule, ...]]
 
 
-def rules_in_force(experiment: Experiment, *, seed: int, elapsed_s: float = 0.0, step: int = 0) -> Rules:
-    """Rules of every hook, first match first. Hooks without an entry now get none (but stay, so that they count)."""
+def rules_in_force(
+    experiment: Experiment, *, seed: int, elapsed_s: float = 0.0, step: int = 0, kept: bool = False
+) -> Rules:
+    """Rules of every hook, first match first. Hooks without an entry now get none (but stay, so that they count).
+    `kept`: the backend keeps their windows in time."""
     active = [entry.active(elapsed_s=elapsed_s, step=step) for entry in experiment.impair]
-    rules = _rules(experiment, seed=seed, active=active)
-    return {hook: _reachable(here) for hook, here in rules.items()}
+    rules = _rules(experiment, seed=seed, active=active, kept=kept)
+    return {hook: _up_to(here, Rule.matches_all) for hook, here in rules.items()}
 
 
-def rules_ever(experiment: Experiment, *, seed: int) -> Rules:
+def rules_kept(experiment: Experiment, *, seed: int, step: int = 0) -> Rules:
+    """What a backend that keeps windows in time must hold at this step, whatever the time."""
+    rules = _rules(experiment, seed=seed, active=[in_steps(entry, step) for entry in experiment.impair], kept=True)
+    return {hook: _up_to(here, Rule.takes_all) for hook, here in rules.items()}
+
+
+def rules_ever(experiment: Experiment, *, seed: int, kept: bool = False) -> Rules:
     """Every rule that the schedule can put in force, wherever it does."""
-    return _rules(experiment, seed=seed, active=[True] * len(experiment.impair))
+    return _rules(experiment, seed=seed, active=[True] * len(experiment.impair), kept=kept)
 
 
-def _rules(experiment: Experiment, *, seed: int, active: list[bool]) -> Rules:
+def in_steps(entry: Impair, step: int) -> bool:
+    """Is an entry in force now, as far as steps go?"""
+    return (entry.from_step or 0) <= step and (entry.to_step is None or step < entry.to_step)
+
+
+def _rules(experiment: Experiment, *, seed: int, active: list[bool], kept: bool) -> Rules:
     rules: Rules = dict.fromkeys(hooks(experiment), ())
     for number, entry in enumerate(experiment.impair):
         profile = entry.profile
         base = profile.seed if profile.seed is not None else seed
+        timed = kept and (bool(entry.from_s) or entry.to_s is not None)
         for hook, match, other in _places(entry, experiment.topology) if active[number] else []:
             pair = other.name if other else ""
             rule = Rule(
@@ -83,17 +108,16 @@ def _rules(experiment: Experiment, *, seed: int, active: list[bool]) -> Rules:
                 entry=number,
                 pair=pair,
                 named=bool(entry.pairs) or entry.hosts != "all",
+                window=(entry.from_s or None, entry.to_s) if timed else None,
             )
             rules[hook] = (rule, *rules[hook])
     return rules
 
 
-def _reachable(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+def _up_to(rules: tuple[Rule, ...], takes_all: Callable[[Rule], bool]) -> tuple[Rule, ...]:
     """Up to the first rule that takes every packet: what an earlier entry asked behind it was overruled."""
-    for number, rule in enumerate(rules, start=1):
-        if rule.takes_all():
-            return rules[:number]
-    return rules
+    last = next((number for number, rule in enumerate(rules, start=1) if takes_all(rule)), len(rules))
+    return rules[:last]
 
 
 def hooks(experiment: Experiment) -> list[Hook]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -10,11 +11,17 @@ import pytest
 
 from lossbench.contract import HALVES, KINDS, Header
 from lossbench.net.star.network import StarNetwork
+from lossbench.proof.judge_rules import expected_drops
 from lossbench.proof.verdict import Status
 from lossbench.spec import lossmodel
+from lossbench.spec.experiment import Experiment
+from lossbench.spec.pattern import predicted
+from lossbench.spec.placement import rules_ever, rules_kept
+from lossbench.spec.userfile import check
 from tests.networks import Build, open_socket, prove, receive_all
 
 pytestmark = pytest.mark.netns
+LATER_S = 0.1
 
 
 @pytest.mark.parametrize("name", ["loss_5", "bursty_5", "dc_tail", "wifi_like"])
@@ -145,3 +152,51 @@ def test_ordinary_traffic_passes_a_header_rule(build: Build, profile_file: Calla
         for size in np.linspace(1, 1400, 30, dtype=int):
             sender.sendto(bytes(int(size)), ("10.77.0.2", 5000))
         assert len(receive_all(receiver)) == 30
+
+
+def sent_for(network: StarNetwork, seconds: float) -> tuple[list[tuple[float, float]], list[int]]:
+    """Datagrams from h0 to h1: between which two moments each was sent, and the numbers of those that were lost."""
+    stamps = []
+    with open_socket(network, "h1") as receiver, open_socket(network, "h0") as sender:
+        receiver.setsockopt(socket.SOL_SOCKET, 33, 8 << 20)
+        receiver.bind(("10.77.0.2", 5000))
+        end = time.monotonic() + seconds
+        while (before := time.monotonic()) < end:
+            sender.sendto(len(stamps).to_bytes(4, "little"), ("10.77.0.2", 5000))
+            stamps.append((before, time.monotonic()))
+            time.sleep(0.0002)
+        heard = {int.from_bytes(data, "little") for data in receive_all(receiver)}
+    return stamps, [number for number in range(len(stamps)) if number not in heard]
+
+
+def test_a_window_in_time_takes_its_packets_alone_and_their_pattern_is_predicted(build: Build) -> None:
+    """Nobody switches anything: of the packets that came within the window each met the later entry, of the others each
+    the earlier one, whose pattern goes on behind it where it stood."""
+    network = build(topology={"hosts": 2}, impair=[])
+    window = {"from_s": 0.2, "to_s": 0.5}
+    impair = [{"profile": "bursty_5"}, {"profile": "loss_10", **window}, {"profile": "loss_1", "from_s": 1e6}]
+    experiment = check(Experiment, {"name": "t", "topology": {"hosts": 2}, "impair": impair}, origin="test")
+    network.rules = {}
+    network.expect(rules_ever(experiment, seed=3, kept=True))
+    network.put(rules_kept(experiment, seed=3))
+    hook = next(iter(network.rules))
+    _, timed, always = network.rules[hook]
+    early, _ = sent_for(network, 0.1)
+    assert network.counters()[hook][timed.label].seen == 0, "before the run's clock begins no window is open"
+    network.restart()
+    began = time.monotonic()
+    network.begin(began)
+    assert early and network.not_in_force() == []
+    stamps, lost = sent_for(network, 0.8)
+    counted = network.counters()[hook]
+    inside, outside = counted[timed.label].seen, counted[always.label].seen
+    assert inside + outside == len(stamps) and expected_drops(timed, counted[timed.label]) is not None
+    # A packet meets the hook while it is sent, or on a busy machine a little later.
+    surely = sum(before >= began + 0.2 and after < began + 0.5 - LATER_S for before, after in stamps)
+    maybe = sum(after >= began + 0.2 - LATER_S and before < began + 0.5 for before, after in stamps)
+    assert surely <= inside <= maybe
+    one, other = predicted(timed, inside), predicted(always, outside)
+    whole = (np.concatenate((other[:at], one, other[at:])).nonzero()[0].tolist() for at in range(outside + 1))
+    at = next((at for at, here in enumerate(whole) if here == lost), None)
+    assert at is not None, "the two patterns in three pieces, and no packet between them"
+    assert stamps[at][1] >= began + 0.2 - LATER_S

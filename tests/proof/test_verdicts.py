@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import bisect
 from dataclasses import replace
 from typing import Any
 
@@ -8,13 +9,14 @@ import pytest
 
 from lossbench.errors import NotAbleError
 from lossbench.net.conservation import Between, counted_twice
-from lossbench.net.counters import LinkCounts, Position, Queue, Reading, RuleCounters, Sockets
+from lossbench.net.counters import LATE_MS, Held, LinkCounts, Position, Queue, Reading, RuleCounters, Sockets
 from lossbench.net.impair import registry
 from lossbench.proof import judge, judge_fault
 from lossbench.proof.evidence import FlowSeen, Seen
+from lossbench.proof.pace import judge_rates
 from lossbench.proof.prove import prove
 from lossbench.proof.verdict import Finding, Judgement, Status, Verdict
-from lossbench.proof.watched import Quiet, Watched
+from lossbench.proof.watched import Carried, Quiet, Watched
 from lossbench.spec import lossmodel, profile
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import Hook, Rule
@@ -444,3 +446,54 @@ def test_one_reason_for_several_backends_is_said_once() -> None:
     with pytest.raises(NotAbleError) as caught:
         registry.choose("auto", profiles=[profile.load("loss_5")], rules={}, can=able)
     assert str(caught.value).count("needs root") == 1 and "ebpf, cbpf, edt, relay: not permitted" in str(caught.value)
+
+
+# --- what is held back, what is carried ------------------------------------------------------------------------------
+
+
+def late_by(**late_ms: float) -> Watched:
+    """1000 packets of each rule, all late by so much; rules are called by the delay they ask for."""
+    watched = run_of(10_000, LOST)
+    for name, late in late_ms.items():
+        label, delay = f"0:{name}", {"mean_ms": float(name.removeprefix("ms"))}
+        slow = profile.Profile.model_validate({"why": "t", "name": name, "delay": delay})
+        watched.rules[UP][label] = replace(RULE, label=label, profile=slow)
+        counts = [0] * (len(LATE_MS) + 1)
+        counts[bisect.bisect_left(LATE_MS, late)] = 1000
+        watched.held.setdefault(UP, {})[label] = Held(packets=1000, overtook=0, late=counts)
+    return watched
+
+
+@pytest.mark.parametrize(
+    ("late", "status"),
+    [
+        ({"ms10": 2.0}, Status.VALID),
+        ({"ms10": 4.9}, Status.UNKNOWN),
+        ({"ms10": 5000.0}, Status.UNKNOWN),
+        ({"ms200": 4.9}, Status.VALID),
+        ({"ms10": 4.9, "ms200": 1.0}, Status.UNKNOWN),
+    ],
+)
+def test_a_wire_that_is_later_than_its_rule_allows_is_unknown(late: dict[str, float], status: Status) -> None:
+    """10 ms asked and every packet 4.9 late (2.5 allowed): counts were taken for their lower ends, and the longest
+    delay of any rule stood for all."""
+    found, said = fault_of(late_by(**late), **TWO)
+    assert found == status, said
+    assert status == Status.VALID or "10 ms were asked" in said
+
+
+@pytest.mark.parametrize(
+    ("rate", "reached", "too_fast"), [(0.5, 0.73, True), (0.5, 0.52, False), (1000, 1040, False), (1000, 1100, True)]
+)
+def test_a_slow_link_is_held_to_its_rate_as_a_fast_one_is(rate: float, reached: float, too_fast: bool) -> None:
+    """.73 Mbit/s in two seconds of .5: 128 KB were free at any rate."""
+    carried = [Carried(from_s=at, to_s=at, up={0: round(reached * 1e6 / 8 * at)}) for at in (0.0, 1.0, 2.0)]
+    found = judge_rates(experiment(topology={"hosts": 2, "uplink_rate_mbit": rate}), carried)
+    assert [one.status for one in found] == [Status.FAILED] * too_fast, found
+
+
+@pytest.mark.parametrize(("backend", "said"), [("relay", True), ("edt", True), ("netem", False)])
+def test_that_duplicates_do_not_wait_is_said(backend: str, said: bool) -> None:
+    slow = {"why": "t", "name": "slow", "delay": {"mean_ms": 50}, "duplicate_percent": 20}
+    texts = judge_fault.not_judged(experiment(impair=[{"profile": slow}]), backend)
+    assert any("they do not wait" in text for text in texts) is said

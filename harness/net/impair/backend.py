@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from lossbench.net.counters import Counters, Detour, ReadBack
 from lossbench.net.kernel import Kernel
@@ -53,6 +53,17 @@ class Backend(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class KeepsTime(Protocol):
+    """What more a backend offers whose kind says `keeps_time`: rules with a window (Rule.window) take packets within it
+    alone, by the kernel's own clock, so that nobody has to be on time."""
+
+    def begin(self, at_ns: int) -> None:
+        """The run's clock began at this moment of the monotonic one. Until then a window is open if it is at second 0,
+        for the probes."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Kind:
     """A backend as one can choose it. Each stands in its backend's own file; registry.KINDS lists them."""
@@ -71,5 +82,7 @@ class Kind:
     """Why links of this topology could be too fast for it."""
     stands_alone: bool = True
     """It goes on when the process that put it there has ended: standing labs need that."""
+    keeps_time: bool = False
+    """It keeps the windows of rules in time itself, see KeepsTime."""
     begins_good: bool = False
     """Bursty channels begin in their good state, not anywhere."""

@@ -123,6 +123,7 @@ def _device(hook: Hook) -> str:
 KIND = Kind(
     name="edt",
     make=EdtBackend,
+    keeps_time=True,
     refusal=refusal,
     too_many=ebpf.too_many,
     lacking=lambda kernel: kernel.no_detour() or kernel.bpf or kernel.no_qdisc("fq"),

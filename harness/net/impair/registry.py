@@ -64,9 +64,19 @@ def choose(asked: str, *, profiles: list[Profile], rules: Rules, can: dict[str, 
     )
 
 
+def keeps_time(kind: Kind, rules: Rules) -> bool:
+    """Does this kind keep the windows of these rules? They all stand there at once: there may be too many of them."""
+    timed = any(rule.window is not None for here in rules.values() for rule in here)
+    return (
+        kind.keeps_time and timed and _too_many(kind, {_shape(here): here for here in rules.values()}.values()) is None
+    )
+
+
 def _shape(rules: tuple[Rule, ...]) -> tuple[Any, ...]:
     """What decides how long a program gets."""
-    return tuple((rule.profile, len(rule.match.destinations), len(rule.match.sources)) for rule in rules)
+    return tuple(
+        (rule.profile, len(rule.match.destinations), len(rule.match.sources), rule.window is None) for rule in rules
+    )
 
 
 def _too_many(kind: Kind, hooks: Iterable[tuple[Rule, ...]]) -> str | None:

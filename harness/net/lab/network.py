@@ -12,7 +12,7 @@ from typing import Any
 
 from lossbench.errors import LossbenchError, NotAbleError, RunError, VanishedError
 from lossbench.net import network
-from lossbench.net.counters import Fabric, Held, HookCounters, LinkCounts, ReadBack, Reading
+from lossbench.net.counters import Fabric, HeldByRule, HookCounters, LinkCounts, ReadBack, Reading
 from lossbench.net.host.place import Place
 from lossbench.net.impair import registry
 from lossbench.net.lab.half import REPORT, Report
@@ -36,6 +36,7 @@ class LabNetwork:
     """See net.network.Network. A look is a report of every machine."""
 
     genuine = True
+    keeps_time = False  # machines have clocks of their own
 
     def __init__(
         self,
@@ -119,6 +120,9 @@ class LabNetwork:
     def restart(self) -> None:
         self.machines.all(lambda c: c.ask("network.restart"))
 
+    def begin(self, at_s: float) -> None:
+        """Nothing here counts from there."""
+
     def place(self, host: str) -> Place:
         return self._places(host)
 
@@ -168,7 +172,7 @@ class LabNetwork:
         """A machine's firewall, routes and programs are its own, and not judged (judge_fault.not_judged)."""
         return []
 
-    def held(self) -> dict[Hook, Held]:
+    def held(self) -> HeldByRule:
         return {}
 
     def longest_wait_s(self) -> float:

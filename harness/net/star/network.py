@@ -11,11 +11,11 @@ from typing import Any
 from pyroute2.netlink.exceptions import NetlinkError
 
 from lossbench.net import network
-from lossbench.net.counters import Detour, Held, HookCounters, ReadBack, Reading
+from lossbench.net.counters import Detour, HeldByRule, HookCounters, ReadBack, Reading
 from lossbench.net.host import namespaces, sockets
 from lossbench.net.host.place import Place
 from lossbench.net.impair import registry
-from lossbench.net.impair.backend import Backend
+from lossbench.net.impair.backend import Backend, KeepsTime
 from lossbench.net.star import handles
 from lossbench.net.star.gauges import Gauges
 from lossbench.net.star.links import Star
@@ -23,7 +23,7 @@ from lossbench.net.tc import kinds, offloads, shaping
 from lossbench.net.tc.look import Look
 from lossbench.net.tc.shaping import ClassState
 from lossbench.spec.experiment import Experiment
-from lossbench.spec.placement import Hook, Rules
+from lossbench.spec.placement import Hook, Rules, rules_ever
 from lossbench.spec.topology import DATA_INTERFACE, SWITCH
 
 
@@ -39,6 +39,7 @@ class StarNetwork:
         self.gauges = Gauges(self.star)
         self.kind = registry.find(backend)
         self.begins_good = self.kind.begins_good
+        self.keeps_time = registry.keeps_time(self.kind, rules_ever(experiment, seed=0, kept=True))
         self.backend: Backend
         self.rules: Rules = {}
         self._detours_at_start: dict[str, Detour] = {}
@@ -174,6 +175,10 @@ class StarNetwork:
         held = self.read().detours
         self._detours_at_start = {one.place: one for here in held.values() for one in here}
 
+    def begin(self, at_s: float) -> None:
+        if isinstance(self.backend, KeepsTime):
+            self.backend.begin(round(at_s * 1e9))
+
     def _checksum_in_software(self) -> None:
         """Damaged packets must carry the sender's checksum, or the damage would reach the application unseen."""
         for host in self.experiment.topology.all_hosts():
@@ -231,7 +236,7 @@ class StarNetwork:
             out += [f"{host.name} {text}" for text in sockets.open_from(host.control_ipv4, tables)]
         return out
 
-    def held(self) -> dict[Hook, Held]:
+    def held(self) -> HeldByRule:
         """Of wires that hold packets back in user space."""
         report = getattr(self.backend, "held", None)
         return report() if report is not None else {}

@@ -17,7 +17,7 @@ from lossbench.net.impair.backend import Kind
 from lossbench.net.impair.ebpf import memory
 from lossbench.net.impair.ebpf.delay import Delays
 from lossbench.net.impair.ebpf.program import ProgramBuilder
-from lossbench.net.kernel import Kernel
+from lossbench.net.kernel import Kernel, clock_offset_ns
 from lossbench.net.tc.hook import HookPoint, ensure_clsact, filters_at, put_filter
 from lossbench.net.tc.look import Look
 from lossbench.net.tc.rtnl_messages import Filter
@@ -81,6 +81,7 @@ class _Placed:
         self.rules: tuple[Rule, ...] = ()  # in force
         self.ever: dict[str, int] = {}  # label -> slot, of those that were in force
         self.program = 0
+        self.began_ns: int | None = None
 
     def close(self) -> None:
         for one in self.maps.values():
@@ -88,14 +89,31 @@ class _Placed:
 
     def fill(self) -> None:
         """Everything at its beginning."""
-        order = [None, *sorted(self.slots, key=self.slots.__getitem__)]
+        order = self._in_order()
         self.maps["memory"].write(b"".join(memory.rule_memory(rule) for rule in order))
         for slot, rule in enumerate(order):
             self.maps["lock"].write(memory.lock_memory(rule), entry=slot)
+        self.open_windows()
+
+    def _in_order(self) -> list[Rule | None]:
+        return [None, *sorted(self.slots, key=self.slots.__getitem__)]
+
+    def open_windows(self) -> None:
+        """As they are to be since the run's clock began, or before it does."""
+        if "window" in self.maps:
+            self.maps["window"].write(b"".join(memory.window_memory(rule, self.began_ns) for rule in self._in_order()))
+
+    def is_as_asked(self, rule: Rule, own: bytes, windows: bytes) -> bool:
+        """`own`: the rule's memory; `windows`: of all of them."""
+        at = self.slots[rule] * memory.WINDOW_BYTES
+        window = memory.window_memory(rule, self.began_ns) if rule.window is not None else b""
+        same = windows[at : at + len(window)] == window
+        return same and memory.asked_part(own) == memory.asked_part(memory.rule_memory(rule))
 
     def in_use(self) -> dict[str, ArrayMap]:
         """What the program refers to: the rest ends with this process."""
         names = {"memory"} | {f"trace{self.slots[rule]}" for rule in self.rules}
+        names |= {"window"} if any(rule.window is not None for rule in self.rules) else set()
         names |= {"lock"} if any(not isinstance(rule.profile.loss, BlockLoss) for rule in self.rules) else set()
         return {name: one for name, one in self.maps.items() if name in names}
 
@@ -127,6 +145,7 @@ class EbpfBackend:
         self._placed: dict[Hook, _Placed] = {}
         self._past: dict[Hook, Counters] = {}  # of maps that were replaced
         self._btf: tuple[int, int, int] | None = None
+        self._began_ns: int | None = None
         for hook, ids in (state or {}).items():
             self._placed[Hook.named(hook)] = _reopen(rules[Hook.named(hook)], ids)
 
@@ -161,6 +180,9 @@ class EbpfBackend:
                 raw = memory.trace_memory(rule.profile.loss)
                 maps[f"trace{slot}"] = ArrayMap.create(value_bytes=len(raw), name="lb_trace")
                 maps[f"trace{slot}"].write(raw)
+        if any(rule.window is not None for rule in rules):
+            maps["window"] = ArrayMap.create(value_bytes=memory.WINDOW_BYTES * size, name="lb_window")
+        placed.began_ns = self._began_ns
         placed.fill()
         return placed
 
@@ -170,6 +192,7 @@ class EbpfBackend:
             slots=placed.slots,
             memory_fd=placed.maps["memory"].fd,
             lock_fd=placed.maps["lock"].fd,
+            window_fd=placed.maps["window"].fd if "window" in placed.maps else 0,
             trace_fds={
                 slot: placed.maps[f"trace{slot}"].fd for slot in placed.slots.values() if f"trace{slot}" in placed.maps
             },
@@ -195,17 +218,25 @@ class EbpfBackend:
         self._past.pop(point.hook, None)
         self._placed[point.hook].fill()
 
+    def begin(self, at_ns: int) -> None:
+        """See backend.KeepsTime."""
+        self._began_ns = at_ns - clock_offset_ns()
+        for placed in self._placed.values():
+            placed.began_ns = self._began_ns
+            placed.open_windows()
+
     def read_back(self, point: HookPoint, look: Look) -> list[ReadBack]:
         placed = self._placed[point.hook]
         filters = filters_at(point, look)
         attached = any(one.program_id == placed.program for one in filters)
         foreign = sum(not self._is_ours(one, point, placed.program) for one in filters)
         value = placed.maps["memory"].read()
+        windows = placed.maps["window"].read() if "window" in placed.maps else b""
         out = []
         for rule in placed.rules:
             at = placed.slots[rule] * memory.RULE_BYTES
             own = value[at : at + memory.RULE_BYTES]
-            equal = memory.asked_part(own) == memory.asked_part(memory.rule_memory(rule))
+            equal = placed.is_as_asked(rule, own, windows)
             loss = rule.profile.mean_loss() if equal else memory.mean_loss_of(own, rule)
             out.append(ReadBack(rule=rule.label, attached=attached, equal=equal, mean_loss=loss, foreign=foreign))
         return out or [ReadBack(rule=UNMATCHED, attached=attached, equal=True, mean_loss=0.0, foreign=foreign)]
@@ -251,6 +282,7 @@ def _reopen(rules: tuple[Rule, ...], ids: dict[str, Any]) -> _Placed:
 KIND = Kind(
     name="ebpf",
     make=EbpfBackend,
+    keeps_time=True,
     refusal=refusal,
     too_many=too_many,
     lacking=Kernel.no_program,

@@ -17,6 +17,7 @@ SOURCE, DESTINATION = -80, -96  # 16 bytes each
 _OURS = -100
 HEADER = -144  # the 40 bytes of our datagram header
 SAVED = -152
+NOW = -160  # u64: when the packet came, for rules with a window
 
 _SKB_PROTOCOL = 16
 ETHERNET_HEADER = 14

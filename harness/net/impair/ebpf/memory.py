@@ -2,7 +2,8 @@
 
 Per hook one map with RULE_BYTES per slot (counters, thresholds, the loss chain's table), the first of them for packets
 that no rule takes; and one map with a locked entry per slot: the generator's value and the chain's state. A rule keeps
-its slot for as long as the maps live, whether it is in force or not: nothing of it is wound back by a change."""
+its slot for as long as the maps live, whether it is in force or not: nothing of it is wound back by a change. Where a
+rule has a window in time, a third map says of each slot from when to when: it is written without touching a counter."""
 
 from __future__ import annotations
 
@@ -28,6 +29,8 @@ DUPLICATE, CORRUPT, TABLE = 64, 72, 80
 OUTCOME_BYTES = 24  # limit on the first random word, next state, loss threshold
 STATE_BYTES = MAX_OUTCOMES * OUTCOME_BYTES
 RULE_BYTES = TABLE + MAX_STATES * STATE_BYTES
+WINDOW_BYTES = 16  # from and to, in ns of the kernel's monotonic clock
+NEVER = 2**64 - 1
 LOCK_WORDS = 2  # generator, packets decided
 LOCK_BYTES = 8 + 8 * LOCK_WORDS
 
@@ -75,6 +78,16 @@ def lock_memory(rule: Rule | None) -> bytes:
     chain = rule.profile.chain()
     state = first_state(chain, seed=rule.seed) if chain is not None else 0
     return struct.pack("<IIQQ", 0, state, rule.seed, 0)
+
+
+def window_memory(rule: Rule | None, began_ns: int | None) -> bytes:
+    """When a rule takes packets; `began_ns`: when the run's clock began. Until then probes meet what is in force at its
+    second 0."""
+    first, last = rule.window if rule is not None and rule.window is not None else (None, None)
+    if began_ns is None:
+        return struct.pack("<QQ", NEVER if first else 0, NEVER)
+    ends = [began_ns + round(at * 1e9) if at is not None else None for at in (first, last)]
+    return struct.pack("<QQ", ends[0] or 0, ends[1] or NEVER)
 
 
 def trace_memory(loss: TraceLoss) -> bytes:

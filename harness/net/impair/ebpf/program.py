@@ -25,14 +25,15 @@ from lossbench.net.bpf.assembler import (
     SPIN_LOCK,
     SPIN_UNLOCK,
     Assembler,
-    Reg,
 )
 from lossbench.net.impair.ebpf.delay import Delays
 from lossbench.net.impair.ebpf.match import HEADER, SAVED, SCRATCH, emit_match, emit_parse
 from lossbench.net.impair.ebpf.memory import AT, CORRUPT, DUPLICATE, OUTCOME_BYTES, RULE_BYTES, STATE_BYTES, TABLE
+from lossbench.net.impair.ebpf.mix import emit_mix
 from lossbench.net.impair.ebpf.onward import emit_onward, stride_of
+from lossbench.net.impair.ebpf.window import emit_now, emit_window
 from lossbench.spec.losses import BlockLoss, TraceLoss
-from lossbench.spec.lossmodel import GAMMA, MAX_OUTCOMES, MAX_STATES, MIX_ROUNDS
+from lossbench.spec.lossmodel import GAMMA, MAX_OUTCOMES, MAX_STATES
 from lossbench.spec.placement import Rule
 
 PASS, DROP = -1, 2  # TC_ACT_UNSPEC: go on with whatever comes next; TC_ACT_SHOT
@@ -49,6 +50,7 @@ class ProgramBuilder:
     memory_fd: int
     lock_fd: int
     trace_fds: dict[int, int]  # by slot
+    window_fd: int = 0
     port_index: int
     ingress: bool
     delays: Delays = field(default_factory=lambda: Delays())
@@ -60,11 +62,15 @@ class ProgramBuilder:
         a = self.asm
         a.mov(R6, R1)
         self._pass_own_clones()
-        if not all(rule.takes_all() for rule in self.rules):
+        if any(rule.window is not None for rule in self.rules):
+            emit_now(a)
+        if not all(rule.matches_all() for rule in self.rules):
             emit_parse(a)
         taken = []
         for number, rule in enumerate(self.rules):
             emit_match(a, rule, otherwise=f"not{number}")
+            if rule.window is not None:
+                emit_window(a, self.window_fd, self.slots[rule], otherwise=f"not{number}")
             a.jump(f"rule{number}")
             a.label(f"not{number}")
             taken.append(number)
@@ -160,7 +166,7 @@ class ProgramBuilder:
         a.load(8, R1, R8, 16)
         a.alu("add", R1, 1)
         a.store(8, R8, 16, R1)
-        _emit_mix(a, R7, R1)
+        emit_mix(a, R7, R1)
         a.mov(R1, R7)
         a.alu("rsh", R1, 32)  # r1: picks the outcome; r7: decides the loss
         a.alu("mov", R7, R7, bits=32)
@@ -219,7 +225,7 @@ class ProgramBuilder:
         a.load(4, R2, FP, HEADER + contract.HEADER_FIELDS["block"][0])
         a.alu("or", R1, R2)
         a.alu("xor", R7, R1)
-        _emit_mix(a, R7, R1)
+        emit_mix(a, R7, R1)
         a.load(1, R1, FP, HEADER + contract.HEADER_FIELDS["half"][0])
         a.alu("lsh", R1, 32)
         a.load(2, R2, FP, HEADER + contract.HEADER_FIELDS["source"][0])
@@ -228,7 +234,7 @@ class ProgramBuilder:
         a.load(2, R2, FP, HEADER + contract.HEADER_FIELDS["destination"][0])
         a.alu("or", R1, R2)
         a.alu("add", R7, R1)
-        _emit_mix(a, R7, R1)
+        emit_mix(a, R7, R1)
         a.alu("rsh", R7, 32)
         a.load(8, R1, R9, TABLE + 16)
         a.jump_if("lt", R7, R1, drop)
@@ -287,14 +293,3 @@ class ProgramBuilder:
         a.mov(R1, 1)
         a.atomic_add(R9, AT["duplicated"], R1)
         a.label(done)
-
-
-def _emit_mix(a: Assembler, z: Reg, temporary: Reg) -> None:
-    """splitmix64's finaliser, as lossmodel.mix."""
-    for shift, factor in (*MIX_ROUNDS, (31, 0)):
-        a.mov(temporary, z)
-        a.alu("rsh", temporary, shift)
-        a.alu("xor", z, temporary)
-        if factor:
-            a.constant(temporary, factor)
-            a.alu("mul", z, temporary)

@@ -23,7 +23,7 @@ from lossbench.contract import derive_seed
 from lossbench.errors import NotAbleError, RunError
 from lossbench.net.bpf import syscalls
 from lossbench.net.bpf.assembler import R1, R2, R6, REDIRECT, Assembler
-from lossbench.net.counters import Counters, Detour, Held, ReadBack
+from lossbench.net.counters import Counters, Detour, Held, HeldByRule, ReadBack
 from lossbench.net.host.place import Place
 from lossbench.net.impair.backend import Kind
 from lossbench.net.impair.ebpf import backend as ebpf
@@ -133,12 +133,16 @@ class RelayBackend(ebpf.EbpfBackend):
             ),
         )
 
-    def held(self) -> dict[Hook, Held]:
+    def held(self) -> HeldByRule:
         """What the wires say of themselves since the counters were set to zero."""
         if not self._alive():
             return {}
         by_wire = self._ask({"report": True})["wires"]
-        return {hook: Held(**by_wire[str(fd)]) for hook, (fd, _) in self._taps.items() if str(fd) in by_wire}
+        return {
+            hook: {rule: Held(**one) for rule, one in by_wire[str(fd)].items()}
+            for hook, (fd, _) in self._taps.items()
+            if str(fd) in by_wire
+        }
 
     def _open_tap(self, point: HookPoint) -> None:
         name = f"t{point.hook.rank}{point.hook.direction[0]}"
@@ -200,7 +204,7 @@ class RelayBackend(ebpf.EbpfBackend):
     def _tell(self, hook: Hook, rule: Rule | None) -> None:
         order: dict[str, Any] = {"wire": self._taps[hook][0], "seed": derive_seed(rule.seed, "delay") if rule else 0}
         if rule is not None:
-            order |= rule.profile.model_dump(include={"delay", "reorder"})
+            order |= {"rule": rule.label, **rule.profile.model_dump(include={"delay", "reorder"})}
         self._ask(order)
 
     def _ask(self, order: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from lossbench.net.counters import LATE_MS
@@ -24,6 +24,15 @@ from lossbench.spec.topology import MAC_PREFIX
 
 LATE_S = [limit / 1000 for limit in LATE_MS]
 BURST = 64  # frames read from one wire before the clock is looked at again
+
+
+@dataclass(kw_only=True)
+class Kept:
+    """Of one rule: what counters.Held is made of."""
+
+    packets: int = 0
+    overtook: int = 0
+    late: list[int] = field(default_factory=lambda: [0] * (len(LATE_MS) + 1))
 
 
 @dataclass(kw_only=True)
@@ -37,9 +46,8 @@ class Wire:
     overtake: float = 0.0
     gap: int = 1
     behind: int = 0  # packets since the last that overtook
-    packets: int = 0
-    overtook: int = 0
-    late: list[int] = field(default_factory=lambda: [0] * (len(LATE_MS) + 1))
+    kept: dict[str, Kept] = field(default_factory=dict)  # by rule
+    rule: Kept = field(default_factory=Kept)  # the one in force
     generator: random.Random = field(default_factory=random.Random)
     order: dict[str, Any] = field(default_factory=dict)
 
@@ -52,17 +60,19 @@ class Wire:
             self.generator.seed(order.get("seed", 0))
             self.behind = 0
         self.order = order
+        self.rule = self.kept.setdefault(order.get("rule", ""), Kept())
 
     def forget(self) -> None:
-        self.packets, self.overtook, self.late = 0, 0, [0] * (len(LATE_MS) + 1)
+        self.rule = Kept()
+        self.kept = {self.order.get("rule", ""): self.rule}
 
     def wait_s(self) -> float:
         """How long this frame stays; as netem, after gap - 1 that wait each of the next may go at once, until one
         does."""
-        self.packets += 1
+        self.rule.packets += 1
         if self.overtake and self.behind >= self.gap - 1 and self.generator.random() < self.overtake:
             self.behind = 0
-            self.overtook += 1
+            self.rule.overtook += 1
             return 0.0
         self.behind += 1
         if not self.jitter_s:
@@ -80,7 +90,7 @@ class Wire:
         return pareto if self.distribution == "pareto" else 0.25 * normal + 0.75 * pareto
 
 
-Waiting = list[tuple[float, int, Wire, bytes]]  # due, number, wire, frame
+Waiting = list[tuple[float, int, Wire, Kept, bytes]]  # due, number, wire, whose packet, frame
 
 
 def main() -> None:
@@ -112,8 +122,9 @@ def _orders(data: bytes, wires: dict[int, Wire], poll: select.epoll) -> bytes:
             for wire in wires.values():
                 wire.forget()
         elif "report" in order:
-            names = ("packets", "overtook", "late")
-            answer["wires"] = {number: {name: getattr(wire, name) for name in names} for number, wire in wires.items()}
+            answer["wires"] = {
+                number: {rule: asdict(one) for rule, one in wire.kept.items()} for number, wire in wires.items()
+            }
         else:
             descriptor = order["wire"]
             if descriptor not in wires:
@@ -137,15 +148,15 @@ def _read(wire: Wire, waiting: Waiting, number: int) -> int:
         age = ((now >> STAMP_SHIFT) - stamp) % (1 << 8 * STAMP_BYTES)
         came = (now - (age << STAMP_SHIFT)) / 1e9
         whole = b"".join((frame[:STAMP_AT], MAC_PREFIX, frame[STAMP_AT + STAMP_BYTES :]))
-        heapq.heappush(waiting, (came + wire.wait_s(), number, wire, whole))
+        heapq.heappush(waiting, (came + wire.wait_s(), number, wire, wire.rule, whole))
     return number
 
 
 def _write_due(waiting: Waiting) -> None:
     now = time.monotonic()
     while waiting and waiting[0][0] <= now:
-        due, _, wire, frame = heapq.heappop(waiting)
-        wire.late[bisect.bisect_left(LATE_S, now - due)] += 1
+        due, _, wire, rule, frame = heapq.heappop(waiting)
+        rule.late[bisect.bisect_left(LATE_S, now - due)] += 1
         with suppress(OSError):  # one frame the kernel will not take must not end all wires
             os.write(wire.descriptor, frame)
 

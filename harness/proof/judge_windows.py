@@ -1,0 +1,56 @@
+"""Did what was asked for a part of the run come and go when it should? Pure."""
+
+from __future__ import annotations
+
+from lossbench.proof.verdict import Finding, Status
+from lossbench.proof.watched import Change, Unit, Watched
+from lossbench.spec.experiment import Experiment, Impair
+
+SHARE = 0.05  # of a window that it may come or go late
+LEAST: dict[Unit, float] = {"s": 0.02, "step": 1}  # however short it is
+
+
+def judge_windows(experiment: Experiment, watched: Watched) -> list[Finding]:
+    """Who had to be on time says when it was done: held against what was asked, within SHARE of the window or
+    LEAST, whichever is more."""
+    units: tuple[Unit, Unit] = ("s", "step")
+    found = [
+        _judge(number, entry, unit, mine, watched)
+        for number, entry in enumerate(experiment.impair)
+        for unit in units
+        if (mine := [one for one in watched.changes if one.entry == number and one.unit == unit])
+    ]
+    timed = [_room(experiment.impair[one.entry], "s", watched) for one in watched.changes if one.unit == "s"]
+    if timed and watched.opened_s > min(timed):
+        text = f"the run's clock began {watched.opened_s:.3f} s before its ranks were let go: windows came too early"
+        found.append(Finding(status=Status.UNKNOWN, text=f"{text} for them ({min(timed):.3g} s allowed)"))
+    return found
+
+
+def _asked(entry: Impair, unit: Unit) -> tuple[float | None, float | None]:
+    return (entry.from_s, entry.to_s) if unit == "s" else (entry.from_step, entry.to_step)
+
+
+def _room(entry: Impair, unit: Unit, watched: Watched) -> float:
+    first, last = _asked(entry, unit)
+    end = last if last is not None else watched.duration_s if unit == "s" else watched.last_step
+    return max(SHARE * (end - (first or 0)), LEAST[unit])
+
+
+def _judge(number: int, entry: Impair, unit: Unit, changes: list[Change], watched: Watched) -> Finding:
+    came, went = (next((one.real for one in changes if one.came is came), None) for came in (True, False))
+    text = f"impair.{number} ({entry.profile.name}) was asked {_window(_asked(entry, unit), unit)}"
+    text += f" and in force {_window((came, went), unit)}"
+    text += ", by the kernel's clock" if all(one.kept for one in changes) else ""
+    late, room = max(one.real - one.asked for one in changes), _room(entry, unit, watched)
+    if late > room:
+        late_by = f"{late:.3f} s late" if unit == "s" else f"{late:g} steps late"
+        allowed = f"{room:.3g} s" if unit == "s" else f"{room:.3g}"
+        return Finding(status=Status.UNKNOWN, text=f"{text}: {late_by} ({allowed} allowed)")
+    return Finding(status=Status.VALID, text=text)
+
+
+def _window(limits: tuple[float | None, float | None], unit: Unit) -> str:
+    """Open where there is no limit."""
+    ends = [(word, at) for word, at in zip(("from", "to"), limits, strict=True) if at is not None]
+    return " ".join(f"{word} {round(at, 3):.10g} s" if unit == "s" else f"{word} step {at:g}" for word, at in ends)

@@ -1,0 +1,171 @@
+"""A window that was asked for is held against the one that was."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lossbench.net.impair import registry
+from lossbench.proof.judge_windows import judge_windows
+from lossbench.proof.verdict import Status
+from lossbench.proof.watched import Change, Watched
+from lossbench.results.folders import RunFolder
+from lossbench.runs.schedule import Schedule
+from lossbench.simulate.no_network import NoNetwork
+from lossbench.spec.experiment import Experiment
+from lossbench.spec.placement import Hook, Rules, rules_ever, rules_in_force, rules_kept
+from lossbench.spec.userfile import check
+
+SECONDS, STEPS = {"from_s": 1.0, "to_s": 1.25}, {"from_step": 100, "to_step": 110}
+
+
+def asked(**window: Any) -> Experiment:
+    return check(Experiment, {"name": "t", "impair": [{"profile": "loss_10", **window}]}, origin="test")
+
+
+def changes(window: dict[str, Any], came: float | None, went: float | None) -> list[Change]:
+    unit = "s" if "from_s" in window or "to_s" in window else "step"
+    ends = ((True, f"from_{unit}", came), (False, f"to_{unit}", went))
+    return [Change(entry=0, came=c, unit=unit, asked=window[name], real=at) for c, name, at in ends if at is not None]
+
+
+@pytest.mark.parametrize(
+    ("window", "came", "went", "status"),
+    [
+        (SECONDS, 1.001, 1.252, Status.VALID),
+        (SECONDS, 1.234, 1.273, Status.UNKNOWN),
+        (SECONDS, 1.0, 1.273, Status.UNKNOWN),
+        ({"from_s": 10.0, "to_s": 20.0}, 10.4, 20.4, Status.VALID),
+        ({"from_s": 10.0, "to_s": 20.0}, 10.6, 20.0, Status.UNKNOWN),
+        ({"from_s": 10.0}, 10.9, None, Status.VALID),
+        ({"to_s": 0.05}, None, 0.09, Status.UNKNOWN),
+        (STEPS, 101, 111, Status.VALID),
+        (STEPS, 103, 113, Status.UNKNOWN),
+        ({"from_step": 100, "to_step": 200}, 104, 205, Status.VALID),
+    ],
+)
+def test_a_window_is_valid_only_within_a_twentieth_or_the_least_that_can_be_told(
+    window: dict[str, Any], came: float | None, went: float | None, status: Status
+) -> None:
+    watched = Watched(changes=changes(window, came, went), duration_s=30.0, last_step=300)
+    (found,) = judge_windows(asked(**window), watched)
+    assert found.status == status, found
+
+
+def test_what_came_late_is_told_with_both_times() -> None:
+    (found,) = judge_windows(asked(**SECONDS), Watched(changes=changes(SECONDS, 1.2341, 1.273)))
+    assert "asked from 1 s to 1.25 s and in force from 1.234 s to 1.273 s: 0.234 s late (0.02 s" in found.text
+    (found,) = judge_windows(asked(**STEPS), Watched(changes=changes(STEPS, 103, 113)))
+    assert "asked from step 100 to step 110 and in force from step 103 to step 113: 3 steps late" in found.text
+
+
+def test_a_clock_that_began_long_before_the_ranks_is_told() -> None:
+    watched = Watched(changes=changes(SECONDS, 1.0, 1.25), opened_s=0.3)
+    assert [one.status for one in judge_windows(asked(**SECONDS), watched)] == [Status.VALID, Status.UNKNOWN]
+
+
+class Keeper(NoNetwork):
+    """Keeps windows in time itself."""
+
+    keeps_time = True
+
+    def put(self, rules: Rules) -> list[Hook]:
+        self.rules = rules
+        return []
+
+
+def schedule(tmp_path: Path, kind: type[NoNetwork] = NoNetwork, **window: Any) -> Schedule:
+    seen = Watched()
+    folder = RunFolder(tmp_path / "run")
+    folder.make()
+    out = Schedule(network=kind(asked(**window)), store=folder, seed=1, seen=seen, hear=lambda: None)
+    out.keep(0.0)
+    out.begin(time.monotonic())
+    return out
+
+
+def test_a_harness_that_slept_says_how_late_its_changes_were(tmp_path: Path) -> None:
+    kept = schedule(tmp_path, **SECONDS)
+    assert kept.nap_s(60.0) <= 1.0, "it wakes for the next change"
+    kept.begin(time.monotonic() - 1.2)
+    kept.keep(1.2)
+    kept.begin(time.monotonic() - 1.4)
+    kept.keep(1.4)
+    came, went = kept.seen.changes
+    assert (came.asked, came.came, went.asked, went.came) == (1.0, True, 1.25, False)
+    assert came.real >= 1.2 and went.real >= 1.4
+
+
+def test_a_step_that_was_begun_before_a_rule_came_counts_however_late_it_is_heard(tmp_path: Path) -> None:
+    kept = schedule(tmp_path, **STEPS)
+    kept.stepped({"step": 100, "time_s": time.time()})
+    before = time.time()
+    kept.keep(0.5)
+    kept.stepped({"step": 103, "time_s": before})
+    kept.stepped({"step": 104, "time_s": time.time() + 1})
+    (came,) = kept.seen.changes
+    assert (came.unit, came.asked, came.real) == ("step", 100, 103)
+
+
+def test_what_should_have_gone_and_stood_until_the_end_is_late(tmp_path: Path) -> None:
+    kept = schedule(tmp_path, from_s=0.0, to_s=1.0)
+    kept.keep(0.9)
+    kept.seen.duration_s = 1.8
+    kept.end()
+    (found,) = judge_windows(kept.network.experiment, kept.seen)
+    assert found.status == Status.UNKNOWN and "in force to 1.8 s: 0.800 s late" in found.text
+    kept = schedule(tmp_path, from_s=5.0)
+    kept.seen.duration_s = 1.8
+    kept.end()
+    assert kept.seen.changes == [] and "was never in force" in kept.seen.never[0]
+
+
+def test_a_window_that_the_network_kept_while_the_harness_slept_was_there(tmp_path: Path) -> None:
+    kept = schedule(tmp_path, Keeper, **SECONDS)
+    assert kept.nap_s(0.5) == 0.5, "nobody has to wake for it"
+    kept.keep(1.4)
+    kept.seen.duration_s = 1.6
+    kept.end()
+    (found,) = judge_windows(kept.network.experiment, kept.seen)
+    assert found.status == Status.VALID and "in force from 1 s to 1.25 s, by the kernel's clock" in found.text
+    assert kept.seen.never == [] and all(kept.seen.rules.values()), "and what it lost is held against its pattern"
+
+
+def test_a_window_that_the_network_was_told_of_too_late_is_unknown(tmp_path: Path) -> None:
+    kept = schedule(tmp_path, Keeper, **SECONDS)
+    kept.begin(time.monotonic() - 1.1)
+    kept.keep(1.4)
+    kept.seen.duration_s = 1.6
+    kept.end()
+    (found,) = judge_windows(kept.network.experiment, kept.seen)
+    assert found.status == Status.UNKNOWN and "in force from 1.1 s to 1.25 s" in found.text
+
+
+def test_a_rule_that_steps_ask_for_stands_there_before_its_time_comes(tmp_path: Path) -> None:
+    kept = schedule(tmp_path, Keeper, from_step=5, from_s=10.0)
+    assert not any(kept.network.rules.values())
+    kept.stepped({"step": 5, "time_s": time.time()})
+    kept.keep(0.5)
+    assert all(kept.network.rules.values()) and not any(kept.seen.rules.values())
+
+
+def test_windows_behind_a_window_stay_and_those_behind_what_takes_all_do_not() -> None:
+    impair = [{"profile": "loss_1"}, {"profile": "loss_5"}, {"profile": "loss_10", **SECONDS}]
+    experiment = check(Experiment, {"name": "t", "impair": impair}, origin="test")
+    for here in rules_kept(experiment, seed=1).values():
+        assert [(rule.profile.name, rule.window) for rule in here] == [("loss_10", (1.0, 1.25)), ("loss_5", None)]
+    for here in rules_in_force(experiment, seed=1, elapsed_s=1.1, kept=True).values():
+        assert [rule.profile.name for rule in here] == ["loss_10"], "for now it takes all"
+
+
+@pytest.mark.parametrize(("count", "kept"), [(20, True), (600, False)])
+def test_more_windows_than_a_program_holds_are_switched_by_the_harness(count: int, kept: bool) -> None:
+    impair = [{"profile": "loss_1", "from_s": n + 1.0, "to_s": n + 1.5} for n in range(count)]
+    experiment = check(Experiment, {"name": "t", "topology": {"hosts": 2}, "impair": impair}, origin="test")
+    rules = rules_ever(experiment, seed=0, kept=True)
+    assert registry.keeps_time(registry.find("ebpf"), rules) is kept
+    assert not registry.keeps_time(registry.find("cbpf"), rules)
+    assert not registry.keeps_time(registry.find("relay"), rules)
