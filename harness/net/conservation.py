@@ -3,7 +3,7 @@
     entered a port   = met a rule, or "no rule", at its uplink hook
     met              = dropped by the rule + passed (a duplicate passes twice)
     into a detour    = returned + dropped there + waiting there
-    passed uplinks   = arrived at downlinks
+    passed uplinks   = arrived at downlinks (what is for all, at each but its sender's) + was for nobody
     arrived          = dropped by the downlink's rule + lost in its queue or ring + waiting + left for the host
 
 Between the machines of a lab there are interfaces and a switch that are not ours. What they say that they lost joins
@@ -47,6 +47,7 @@ class Met:
     queue: int = 0  # under a rate that was asked for
     elsewhere: int = 0  # no room where none was asked to be short, or not accounted for
     observed: int = 0  # between machines, where nothing counts
+    for_nobody: int = 0  # to addresses that no host has
     control_bytes: int = 0  # that went around the fault
 
     def share(self, lost: int) -> float | None:
@@ -63,6 +64,7 @@ class Met:
             "lost_in_queues": self.queue,
             "lost_elsewhere": self.elsewhere,
             **({"lost_observed": self.observed} if self.observed else {}),
+            **({"for_nobody": self.for_nobody} if self.for_nobody else {}),
             "rule_loss": self.rule / self.matched if self.matched else self.share(self.rule),
             "queue_loss": self.share(self.queue),
             "elsewhere_loss": self.share(self.elsewhere),
@@ -94,6 +96,15 @@ class Between:
         asked = after.switch is not None and before.switch is not None
         switch = grown(after.switch or {}, before.switch or {}) if asked else None
         return Fabric(cards=grown(after.cards, before.cards), switch=switch)
+
+    @property
+    def copies(self) -> int:
+        """What is for all leaves by every port but the one it came in by."""
+        return (self.after.for_all - self.before.for_all) * (len(self.after.links) - 2)
+
+    @property
+    def for_nobody(self) -> int:
+        return self.after.for_nobody - self.before.for_nobody
 
     @property
     def hooks(self) -> dict[Hook, Counters]:
@@ -167,7 +178,10 @@ def _lines(between: Between) -> tuple[list[Leak], Leak]:
     ruled = {hook.rank for hook in hooks if hook.direction == "downlink"}
     arrived += sum(_left(link) for rank, link in links.items() if rank not in ruled)
     if between.fabric is None:
-        return lines, Leak(place="between the switch's ports", went_in=passed_up, missing=passed_up - arrived)
+        went_in = passed_up + between.copies
+        return lines, Leak(
+            place="between the switch's ports", went_in=went_in, missing=went_in - between.for_nobody - arrived
+        )
     named = sum(between.fabric.cards.values()) + sum((between.fabric.switch or {}).values())
     return lines, Leak(place="between the machines", went_in=passed_up, missing=passed_up - arrived - named)
 
@@ -222,5 +236,6 @@ def met(between: Between) -> Met:
         queue=lost_in_queues(between),
         elsewhere=sum(lost_elsewhere(between).values()) + leaked,
         observed=observed(between),
+        for_nobody=between.for_nobody,
         control_bytes=sum(link.control_bytes for link in links.values()),
     )

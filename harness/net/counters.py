@@ -170,13 +170,17 @@ class Fabric:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """Everything at one moment. `links` by rank; `fabric`: None inside a star, where every packet is ours to count."""
+    """Everything at one moment. `links` by rank; `fabric`: None inside a star, where every packet is ours to count;
+    `for_all`: packets that a star's switch copied to all ports but the one they came from; `for_nobody`: that were for
+    addresses that no host has."""
 
     time_s: float = 0.0
     links: dict[int, LinkCounts] = field(default_factory=dict)
     hooks: HookCounters = field(default_factory=dict)
     detours: dict[Hook, tuple[Detour, ...]] = field(default_factory=dict)
     fabric: Fabric | None = None
+    for_all: int = 0
+    for_nobody: int = 0
 
     def moved(self) -> tuple[object, ...]:
         """Equal in two readings if no packet moved between them."""

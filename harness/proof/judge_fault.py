@@ -169,6 +169,7 @@ def _judge_conservation(watched: Watched, between: Between) -> list[Finding]:
     met = conservation.met(between)
     text = f"all {met.packets} packets are accounted for: {met.rule} lost by rules, {met.damaged} damaged"
     text += f", {met.queue} lost in queues under the rate that was asked"
+    text += f", {met.for_nobody} for addresses that no host has" if met.for_nobody else ""
     if met.observed:
         text = f"{met.observed} of {met.packets} packets were lost between the machines: observed, not counted"
         text += f" (a switch that can be asked: [switch] counters); {met.rule} lost by rules, {met.damaged} damaged"
@@ -201,7 +202,11 @@ def _judge_missing(traffic: dict[int, dict[str, Any]], between: Between) -> Find
     met, missing = conservation.met(between), sent - received
     sockets = [link.sockets for link in between.links.values() if link.sockets is not None]
     counted = met.rule + met.queue + met.elsewhere + met.observed + max(met.damaged, sum(s.damaged for s in sockets))
-    counted += sum(s.unwanted for s in sockets) + sum(c.up.waiting + c.down.waiting for c in between.links.values())
+    counted += (
+        met.for_nobody
+        + sum(s.unwanted for s in sockets)
+        + sum(c.up.waiting + c.down.waiting for c in between.links.values())
+    )
     text = f"the workload misses {missing} of {sent} datagrams, kernel counters say {counted}"
     if all(record.get("complete") for record in traffic.values()):
         agrees = counted - conservation.counted_twice(between) <= missing <= counted

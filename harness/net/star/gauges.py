@@ -16,7 +16,7 @@ from lossbench.net.tc.hook import PARENT
 from lossbench.net.tc.look import Look
 from lossbench.net.tc.rtnl import Monitor, Reader
 from lossbench.net.tc.rtnl_messages import Link, Qdisc
-from lossbench.spec.topology import DATA_INTERFACE, SWITCH, Host
+from lossbench.spec.topology import DATA_BRIDGE, DATA_INTERFACE, NOWHERE, SWITCH, Host
 
 
 class _Host:
@@ -79,6 +79,14 @@ class Gauges:
             down=_queue(look.qdiscs.get(port.index, ()), asked=shaped[1]),
             sockets=self.host(rank).sockets() if sockets else None,
         )
+
+    def aside(self, look: Look) -> dict[str, int]:
+        """Of Reading: what came to the bridge for all (it takes each of them itself too), and for nobody."""
+        bridge, nowhere = look.device(DATA_BRIDGE), look.device(NOWHERE)
+        return {
+            "for_all": bridge.rx_packets if bridge is not None else 0,
+            "for_nobody": nowhere.tx_packets if nowhere is not None else 0,
+        }
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
