@@ -17,7 +17,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lossbench.net.counters import TOTAL, UNMATCHED, Counters, Detour, Fabric, LinkCounts, Reading, difference, since
+from lossbench.net.counters import (
+    TOTAL,
+    UNMATCHED,
+    Counters,
+    Detour,
+    Fabric,
+    LinkCounts,
+    Reading,
+    Sockets,
+    difference,
+    since,
+)
 from lossbench.spec.placement import Hook
 
 
@@ -194,7 +205,10 @@ def lost_elsewhere(between: Between) -> dict[str, int]:
         out[f"in the ring between switch and h{rank}"] = link.lost_leaving
         out[f"by h{rank}'s own interface"] = link.lost_arriving
         out[f"in the queue of h{rank}'s port, which has no rate"] = 0 if link.down.asked else link.down.dropped
-        out[f"in h{rank}'s sockets: they were full"] = link.sockets.overflowed if link.sockets else 0
+        inside = link.sockets or Sockets()
+        out[f"in h{rank}'s sockets: they were full"] = inside.overflowed
+        out[f"in h{rank}: fragments that found no room, sysctl net.ipv4.ipfrag_high_thresh"] = inside.unassembled
+        out[f"in h{rank}: thrown away before any socket (InDiscards)"] = inside.discarded
     for hook in between.after.detours:
         for one in between.detours(hook):
             out[f"in {one.place}"] = one.dropped

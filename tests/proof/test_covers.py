@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from lossbench.net.host.sockets import open_from
+from lossbench.proof.judge_fault import not_judged
+from lossbench.spec.experiment import Experiment
 from tests.forms import forms
 from tests.proof.test_truth import fault_of
 
@@ -117,6 +119,15 @@ def test_a_handful_of_packets_shows_nothing(tmp_path: Path) -> None:
     """As it was: 0 of 5, as asked, for 10 %."""
     status, said, _ = fault_of(tmp_path, experiment(tmp_path, data=3, around=0))
     assert status == "unknown" and "too few to show anything" in said
+
+
+@pytest.mark.parametrize(
+    ("backend", "direction", "said"), [("cbpf", "both", 1), ("cbpf", "uplink", 0), ("ebpf", "both", 0)]
+)
+def test_what_cbpf_counts_of_both_sides_together_is_not_judged(backend: str, direction: str, said: int) -> None:
+    """The law holds there by construction: a program that let all pass for 30 ms was valid in three of four runs."""
+    asked = Experiment.model_validate({"name": "x", "impair": [{"profile": "loss_10", "direction": direction}]})
+    assert len([text for text in not_judged(asked, backend) if "counts both sides together" in text]) == said
 
 
 def test_sockets_are_read_as_the_kernel_shows_them() -> None:

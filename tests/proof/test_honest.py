@@ -12,8 +12,8 @@ import pytest
 
 from lossbench.net import conservation
 from lossbench.net.conservation import Between
-from lossbench.net.star.network import StarNetwork
 from lossbench.net.star.neighbours import where_nobody_is
+from lossbench.net.star.network import StarNetwork
 from tests.forms import forms, full
 from tests.networks import Build, open_socket
 from tests.proof.test_truth import fault_of
