@@ -3,7 +3,7 @@
     entered a port   = met a rule, or "no rule", at its uplink hook
     met              = dropped by the rule + passed (a duplicate passes twice)
     into a detour    = returned + dropped there + waiting there
-    passed uplinks   = arrived at downlinks
+    passed uplinks   = arrived at downlinks (what is for all, at each but its sender's) + was for nobody
     arrived          = dropped by the downlink's rule + lost in its queue or ring + waiting + left for the host
 
 Between the machines of a lab there are interfaces and a switch that are not ours. What they say that they lost joins
@@ -17,7 +17,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lossbench.net.counters import TOTAL, UNMATCHED, Counters, Detour, Fabric, LinkCounts, Reading, difference, since
+from lossbench.net.counters import (
+    TOTAL,
+    UNMATCHED,
+    Counters,
+    Detour,
+    Fabric,
+    LinkCounts,
+    Reading,
+    Sockets,
+    difference,
+    since,
+)
 from lossbench.spec.placement import Hook
 
 
@@ -47,6 +58,7 @@ class Met:
     queue: int = 0  # under a rate that was asked for
     elsewhere: int = 0  # no room where none was asked to be short, or not accounted for
     observed: int = 0  # between machines, where nothing counts
+    for_nobody: int = 0  # to addresses that no host has
     control_bytes: int = 0  # that went around the fault
 
     def share(self, lost: int) -> float | None:
@@ -63,6 +75,7 @@ class Met:
             "lost_in_queues": self.queue,
             "lost_elsewhere": self.elsewhere,
             **({"lost_observed": self.observed} if self.observed else {}),
+            **({"for_nobody": self.for_nobody} if self.for_nobody else {}),
             "rule_loss": self.rule / self.matched if self.matched else self.share(self.rule),
             "queue_loss": self.share(self.queue),
             "elsewhere_loss": self.share(self.elsewhere),
@@ -94,6 +107,15 @@ class Between:
         asked = after.switch is not None and before.switch is not None
         switch = grown(after.switch or {}, before.switch or {}) if asked else None
         return Fabric(cards=grown(after.cards, before.cards), switch=switch)
+
+    @property
+    def copies(self) -> int:
+        """What is for all leaves by every port but the one it came in by."""
+        return (self.after.for_all - self.before.for_all) * (len(self.after.links) - 2)
+
+    @property
+    def for_nobody(self) -> int:
+        return self.after.for_nobody - self.before.for_nobody
 
     @property
     def hooks(self) -> dict[Hook, Counters]:
@@ -167,7 +189,10 @@ def _lines(between: Between) -> tuple[list[Leak], Leak]:
     ruled = {hook.rank for hook in hooks if hook.direction == "downlink"}
     arrived += sum(_left(link) for rank, link in links.items() if rank not in ruled)
     if between.fabric is None:
-        return lines, Leak(place="between the switch's ports", went_in=passed_up, missing=passed_up - arrived)
+        went_in = passed_up + between.copies
+        return lines, Leak(
+            place="between the switch's ports", went_in=went_in, missing=went_in - between.for_nobody - arrived
+        )
     named = sum(between.fabric.cards.values()) + sum((between.fabric.switch or {}).values())
     return lines, Leak(place="between the machines", went_in=passed_up, missing=passed_up - arrived - named)
 
@@ -180,7 +205,10 @@ def lost_elsewhere(between: Between) -> dict[str, int]:
         out[f"in the ring between switch and h{rank}"] = link.lost_leaving
         out[f"by h{rank}'s own interface"] = link.lost_arriving
         out[f"in the queue of h{rank}'s port, which has no rate"] = 0 if link.down.asked else link.down.dropped
-        out[f"in h{rank}'s sockets: they were full"] = link.sockets.overflowed if link.sockets else 0
+        inside = link.sockets or Sockets()
+        out[f"in h{rank}'s sockets: they were full"] = inside.overflowed
+        out[f"in h{rank}: fragments that found no room, sysctl net.ipv4.ipfrag_high_thresh"] = inside.unassembled
+        out[f"in h{rank}: thrown away before any socket (InDiscards)"] = inside.discarded
     for hook in between.after.detours:
         for one in between.detours(hook):
             out[f"in {one.place}"] = one.dropped
@@ -222,5 +250,6 @@ def met(between: Between) -> Met:
         queue=lost_in_queues(between),
         elsewhere=sum(lost_elsewhere(between).values()) + leaked,
         observed=observed(between),
+        for_nobody=between.for_nobody,
         control_bytes=sum(link.control_bytes for link in links.values()),
     )

@@ -136,13 +136,19 @@ class Queue:
 
 @dataclass(frozen=True, kw_only=True)
 class Sockets:
-    """UDP of one host, both IP versions."""
+    """Inside one host: UDP, both IP versions; and what its stack did to packets."""
 
     received: int = 0
     overflowed: int = 0  # reached a socket that was full
     damaged: int = 0  # thrown away by their checksum
     unwanted: int = 0  # to ports where nobody listens
     refused: int = 0  # not taken from the sender: its queue was full
+    discarded: int = 0  # no room, or nobody to take them, before any socket
+    unassembled: int = 0  # fragments that could not be put together, other than by waiting for a lost one
+    cut: int = 0  # fragments that were made here, IPv4
+    cut_6: int = 0
+    pieces: int = 0  # fragments that came here
+    pieces_6: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,13 +181,18 @@ class Fabric:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """Everything at one moment. `links` by rank; `fabric`: None inside a star, where every packet is ours to count."""
+    """Everything at one moment. `links` by rank; `fabric`: None inside a star, where every packet is ours to count;
+    `for_all`: packets that a star's switch copied to all ports but the one they came from; `for_nobody`: that were for
+    addresses that no host has; `bare`: hosts in which a socket that takes whole packets (raw, AF_PACKET) was seen."""
 
     time_s: float = 0.0
     links: dict[int, LinkCounts] = field(default_factory=dict)
     hooks: HookCounters = field(default_factory=dict)
     detours: dict[Hook, tuple[Detour, ...]] = field(default_factory=dict)
     fabric: Fabric | None = None
+    for_all: int = 0
+    for_nobody: int = 0
+    bare: tuple[str, ...] = ()
 
     def moved(self) -> tuple[object, ...]:
         """Equal in two readings if no packet moved between them."""

@@ -12,8 +12,10 @@ from lossbench.proof.verdict import Finding, Judgement, Status, Verdict
 from lossbench.proof.watched import Quiet, Watched
 from lossbench.spec.experiment import RATIOS_MARK, Expect, Experiment
 
-SATURATED, SATURATED_SHARE = 0.95, 0.2
-LATE_MS = 50.0
+SATURATED, WAITED, STOLEN = 0.95, 0.25, 0.1  # of all cores, of one thread's time, of one core, in a sample
+SAMPLES = 0.2  # that may be so
+EACH_MS = 2.0  # that a thread which mostly waits may wait for a core each time
+SLOW_MS, LATE_MS = 10.0, 50.0  # of the harness's own clock tick: a busy machine; nobody knows what was missed
 LOOK_GAP_S = 1.0  # meant four times a second
 THROTTLED = 0.01
 OBSERVED_MARK = "loss observed, not counted"
@@ -41,7 +43,7 @@ def judge(*, experiment: Experiment, backend: str, proof: Proof | None, watched:
         },
         essential=("fault", *experiment.essential) if experiment.backend == "simulated" else experiment.essential,
         marks=marks,
-        not_judged=(*not_judged(experiment, backend), *unsaid),
+        not_judged=(*not_judged(experiment, backend, watched.after), *unsaid),
     )
 
 
@@ -51,28 +53,49 @@ def doubted(timing: Judgement, doubts: list[str]) -> Judgement:
     return Judgement(findings=(*timing.findings, *findings))
 
 
-def judge_timing(quiet: Quiet, *, late: list[str], interleaved: bool) -> tuple[Judgement, tuple[str, ...]]:
+def judge_timing(
+    quiet: Quiet, *, late: list[str], interleaved: bool, slow_ms: float = SLOW_MS
+) -> tuple[Judgement, tuple[str, ...]]:
     """The judgement, and marks for the results. In a lab each machine is judged by itself."""
     if quiet.machines:
         return _judge_machines(quiet, late=late, interleaved=interleaved)
     if len(quiet.cpu_busy) < 3:
         return Judgement(findings=(Finding(status=Status.UNKNOWN, text="the run was too short to judge timing"),)), ()
-    saturated = sum(busy > SATURATED for busy in quiet.cpu_busy) / len(quiet.cpu_busy)
     tick = sorted(quiet.late_ms)[int(0.95 * (len(quiet.late_ms) - 1))] if quiet.late_ms else 0.0
-    text = f"CPU saturated in {saturated:.0%} of the samples, the clock tick up to {tick:.0f} ms late (p95)"
-    own = list(late)
+    busy, busiest = _share(quiet.cpu_busy, SATURATED), _share(quiet.busiest, SATURATED)
+    waited, stolen = _share(quiet.waited, WAITED), _share(quiet.stolen, STOLEN)
+    text = f"CPU saturated in {busy:.0%} of the samples, the clock tick up to {tick:.0f} ms late (p95)"
+    slow, void = [], list(late)
+    if waited > SAMPLES:
+        slow.append(f"programs waited for a core in {waited:.0%} of them, up to {max(quiet.waited):.0%} of the time")
+    if quiet.each_ms > EACH_MS:
+        slow.append(f"one that was seldom given a core waited {quiet.each_ms:.1f} ms for it each time")
+    if busiest > SAMPLES and not quiet.waited:
+        slow.append(f"a core saturated in {busiest:.0%}, and this kernel does not tell how long programs wait for one")
+    if stolen > SAMPLES:
+        slow.append(f"the hypervisor took a core away in {stolen:.0%} of them")
     if quiet.longest_gap_s > LOOK_GAP_S:
-        own.append(f"the watch looked away for {quiet.longest_gap_s:.1f} s")
+        void.append(f"the watch looked away for {quiet.longest_gap_s:.1f} s")
     if quiet.throttled > THROTTLED:
-        own.append(f"a control group held the run back for {quiet.throttled:.0%} of the time")
-    if saturated <= SATURATED_SHARE and tick <= LATE_MS and not own:
+        void.append(f"a control group held the run back for {quiet.throttled:.0%} of the time")
+    text = "; ".join((text, *slow, *void))
+    if tick > LATE_MS or void:
+        return _void(text), ()
+    if busy <= SAMPLES and tick <= slow_ms and not slow:
         return Judgement(findings=(Finding(status=Status.VALID, text=text),)), ()
-    text = "; ".join((text, *own))
-    if interleaved:
+    if interleaved:  # both sides had the same machine
         note = f"{text}: only ratios of sides measured in turn stand"
         return Judgement(findings=(Finding(status=Status.VALID, text=note),)), (RATIOS_MARK,)
-    void = Finding(status=Status.UNKNOWN, text=f"{text}: latencies are void, accuracies are not")
-    return Judgement(findings=(void,)), ()
+    return _void(text), ()
+
+
+def _share(samples: list[float], limit: float) -> float:
+    return sum(one > limit for one in samples) / len(samples) if samples else 0.0
+
+
+def _void(text: str) -> Judgement:
+    text = f"{text}: latencies are void, accuracies are not"
+    return Judgement(findings=(Finding(status=Status.UNKNOWN, text=text),))
 
 
 def _judge_machines(quiet: Quiet, *, late: list[str], interleaved: bool) -> tuple[Judgement, tuple[str, ...]]:
@@ -80,7 +103,8 @@ def _judge_machines(quiet: Quiet, *, late: list[str], interleaved: bool) -> tupl
     marks: dict[str, None] = {}
     own = replace(quiet, machines={}, cpu_busy=[0.0] * 3)  # the controller's load is nobody's; what it missed is
     for name, one in {"the controller": own, **quiet.machines}.items():
-        found, marked = judge_timing(one, late=late if one is own else [], interleaved=interleaved)
+        mine, limit = (late, LATE_MS) if one is own else ([], SLOW_MS)
+        found, marked = judge_timing(one, late=mine, interleaved=interleaved, slow_ms=limit)
         findings += [Finding(status=f.status, text=f"{name}: {f.text}") for f in found.findings]
         marks |= dict.fromkeys(marked)
     return Judgement(findings=tuple(findings)), tuple(marks)

@@ -6,9 +6,10 @@ from typing import Any
 
 from lossbench.net import conservation, counters
 from lossbench.net.conservation import Between, Met
-from lossbench.net.counters import TOTAL
-from lossbench.proof import statistics
+from lossbench.net.counters import TOTAL, Reading
+from lossbench.proof import significance, statistics
 from lossbench.proof.evidence import Proof
+from lossbench.proof.judge_fragments import judge_fragments
 from lossbench.proof.judge_roles import judge_roles
 from lossbench.proof.judge_rules import judge_rules
 from lossbench.proof.judge_windows import judge_windows
@@ -18,12 +19,12 @@ from lossbench.proof.watched import Watched
 from lossbench.spec.experiment import Experiment, Impair
 from lossbench.spec.losses import BlockLoss, TraceLoss
 from lossbench.spec.placement import Hook, Rule
-from lossbench.spec.profile import Match, Profile
+from lossbench.spec.profile import Profile
 
 LATE_SHARE, LATE_MS = 0.05, 2.0  # of a delay, as in the proof
 TAIL_SHARE, TAIL_MS = 0.25, 20.0  # that one packet in twenty may be late by
 AROUND = 0.01  # of the bytes on the data links that may go over the control links, declared or not
-PORTS_SHOWN = 6
+PORTS_SHOWN = HOSTS_SHOWN = 6
 
 
 def judge_fault(experiment: Experiment, proof: Proof | None, watched: Watched, backend: str = "") -> Judgement:
@@ -42,6 +43,7 @@ def judge_fault(experiment: Experiment, proof: Proof | None, watched: Watched, b
     findings += _judge_presence(experiment, watched, between)
     findings += _judge_around(experiment, watched, between)
     findings += _judge_later(experiment, watched, between, backend)
+    findings += judge_fragments(watched, between)
     findings += _judge_conservation(watched, between)
     findings += judge_rates(experiment, watched.carried)
     findings += _judge_held(watched)
@@ -139,18 +141,8 @@ def _asks(profile: Profile) -> bool:
 
 
 def _in_short(entry: Impair) -> str:
-    match = entry.profile.match
-    return f"{100 * entry.profile.mean_loss():.3g} % was asked of {_about(match)} (profile {entry.profile.name})"
-
-
-def _about(match: Match) -> str:
-    ports = [str(port) for port in (*match.source_ports, *match.destination_ports)]
-    words = ["/".join(filter(None, (match.protocol, ",".join(ports)))) or ("" if match.destinations else "all packets")]
-    words += [f"DSCP {match.dscp}"] if match.dscp is not None else []
-    words += [f"from {','.join(match.sources)}"] if match.sources else []
-    words += [f"to {','.join(match.destinations)}"] if match.destinations else []
-    words += ["our datagrams"] if match.datagram is not None else []
-    return " ".join(filter(None, words))
+    profile = entry.profile
+    return f"{100 * profile.mean_loss():.3g} % was asked of {profile.match.in_words()} (profile {profile.name})"
 
 
 # --- conservation
@@ -171,6 +163,7 @@ def _judge_conservation(watched: Watched, between: Between) -> list[Finding]:
     met = conservation.met(between)
     text = f"all {met.packets} packets are accounted for: {met.rule} lost by rules, {met.damaged} damaged"
     text += f", {met.queue} lost in queues under the rate that was asked"
+    text += f", {met.for_nobody} for addresses that no host has" if met.for_nobody else ""
     if met.observed:
         text = f"{met.observed} of {met.packets} packets were lost between the machines: observed, not counted"
         text += f" (a switch that can be asked: [switch] counters); {met.rule} lost by rules, {met.damaged} damaged"
@@ -204,6 +197,7 @@ def _judge_missing(traffic: dict[int, dict[str, Any]], between: Between) -> Find
     sockets = [link.sockets for link in between.links.values() if link.sockets is not None]
     counted = met.rule + met.queue + met.elsewhere + met.observed + max(met.damaged, sum(s.damaged for s in sockets))
     counted += sum(s.unwanted for s in sockets) + sum(c.up.waiting + c.down.waiting for c in between.links.values())
+    counted += met.for_nobody
     text = f"the workload misses {missing} of {sent} datagrams, kernel counters say {counted}"
     if all(record.get("complete") for record in traffic.values()):
         agrees = counted - conservation.counted_twice(between) <= missing <= counted
@@ -218,7 +212,8 @@ def _judge_missing(traffic: dict[int, dict[str, Any]], between: Between) -> Find
 
 def _judge_held(watched: Watched) -> list[Finding]:
     """A wire in user space says itself how late it was with each rule's packets."""
-    out = []
+    out: list[Finding] = []
+    overtaking: list[tuple[str, float]] = []
     told = [(hook, label, held) for hook, here in watched.held.items() for label, held in here.items()]
     for hook, label, held in told:
         rule = watched.rules.get(hook, {}).get(label)
@@ -233,14 +228,15 @@ def _judge_held(watched: Watched) -> list[Finding]:
                 out.append(Finding(status=Status.UNKNOWN, text=text))
                 break
         wanted = rule.profile.reorder.share() if rule.profile.reorder is not None else 0.0
-        if wanted and statistics.binomial_two_sided(held.overtook, held.packets, wanted) < statistics.FAMILY_ERROR:
+        if wanted:
             text = f"{hook.name}: {held.overtook} of {held.packets} packets overtook, asked {wanted:.1%}"
-            out.append(Finding(status=Status.FAILED, text=text))
-    return out
+            overtaking.append((text, statistics.binomial_two_sided(held.overtook, held.packets, wanted)))
+    return out + significance.failed(overtaking)
 
 
-def not_judged(experiment: Experiment, backend: str) -> tuple[str, ...]:
-    """What was asked and no verdict speaks of, on this backend."""
+def not_judged(experiment: Experiment, backend: str, after: Reading | None = None) -> tuple[str, ...]:
+    """What was asked and no verdict speaks of, on this backend; and what `after` the run is known to have been."""
+    bare = after.bare if after is not None else ()
     profiles = [entry.profile for entry in experiment.impair]
     rated = experiment.topology.uplink_mbit() or experiment.topology.downlink_mbit()
     by_step = any(entry.from_step or entry.to_step for entry in experiment.impair)
@@ -251,6 +247,9 @@ def not_judged(experiment: Experiment, backend: str) -> tuple[str, ...]:
             by_step and bool(experiment.topology.machines)
         ),
         "single rules: cbpf counts per port, their sum is judged": backend == "cbpf" and several,
+        "packets past the rules of one side of a port: cbpf counts both sides together": (
+            backend == "cbpf" and any("downlink" in entry.directions() for entry in experiment.impair)
+        ),
         "delays during the run: kept by the kernel, read back, measured before the run only": (
             backend in ("netem", "edt") and any(p.delay for p in profiles)
         ),
@@ -270,5 +269,6 @@ def not_judged(experiment: Experiment, backend: str) -> tuple[str, ...]:
         ),
         "which packets were the workload's own: programs beside it send on the same links": bool(experiment.beside),
         "whether links reach their rate: only that none exceeds it": bool(rated),
+        f"what sockets for whole packets (raw, AF_PACKET) lose: open in {', '.join(bare[:HOSTS_SHOWN])}": bool(bare),
     }
     return tuple(text for text, present in found.items() if present)

@@ -55,8 +55,7 @@ def judge_rules(watched: Watched, between: Between) -> list[Finding]:
         for (label, chain), counts in pools.items()
         if len(counts) > 1
     ]
-    limit = statistics.FAMILY_ERROR / max(len(tests), 1)
-    findings += [Finding(status=Status.FAILED, text=f"{what} (p = {p:.1e})") for what, p in tests if p < limit]
+    findings += significance.failed(tests)
     return findings or _in_words(watched, between, checked)
 
 

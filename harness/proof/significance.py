@@ -18,7 +18,6 @@ from lossbench.spec.placement import Hook, Rule
 from lossbench.spec.profile import Profile
 
 TOLERANCE, TOLERANCE_MS = 0.05, 2.0  # of a delay; what a path adds by itself is some tenths of a millisecond
-SAMPLING = 4.5  # deviations that a quartile of so few samples may be off
 OVERTAKING_FROM_MS = 4.0  # below this a packet that goes at once can't be told from one that waits
 FORGOTTEN = 10  # a channel has forgotten its beginning after so many times its memory
 
@@ -58,11 +57,7 @@ def judge(probed: list[Probed], *, begins_good: bool) -> list[Finding]:
         tests += [] if one.exact else _loss_tests(one, begins_good=begins_good)
         tests += _damage_tests(one)
     tests += _pooled_tests([one for one in probed if not one.exact], begins_good=begins_good)
-    limit = statistics.FAMILY_ERROR / max(len(tests), 1)
-    out = [
-        Finding(status=Status.FAILED, text=f"{what} (p = {p:.1e}, limit {limit:.1e})") for what, p in tests if p < limit
-    ]
-    return out + [finding for one in probed if not one.exact for finding in _judge_memory(one)]
+    return failed(tests) + [finding for one in probed if not one.exact for finding in _judge_memory(one)]
 
 
 def _loss_tests(one: Probed, *, begins_good: bool) -> list[tuple[str, float]]:
@@ -143,7 +138,8 @@ def damage_tests(profile: Profile, count: RuleCounters) -> list[tuple[str, float
 def judge_delays(flows: list[FlowSeen]) -> list[Finding]:
     """Median one-way delay within 5 % plus 2 ms of what the path asks for; quartiles as the jitter asks; as many
     packets ahead of their turn as asked."""
-    out = []
+    out: list[Finding] = []
+    overtaking: list[tuple[str, float]] = []
     for flow in flows:
         delays = [r.profile.delay for _, r in (flow.uplink, flow.downlink) if r and r.profile.delay]
         profiles = [r.profile for _, r in (flow.uplink, flow.downlink) if r and r.profile.delay]
@@ -155,7 +151,7 @@ def judge_delays(flows: list[FlowSeen]) -> list[Finding]:
             continue
         seen = np.array(flow.delays_ms)
         if profiles[0].reorder is not None and len(profiles) == 1 and asked >= OVERTAKING_FROM_MS:
-            out += _judge_overtaking(flow, profiles[0]) if flow.clock_ms <= asked / 4 else []
+            overtaking += [_test_overtaking(flow, profiles[0])] if flow.clock_ms <= asked / 4 else []
             seen = seen[seen >= asked / 2]
         median = float(np.median(seen)) if len(seen) else 0.0
         room = TOLERANCE * asked + TOLERANCE_MS
@@ -166,17 +162,27 @@ def judge_delays(flows: list[FlowSeen]) -> list[Finding]:
         elif abs(median - asked) > room + flow.clock_ms:
             out.append(Finding(status=Status.FAILED, text=f"{flow.name}: delay {median:.1f} ms, asked {asked:.1f} ms"))
         elif len(delays) == 1 and delays[0].jitter_ms:
-            out += _judge_jitter(flow, delays[0], seen)
-    return out
+            out += _judge_jitter(flow, delays[0], seen, statistics.deviations_for(2 * len(flows)))
+    return out + failed(overtaking)
 
 
-def _judge_jitter(flow: FlowSeen, delay: Delay, seen: np.ndarray) -> list[Finding]:
-    """Too little spread is a fault of the delay; too much on the late side may be the machine's."""
+def failed(tests: list[tuple[str, float]]) -> list[Finding]:
+    """Of tests (what, p-value) that share one budget."""
+    limit = statistics.limit_for(len(tests))
+    return [
+        Finding(status=Status.FAILED, text=f"{what} (p = {p:.1e}, limit {limit:.1e})") for what, p in tests if p < limit
+    ]
+
+
+def _judge_jitter(flow: FlowSeen, delay: Delay, seen: np.ndarray, deviations: float) -> list[Finding]:
+    """Too little spread is a fault of the delay; too much on the late side may be the machine's. `deviations`: that a
+    quartile of so few samples may be off."""
     out = []
     for share, status in ((0.25, Status.FAILED), (0.75, Status.UNKNOWN)):
         asked, real = delay.quantile_ms(share), float(np.quantile(seen, share))
         slope = (delay.quantile_ms(share + 0.02) - delay.quantile_ms(share - 0.02)) / 0.04
-        room = TOLERANCE * delay.mean_ms + TOLERANCE_MS + SAMPLING * slope * math.sqrt(share * (1 - share) / len(seen))
+        by_chance = deviations * slope * math.sqrt(share * (1 - share) / len(seen))
+        room = TOLERANCE * delay.mean_ms + TOLERANCE_MS + by_chance
         if abs(real - asked) > room + flow.clock_ms:
             side = "below" if share < 0.5 else "above"
             text = f"{flow.name}: a quarter of the delays is {side} {real:.1f} ms, asked {asked:.1f}"
@@ -184,12 +190,9 @@ def _judge_jitter(flow: FlowSeen, delay: Delay, seen: np.ndarray) -> list[Findin
     return out
 
 
-def _judge_overtaking(flow: FlowSeen, profile: Profile) -> list[Finding]:
+def _test_overtaking(flow: FlowSeen, profile: Profile) -> tuple[str, float]:
     assert profile.reorder is not None and profile.delay is not None
     at_once = int((np.array(flow.delays_ms) < profile.delay.mean_ms / 2).sum())
     p = statistics.binomial_two_sided(at_once, len(flow.delays_ms), profile.reorder.share())
-    if p >= statistics.FAMILY_ERROR:
-        return []
-    share = f"{profile.reorder.share():.1%}"
-    text = f"{flow.name}: {at_once} of {len(flow.delays_ms)} packets overtook, asked {share} (p = {p:.1e})"
-    return [Finding(status=Status.FAILED, text=text)]
+    text = f"{flow.name}: {at_once} of {len(flow.delays_ms)} packets overtook, asked {profile.reorder.share():.1%}"
+    return text, p

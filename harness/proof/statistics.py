@@ -15,9 +15,20 @@ from lossbench.spec import lossmodel
 from lossbench.spec.lossmodel import Bits, Chain
 
 FAMILY_ERROR = 1e-4  # chance that an honest network fails any of its tests
+FAMILIES = 5  # of tests: losses and overtaking, of the probes and of the run; quartiles of delays
 WINDOW = 200  # deviations around the mean that a distribution of many packets is computed for
 
 Numbers = NDArray[np.complex128]
+
+
+def limit_for(tests: int) -> float:
+    """Below this one of so many tests has failed."""
+    return FAMILY_ERROR / FAMILIES / max(tests, 1)
+
+
+def deviations_for(tests: int) -> float:
+    """That one of so many numbers may be off, on either side."""
+    return NormalDist().inv_cdf(1 - limit_for(tests) / 2)
 
 
 def binomial_two_sided(successes: int, trials: int, probability: float) -> float:

@@ -3,7 +3,7 @@ network, a launcher and a gauge of the load, and need not know which it is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Protocol
 
 from lossbench.errors import NotAbleError
@@ -44,7 +44,8 @@ class Ground(Protocol):
     def exchange_of(self, network: Network) -> Callable[..., Probes]:
         """Who sends probes over it."""
 
-    def gauge(self) -> Gauge: ...
+    def gauge(self, ours: Callable[[], Iterable[int]]) -> Gauge:
+        """`ours`: the run's processes on this machine."""
 
     def check(self, program: Program) -> None:
         """Is it there?"""
@@ -85,8 +86,8 @@ class ThisMachine:
         del network
         return Exchange
 
-    def gauge(self) -> Gauge:
-        return Load()
+    def gauge(self, ours: Callable[[], Iterable[int]]) -> Gauge:
+        return Load(ours)
 
     def check(self, program: Program) -> None:
         command_of(program)

@@ -1,22 +1,31 @@
-"""How busy the machine is, as far as this run may use it: cores by affinity, control groups that hold it back."""
+"""How busy the machine is, as far as this run may use it: cores by affinity, threads that wait for one, a hypervisor or
+control groups that hold it back."""
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterable
+from operator import sub
 from pathlib import Path
 
 from lossbench.proof.watched import Quiet
+from lossbench.runs.launch.waits import Waits
+
+Ticks = dict[int, tuple[int, int, int]]  # by core: all, idle, stolen by a hypervisor (which is no idling)
 
 
 class Load:
-    """`begin` when the clock starts, `sample` several times a second. See ground.Gauge."""
+    """`begin` when the clock starts, `sample` several times a second. See ground.Gauge. `ours`: the run's processes."""
 
-    def __init__(self) -> None:
+    def __init__(self, ours: Callable[[], Iterable[int]] = tuple) -> None:
         self._cpus = os.sched_getaffinity(0)
-        self._before = (0, 0)
+        self._before: Ticks = {}
         self._held_us, self._began = 0, 0.0
+        self._waits = Waits(ours)
         self.busy: list[float] = []
+        self.busiest: list[float] = []
+        self.stolen: list[float] = []
 
     @property
     def cores(self) -> int:
@@ -24,12 +33,17 @@ class Load:
 
     def begin(self) -> None:
         self._before, self._held_us, self._began = _cpu_times(self._cpus), _throttled_us(), time.monotonic()
+        self._waits.begin()
 
     def sample(self) -> None:
+        self._waits.sample()
         now = _cpu_times(self._cpus)
-        total, idle = now[0] - self._before[0], now[1] - self._before[1]
-        if total > 0:
-            self.busy.append(1 - idle / total)
+        grown = [tuple(map(sub, now[core], self._before[core])) for core in now if core in self._before]
+        passed = [one for one in grown if one[0] > 0]
+        if passed:
+            self.busy.append(1 - sum(idle for _, idle, _ in passed) / sum(ticks for ticks, _, _ in passed))
+            self.busiest.append(max(1 - idle / ticks for ticks, idle, _ in passed))
+            self.stolen.append(max(stolen / ticks for ticks, _, stolen in passed))
             self._before = now
 
     def throttled(self) -> float:
@@ -38,19 +52,20 @@ class Load:
         return (_throttled_us() - self._held_us) / 1e6 / passed if self._began and passed > 0 else 0.0
 
     def into(self, quiet: Quiet) -> None:
-        quiet.cpu_busy, quiet.throttled, quiet.cores = self.busy, self.throttled(), self.cores
+        quiet.cpu_busy, quiet.busiest, quiet.stolen = self.busy, self.busiest, self.stolen
+        quiet.waited, quiet.each_ms = self._waits.waited, self._waits.each_ms()
+        quiet.throttled, quiet.cores = self.throttled(), self.cores
 
 
-def _cpu_times(cpus: set[int]) -> tuple[int, int]:
-    """(all, idle) ticks of these cores; time stolen by a hypervisor counts as busy."""
-    names = {f"cpu{number}" for number in cpus}
-    total = idle = 0
+def _cpu_times(cpus: set[int]) -> Ticks:
+    names = {f"cpu{number}": number for number in cpus}
+    out: Ticks = {}
     for line in Path("/proc/stat").read_text(encoding="ascii").splitlines():
         name, *rest = line.split()
         if name in names:
             fields = [int(field) for field in rest]
-            total, idle = total + sum(fields[:8]), idle + fields[3] + fields[4]
-    return total, idle
+            out[names[name]] = (sum(fields[:8]), fields[3] + fields[4], fields[7])
+    return out
 
 
 def _throttled_us() -> int:

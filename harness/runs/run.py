@@ -105,7 +105,12 @@ def execute(
             ranks.prepare(extra=None if network.genuine else {"simulated": simulation.layers(experiment)})
             ranks.start()
             watch = Watch(
-                network=network, ranks=ranks, gauge=ground.gauge(), seed=seed, before=before, progress=progress
+                network=network,
+                ranks=ranks,
+                gauge=ground.gauge(ranks.pids),
+                seed=seed,
+                before=before,
+                progress=progress,
             )
             watched = watch.run()
             # 9  Kernel counters joined with what the application saw; judged, stored; undone by the stack.

@@ -92,6 +92,21 @@ class Match(Frozen):
     def is_everything(self) -> bool:
         return self == Match()
 
+    def in_words(self) -> str:
+        ports = [str(port) for port in (*self.source_ports, *self.destination_ports)]
+        words = [
+            "/".join(filter(None, (self.protocol, ",".join(ports)))) or ("" if self.destinations else "all packets")
+        ]
+        words += [f"DSCP {self.dscp}"] if self.dscp is not None else []
+        words += [f"from {','.join(self.sources)}"] if self.sources else []
+        words += [f"to {','.join(self.destinations)}"] if self.destinations else []
+        words += ["our datagrams"] if self.datagram is not None else []
+        return " ".join(filter(None, words))
+
+    def asks_for_ports(self) -> bool:
+        """Or for more of what only the first fragment of a datagram has."""
+        return bool(self.source_ports or self.destination_ports or self.datagram is not None)
+
 
 class Profile(Frozen):
     """One network condition."""

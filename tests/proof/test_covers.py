@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from lossbench.net.host.sockets import open_from
-from tests.forms import forms
+from lossbench.proof.judge_fault import not_judged
+from lossbench.spec.experiment import Experiment
+from tests.forms import forms, full
 from tests.proof.test_truth import fault_of
 
 netns = pytest.mark.netns
@@ -117,6 +119,38 @@ def test_a_handful_of_packets_shows_nothing(tmp_path: Path) -> None:
     """As it was: 0 of 5, as asked, for 10 %."""
     status, said, _ = fault_of(tmp_path, experiment(tmp_path, data=3, around=0))
     assert status == "unknown" and "too few to show anything" in said
+
+
+HOGS = """
+import os, signal, time
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+hogs = []
+for _ in range(3):
+    hogs.append(os.fork())
+    while not hogs[-1]: pass
+time.sleep(2)
+for one in hogs: os.kill(one, signal.SIGKILL)
+"""
+
+
+@netns
+@full
+def test_programs_on_a_core_that_hogs_fill_have_no_valid_times(tmp_path: Path) -> None:
+    """As it was: the other core idled, and a ping-pong of 8 ms instead of .017 was valid."""
+    text = experiment(tmp_path, data=400, around=0)
+    program = tmp_path / "mine.py"
+    program.write_text(program.read_text() + HOGS)
+    _, _, row = fault_of(tmp_path, text)
+    assert row["columns"]["timing"] == "unknown" and "waited" in " ".join(row["reasons"]["timing"])
+
+
+@pytest.mark.parametrize(
+    ("backend", "direction", "said"), [("cbpf", "both", 1), ("cbpf", "uplink", 0), ("ebpf", "both", 0)]
+)
+def test_what_cbpf_counts_of_both_sides_together_is_not_judged(backend: str, direction: str, said: int) -> None:
+    """The law holds there by construction: a program that let all pass for 30 ms was valid in three of four runs."""
+    asked = Experiment.model_validate({"name": "x", "impair": [{"profile": "loss_10", "direction": direction}]})
+    assert len([text for text in not_judged(asked, backend) if "counts both sides together" in text]) == said
 
 
 def test_sockets_are_read_as_the_kernel_shows_them() -> None:

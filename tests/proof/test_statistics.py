@@ -4,8 +4,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lossbench.proof import statistics
+from lossbench.net.counters import Held
+from lossbench.proof import judge_fault, significance, statistics
+from lossbench.proof.evidence import FlowSeen
+from lossbench.proof.verdict import Status
+from lossbench.proof.watched import Watched
 from lossbench.spec import lossmodel
+from lossbench.spec.placement import Hook, Rule
+from lossbench.spec.profile import Profile
 
 
 @pytest.mark.parametrize(
@@ -117,3 +123,40 @@ def test_honest_bursts_pass() -> None:
 
 def test_bursts_are_runs_of_losses() -> None:
     assert statistics.bursts(np.array([1, 1, 0, 1, 0, 0, 1, 1, 1], dtype=bool)).tolist() == [2, 1, 3]
+
+
+REORDER = Profile.model_validate(
+    {"name": "x", "why": "test", "delay": {"mean_ms": 20.0}, "reorder": {"percent": 25, "correlation_percent": 0}}
+)
+
+
+def overtaken(number: int, at_once: int) -> FlowSeen:
+    """1000 probes, of which so many did not wait; a quarter is asked."""
+    rule = Rule(label="0", profile=REORDER, match=REORDER.match, seed=1, block_seed=1)
+    up, down = Hook(rank=number, direction="uplink"), Hook(rank=number + 1, direction="downlink")
+    delays = tuple([0.1] * at_once + [20.0] * (1000 - at_once))
+    missing = np.zeros(1000, dtype=bool)
+    return FlowSeen(name=f"flow {number}", uplink=(up, rule), downlink=(down, None), missing=missing, delays_ms=delays)
+
+
+def test_one_budget_is_shared_by_all_flows_and_hooks() -> None:
+    """As it was: 1e-4 for each, and 250 honest hosts with reordering failed in one run of forty."""
+    rare = overtaken(0, 319)  # one in a million
+    honest = [overtaken(number, 250) for number in range(1, 250)]
+    assert 1e-7 < statistics.binomial_two_sided(319, 1000, 0.25) < 2e-6
+    (found,) = significance.judge_delays([rare])
+    assert found.status == Status.FAILED and "overtook" in found.text
+    assert significance.judge_delays([rare, *honest]) == []
+    rule = rare.uplink[1]
+    assert rule is not None
+    for count, failed in ((1, True), (250, False)):
+        hooks = [Hook(rank=rank, direction="uplink") for rank in range(count)]
+        held = {hook: Held(packets=1000, overtook=250 if hook.rank else 319, late=[1000]) for hook in hooks}
+        watched = Watched(held=held, rules={hook: {"0": rule} for hook in hooks})
+        assert bool(judge_fault._judge_held(watched)) is failed
+
+
+def test_the_whole_budget_is_spent_once() -> None:
+    every = sum(tests * statistics.limit_for(tests) for tests in (1, 2, 250, 1000, 7))
+    assert every == pytest.approx(statistics.FAMILY_ERROR)
+    assert statistics.deviations_for(500) > statistics.deviations_for(2) > 4

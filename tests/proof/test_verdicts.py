@@ -395,9 +395,32 @@ def test_a_busy_machine_voids_latencies_unless_sides_were_interleaved() -> None:
     assert timing(cpu_busy=[1.0] * 10, interleaved=True) == (Status.VALID, ("timing: ratios only",))
 
 
-@pytest.mark.parametrize("more", [{"longest_gap_s": 8.0}, {"throttled": 0.2}, {"late": ["impair.0 came 0.5 s late"]}])
-def test_the_watchs_own_lateness_and_a_throttled_group_void_latencies(more: Any) -> None:
+def test_a_core_that_the_workload_fills_voids_nothing_and_one_that_it_waits_for_does() -> None:
+    """As it was: ping-pong and hogs on one core, 8 ms instead of .017, the other core idle: valid."""
+    full = {"busiest": [1.0] * 10}
+    assert timing(**full, waited=[0.02] * 10)[0] == Status.VALID
+    for waiting in ({"waited": [0.5] * 10}, {"waited": [0.02] * 10, "each_ms": 4.0}):
+        assert timing(**full, **waiting)[0] == Status.UNKNOWN
+        assert timing(**full, **waiting, interleaved=True) == (Status.VALID, ("timing: ratios only",))
+    assert timing(**full)[0] == Status.UNKNOWN, "a kernel that does not tell who waits"
+    assert timing(stolen=[0.3] * 10)[0] == timing(late_ms=[20.0] * 10)[0] == Status.UNKNOWN
+    assert timing(waited=[0.5, *[0.0] * 9])[0] == Status.VALID, "now and then"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"longest_gap_s": 8.0},
+        {"throttled": 0.2},
+        {"late": ["impair.0 came 0.5 s late"]},
+        {"late_ms": [60.0] * 10},
+        {"cpu_busy": [1.0] * 10, "throttled": 0.9},
+    ],
+)
+def test_lateness_and_a_throttled_group_void_latencies_also_of_sides_in_turn(more: Any) -> None:
+    """As it was: `interleaved` hid 90 % throttling."""
     assert timing(**more)[0] == Status.UNKNOWN
+    assert timing(**more, interleaved=True) == (Status.UNKNOWN, ())
 
 
 def test_a_verdict_is_the_worst_of_its_essential_columns() -> None:

@@ -105,7 +105,23 @@ def test_tails_stand_on_samples(tmp_path: Path) -> None:
     for run in ("000", "001"):
         made.samples(place / run, "step_ms", np.linspace(1, 100, 600))
     (row,) = table(gather(read_suite(place)), "tail").rows
-    assert [cell.text for cell in row] == ["reliable loss_10", "1200", "50.5", "99.01", "-", "100"]
+    assert [cell.text for cell in row] == ["reliable loss_10", "1200", "2", "50.5", "99.01", "-", "100"]
+
+
+def test_seeds_that_failed_are_missed_in_every_table(tmp_path: Path) -> None:
+    """As it was: what failed was left out, and only the table of results said so."""
+    place = made.suite(tmp_path, POINTS, 4, losses)
+    for one in made.read(place / "suite.json")["plan"]:
+        folder = place / f"{one['number']:03d}"
+        made.samples(folder, "step_ms", np.linspace(1, 100, 100))
+        if one["point"] == POINTS[1] and one["seed"] == 0:
+            (folder / "summary.json").unlink()
+    found = gather(read_suite(place))
+    tail, change = table(found, "tail"), table(found, "change")
+    assert [cell.text for cell in cells(tail, "seeds").values()].count("3 of 4") == 1
+    assert {cell.text for cell in cells(change, "n").values()} == {"4"}
+    assert any("(3 of 4)" in cell.text for cell in cells(change, "train_loss").values())
+    assert any("(2 of 3)" in note for note in change.notes)
 
 
 def test_four_ranks_of_one_stall_are_one_event_and_p99_counts_those(tmp_path: Path) -> None:
@@ -116,7 +132,7 @@ def test_four_ranks_of_one_stall_are_one_event_and_p99_counts_those(tmp_path: Pa
     for rank in range(4):
         made.samples(place / "000", "step_ms", steps + rank, rank=rank)
     (row,) = table(gather(read_suite(place)), "tail").rows
-    assert [cell.text for cell in row][1:] == ["300", "53.83", "-", "-", "2103"]
+    assert [cell.text for cell in row][1:] == ["300", "1", "53.83", "-", "-", "2103"]
 
 
 def test_requests_are_events_of_their_own(tmp_path: Path) -> None:
@@ -213,12 +229,12 @@ def test_pooling_keeps_what_is_void_apart(tmp_path: Path) -> None:
     busy["columns"]["timing"] = "unknown"
     made.write(place / "001" / "summary.json", busy)
     (row,) = table(gather(read_suite(place)), "tail").rows
-    assert [cell.text for cell in row][1:3] == ["1000", "50.5"]
+    assert [cell.text for cell in row][1:4] == ["1000", "1 of 2", "50.5"]
     busy["columns"] = {"fault": "failed", "timing": "valid", "outcome": "valid"}
     made.write(place / "001" / "summary.json", busy)
     made.write(place / "000" / "summary.json", busy | {"seed": 0})
     one = table(gather(read_suite(place)), "tail")
-    assert all("?" in cell.text or cell.text == "-" for cell in one.rows[0][2:])
+    assert all("?" in cell.text or cell.text == "-" for cell in one.rows[0][3:])
     assert all(line["mean"] is None and line["void"] == 2 for line in one.tidy)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -17,7 +17,7 @@ from lossbench.errors import RunError
 from lossbench.net.conservation import passed_by
 from lossbench.net.counters import UNMATCHED, Counters, Detour, LinkCounts, ReadBack, RuleCounters
 from lossbench.net.host.place import Here
-from lossbench.net.host.udp import Udp
+from lossbench.net.host.stack import Stack
 from lossbench.net.journal import Journal
 from lossbench.net.nic import facts as nic_facts
 from lossbench.net.nic import impaired, state, takedown
@@ -108,9 +108,9 @@ class Half:
         assert clock is not None, "the gates that were just opened hold them"
         self._clock = clock
         self._stack.callback(clock.close)
-        self._reader, self._udp, self._monitor = Reader(Here()), Udp(Here()), Monitor(Here())
+        self._reader, self._sockets, self._monitor = Reader(Here()), Stack(Here()), Monitor(Here())
         self._ip = self._stack.enter_context(IPRoute())
-        for one in (self._reader, self._udp, self._monitor):
+        for one in (self._reader, self._sockets, self._monitor):
             self._stack.callback(one.close)
         self._held = held  # last: from now on it can be beaten
         self.beat()
@@ -200,7 +200,7 @@ class Half:
             entered=out["taken"] - out.get("before", 0),
             came=into["taken"] - into.get("before", 0),
             left=into["returned"] if self._at("ingress") is not None else into["taken"],
-            sockets=self._udp.read() if sockets else None,
+            sockets=replace(self._sockets.read(), discarded=0) if sockets else None,  # discarded: other networks' too
         )
 
     def _card(self, look: Look) -> dict[str, int]:

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from lossbench.net.bpf import syscalls
 from lossbench.net.counters import LinkCounts, Queue, Sockets
 from lossbench.net.host.place import Place
-from lossbench.net.host.udp import Udp
+from lossbench.net.host.stack import Stack
 from lossbench.net.star.links import Star
 from lossbench.net.tc import shaping
 from lossbench.net.tc.hook import PARENT
 from lossbench.net.tc.look import Look
 from lossbench.net.tc.rtnl import Monitor, Reader
 from lossbench.net.tc.rtnl_messages import Link, Qdisc
-from lossbench.spec.topology import DATA_INTERFACE, SWITCH, Host
+from lossbench.spec.topology import DATA_BRIDGE, DATA_INTERFACE, NOWHERE, SWITCH, Host
 
 
 class _Host:
@@ -25,7 +26,7 @@ class _Host:
     def __init__(self, place: Place) -> None:
         self.reader = Reader(place)
         self.index = next(one.index for one in self.reader.links().values() if one.name == DATA_INTERFACE)
-        self._udp = Udp(place)
+        self._stack = Stack(place)
 
     def link(self) -> Link:
         return self.reader.link(self.index)
@@ -34,11 +35,14 @@ class _Host:
         return [one for one in self.reader.qdiscs() if one.index == self.index]
 
     def sockets(self) -> Sockets:
-        return self._udp.read()
+        return self._stack.read()
+
+    def bare(self) -> bool:
+        return self._stack.bare()
 
     def close(self) -> None:
         self.reader.close()
-        self._udp.close()
+        self._stack.close()
 
 
 class Gauges:
@@ -50,6 +54,7 @@ class Gauges:
         self._hosts: dict[int, _Host] = {}
         self._monitors: dict[str, Monitor] = {}
         self._devices: dict[int, str] = {}  # of the switch, by index
+        self._bare: dict[str, None] = {}  # hosts where sockets took whole packets
 
     def look(self, *, hosts: Iterable[int] = ()) -> Look:
         """`hosts`: whose own queues are wanted too."""
@@ -80,10 +85,27 @@ class Gauges:
             sockets=self.host(rank).sockets() if sockets else None,
         )
 
+    def aside(self, look: Look) -> dict[str, Any]:
+        """Of Reading: what came to the bridge for all (it takes each of them itself too), and for nobody; and who may
+        have lost packets that nobody counts."""
+        bridge, nowhere = look.device(DATA_BRIDGE), look.device(NOWHERE)
+        return {
+            "for_all": bridge.rx_packets if bridge is not None else 0,
+            "for_nobody": nowhere.tx_packets if nowhere is not None else 0,
+            "bare": self._bare_so_far(),
+        }
+
+    def _bare_so_far(self) -> tuple[str, ...]:
+        if self._monitors:
+            hosts = self._star.topology.all_hosts()
+            self._bare |= dict.fromkeys(one.name for one in hosts if self.host(one.rank).bare())
+        return tuple(self._bare)
+
     # --- changes ----------------------------------------------------------------------------------------------------
 
     def listen(self, places: list[str]) -> None:
         """From now on every change in these places is heard of."""
+        self._bare = {}
         for place in places:
             if place not in self._monitors:
                 self._monitors[place] = Monitor(self._star.place(place), stack=place != SWITCH)

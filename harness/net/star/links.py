@@ -4,23 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 from pyroute2 import IPRoute
 
 from lossbench.net.host import cgroups, namespaces
 from lossbench.net.host.place import Namespace
-from lossbench.net.star.neighbours import add_neighbours
+from lossbench.net.star.neighbours import add_neighbours, lead_nowhere, where_nobody_is
 from lossbench.net.tc import offloads
 from lossbench.net.tc.hook import HookPoint, Side
 from lossbench.spec.placement import Hook
-from lossbench.spec.topology import CONTROL_INTERFACE, DATA_INTERFACE, SWITCH, Host, Topology
+from lossbench.spec.topology import (
+    CONTROL_INTERFACE,
+    DATA_BRIDGE,
+    DATA_INTERFACE,
+    NOWHERE,
+    NOWHERE_MAC,
+    SWITCH,
+    Host,
+    Topology,
+)
 
 IFF_UP, IFF_NOARP = 0x1, 0x80
 NUD_NOARP = 0x40
 NTF_MASTER = 0x04
 IFA_F_NODAD = 0x02
 DATA_PREFIX = {4: 24, 6: 64}
+EVERYBODY_MAC = "ff:ff:ff:ff:ff:ff"
 
 
 def namespace_name(network_id: str, place: str) -> str:
@@ -87,13 +98,11 @@ class Star:
         by_name = self._links()
         self.ports = {h.rank: by_name[h.port] for h in self.topology.all_hosts()}
         self._know_control(by_name)
-        data, control = by_name["br0"], by_name["ctl0"]
+        data, control = by_name[DATA_BRIDGE], by_name["ctl0"]
         for host in self.topology.all_hosts():
             port = by_name[host.port]
             self.switch.link("set", index=port, master=data, state="up")
-            # Forwarding by fixed entries only: nothing is learned and nothing is flooded.
-            self.switch.brport("set", index=port, learning=0, unicast_flood=0, mcast_flood=0, bcast_flood=0)
-            self.switch.fdb("add", ifindex=port, lladdr=host.mac, flags=NTF_MASTER, state=NUD_NOARP)
+            self._forward(port, host.mac, for_all=True)
             self.switch.link("set", index=by_name[host.control_port], master=control, state="up")
 
     def _know_control(self, by_name: dict[str, int]) -> None:
@@ -118,9 +127,25 @@ class Star:
         with self.place(SWITCH).inside():  # a switch filters nothing; the host's rules cost 6 % of an all-reduce
             for family in ("iptables", "ip6tables", "arptables"):
                 namespaces.write_sysctl(f"bridge/bridge-nf-call-{family}", 0, missing_ok=True)
-        for name in ("br0", "ctl0"):
+        for name in (DATA_BRIDGE, "ctl0"):
             self.switch.link("add", ifname=name, kind="bridge", br_stp_state=0, br_mcast_snooping=0)
             self.switch.link("set", index=self.switch.link_lookup(ifname=name)[0], state="up")
+        self._build_nowhere()
+
+    def _build_nowhere(self) -> None:
+        """Where packets for addresses that no host has are counted."""
+        self.switch.link("add", ifname=NOWHERE, kind="veth", peer={"ifname": f"{NOWHERE}-end"})
+        by_name = self._links()
+        port = by_name[NOWHERE]
+        for index in (port, by_name[f"{NOWHERE}-end"]):
+            self.switch.link("set", index=index, state="up", mtu=self.topology.mtu)
+        self.switch.link("set", index=port, master=by_name[DATA_BRIDGE])
+        self._forward(port, NOWHERE_MAC, for_all=False)
+
+    def _forward(self, port: int, mac: str, *, for_all: bool) -> None:
+        """By fixed entries only: nothing is learned; only what is for all goes to all."""
+        self.switch.brport("set", index=port, learning=0, unicast_flood=0, mcast_flood=for_all, bcast_flood=for_all)
+        self.switch.fdb("add", ifindex=port, lladdr=mac, flags=NTF_MASTER, state=NUD_NOARP)
 
     def _build_host(self, host: Host) -> None:
         mtu, place, hosts = self.topology.mtu, self.namespace(host.name), self.topology.all_hosts()
@@ -145,6 +170,11 @@ class Star:
         with namespaces.inside(place):
             add_neighbours(data, [(a, h.mac) for h in hosts for a in h.addresses(self.topology.family)])
             add_neighbours(control, [(h.control_ipv4, h.control_mac) for h in hosts])
+            for index, own in ((data, host.ipv4), (control, host.control_ipv4)):
+                everybody = str(ip_network(f"{own}/{DATA_PREFIX[4]}", strict=False).broadcast_address)
+                add_neighbours(index, [(one, EVERYBODY_MAC) for one in (everybody, "255.255.255.255")])
+            for known in zip(*(h.addresses(self.topology.family) for h in hosts), strict=True):
+                lead_nowhere(data, where_nobody_is(known, DATA_PREFIX[ip_address(known[0]).version]))
 
     def set_offloads(self) -> None:
         for host in self.topology.all_hosts():

@@ -205,7 +205,7 @@ class StarNetwork:
             for rank, port in self.star.ports.items()
             if port in look.links
         }
-        return Reading(time_s=time.monotonic(), links=links, hooks=hooks, detours=detours)
+        return Reading(time_s=time.monotonic(), links=links, hooks=hooks, detours=detours, **self.gauges.aside(look))
 
     def _since_start(self, one: Detour) -> Detour:
         start = self._detours_at_start.get(one.place)

@@ -37,11 +37,11 @@ def differences(gathered: Gathered) -> Table | None:
     if not found:
         return None
     sure = dict(zip(found, inference.corrected(list(found.values())), strict=True))
-    rows = [
-        [Cell(group.name), *(difference_cell(sure.get((group.name, name))) for name in names)]
-        for group in groups
-        if group is not base
-    ]
+    rows = []
+    for group in (one for one in groups if one is not base):
+        pairs = min(base.planned, group.planned)
+        cells = (difference_cell(sure.get((group.name, name)), pairs) for name in names)
+        rows.append([Cell(group.name), Cell(str(pairs)), *cells])
     by_name = {group.name: group for group in groups}
     tidy = [
         {
@@ -65,10 +65,13 @@ def differences(gathered: Gathered) -> Table | None:
         f"Paired over common seeds. ± is a 95 % interval of this one difference; * = p < {ALPHA:g} after Holm's "
         f"correction for all {tests} differences here: harder to earn."
     ]
-    return Table(f"{suite.name}: change against '{base.name}'", ["point", *names], rows, notes, tidy)
+    if any(" of " in cell.text for row in rows for cell in row[2:]):
+        notes.append("(2 of 3): only so many of the planned seeds have a number of both lines that may be compared.")
+    return Table(f"{suite.name}: change against '{base.name}'", ["point", "n", *names], rows, notes, tidy)
 
 
-def difference_cell(one: Difference | None) -> Cell:
+def difference_cell(one: Difference | None, pairs: int = 0) -> Cell:
+    """`pairs`: how many were planned; said where there are fewer."""
     if one is None:
         return Cell("-", "void")
     # Of next to nothing everything is a million percent: then the difference itself.
@@ -78,7 +81,9 @@ def difference_cell(one: Difference | None) -> Cell:
     p = "-" if one.p_all is None else f"{one.p_all:.2g}"
     detail = f"n = {one.n}, difference {one.mean:.4g}, corrected p = {p} ({one.method})"
     text = _signed(factor * one.mean, percent=bool(unit)) + unit + ("*" if one.significant else "")
-    return Cell(text + (f"\n± {shown}{unit}" if float(shown) else ""), "void" if one.nothing else "", detail)
+    text += f"\n± {shown}{unit}" if float(shown) else ""
+    text += f"\n({one.n} of {pairs})" if one.n < pairs else ""
+    return Cell(text, "void" if one.nothing else "", detail)
 
 
 def _signed(value: float, *, percent: bool) -> str:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from lossbench.report import inference
 from lossbench.report.gathered import Gathered
 from lossbench.report.tables.table import Cell, Table
 from lossbench.results.measures import short
+from lossbench.results.naming import key_of
 
 PERCENTILES = (0.5, 0.99, 0.999)
 
 
 def tails(found: Gathered) -> Table | None:
     suite, sets = found.suite, found.sets
+    planned = Counter(key_of(one.point) for one in suite.plan.plan)
     rows, tidy = [], []
     for one in sets:
         numbers = one.numbers
@@ -24,6 +28,7 @@ def tails(found: Gathered) -> Table | None:
             [
                 Cell(one.label),
                 Cell(str(len(numbers))),
+                Cell(_seeds(len(one.folders), planned[key_of(one.swept)])),
                 *(Cell(text, style) for text in texts),
                 Cell(short(float(numbers.max())) + mark, style),
             ]
@@ -45,8 +50,13 @@ def tails(found: Gathered) -> Table | None:
     notes = [
         "A percentile q is printed only with at least 10/(1-q) samples: p99 needs 1000, p99.9 needs 10000.",
         "A step or call is one sample: as long as its slowest rank took.",
+        "Samples of all seeds are pooled, and one follows from the other: no interval can be given for a percentile.",
     ]
     if not all(one.sound for one in sets):
         notes.append("?: not to be believed: too busy, failed, simulated, or the fault was not proven.")
-    head = ["samples (ms)", "n", *(f"p{100 * q:g}" for q in PERCENTILES), "max"]
+    head = ["samples (ms)", "n", "seeds", *(f"p{100 * q:g}" for q in PERCENTILES), "max"]
     return Table(f"{suite.name}: tail", head, rows, notes, tidy)
+
+
+def _seeds(having: int, planned: int) -> str:
+    return str(having) if having >= planned else f"{having} of {planned}"

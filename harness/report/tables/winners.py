@@ -44,7 +44,7 @@ def winners(gathered: Gathered) -> Table | None:
         f"{inference.ALPHA:g} after Holm's correction within the line), which says as much as the seeds allow. "
         f"Fastest: of these, by {time.replace('_', ' ') or 'nothing'}, where times may be believed."
     ]
-    head = ["condition", "best", "not worse", "worse", "fastest of the good"]
+    head = ["condition", "n", "best", "not worse", "worse", "fastest of the good"]
     return Table(f"{gathered.suite.name}: who wins where", head, known, notes) if known else None
 
 
@@ -61,7 +61,7 @@ def _fields(groups: Sequence[Group]) -> list[Field]:
 
 def _row(field: Field, outcome: str, time: str, *, sign: int) -> list[Cell] | None:
     known = {name: group.sound(outcome) for name, group in field.groups.items()}
-    seeds = _common(list(known.values()))
+    seeds, planned = _common(list(known.values())), max(group.planned for group in field.groups.values())
     lack = [name for name, values in known.items() if not set(values) >= seeds]
     if len(seeds) < 2:
         return None
@@ -75,6 +75,7 @@ def _row(field: Field, outcome: str, time: str, *, sign: int) -> list[Cell] | No
     alike = [name for name in sure if name not in worse]
     return [
         Cell(field.condition),
+        Cell(str(len(seeds)) if len(seeds) == planned else f"{len(seeds)} of {planned}"),
         Cell(f"{best}\n{short(means[best])}"),
         Cell("\n".join(alike) or NOBODY),
         Cell("\n".join(_worse(sure, worse) + [f"{name}: too few seeds" for name in lack]) or NOBODY),

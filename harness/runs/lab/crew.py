@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from lossbench.spec.experiment import Program
 MOST_BYTES = 4 << 20  # of all files in one answer
 FOLDER = "lossbench-agent-"
 SAMPLE_S, TICK_S = 0.25, 0.02
+SAID = ("cpu_busy", "busiest", "stolen", "waited", "each_ms", "late_ms", "throttled", "cores")  # of Quiet
 
 
 @dataclass(kw_only=True)
@@ -151,7 +153,7 @@ class Crew:
 
     def watch(self) -> None:
         """This machine's load, until it is asked for."""
-        self._watcher = _Watcher()
+        self._watcher = _Watcher(lambda: [one.process.pid for one in list(self._all.values())])
 
     def load(self) -> dict[str, Any] | None:
         one, self._watcher = self._watcher, None
@@ -201,8 +203,8 @@ def _sweep() -> None:
 class _Watcher:
     """Begins when it is made."""
 
-    def __init__(self) -> None:
-        self._load, self._late, self._ended = Load(), list[float](), threading.Event()
+    def __init__(self, ours: Callable[[], Iterable[int]]) -> None:
+        self._load, self._late, self._ended = Load(ours), list[float](), threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._load.begin()
         self._thread.start()
@@ -223,4 +225,4 @@ class _Watcher:
         self._thread.join()
         quiet = Quiet(late_ms=[round(one, 2) for one in self._late])
         self._load.into(quiet)
-        return {name: getattr(quiet, name) for name in ("cpu_busy", "late_ms", "throttled", "cores")}
+        return {name: getattr(quiet, name) for name in SAID}

@@ -203,6 +203,9 @@ class Ranks:
         """Of those whose end is the run's."""
         return [rank.name for rank in self.members if rank.foreground and rank.process.poll() is None]
 
+    def pids(self) -> list[int]:
+        return [rank.process.pid for rank in self.members]
+
     def gone(self) -> list[str]:
         """Programs beside the foreground that have ended by themselves."""
         beside = [rank for rank in self.members if not rank.foreground and not rank.ended]

@@ -1,0 +1,77 @@
+"""What the kernel counts inside one host: its UDP sockets, packets that it cut and put together, what it threw away."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from lossbench.net.counters import Sockets
+from lossbench.net.host.place import Place
+
+_NAMES = {  # our words -> the kernel's, in /proc/net/snmp (IPv4) and /proc/net/snmp6
+    "received": ("Udp", "InDatagrams"),
+    "overflowed": ("Udp", "RcvbufErrors", "MemErrors"),
+    "damaged": ("Udp", "InCsumErrors"),
+    "unwanted": ("Udp", "NoPorts"),
+    "refused": ("Udp", "SndbufErrors"),
+    "discarded": ("Ip", "InDiscards"),
+}
+_FILES = {"snmp": "", "snmp6": "6"}
+_SHOWN = ("packet", "raw", "raw6")  # tables of sockets whose losses nobody counts
+
+
+class Stack:
+    """Its files, opened once."""
+
+    def __init__(self, place: Place) -> None:
+        self._files: dict[str, int] = {}
+        with place.inside():
+            for name in (*_FILES, *_SHOWN):
+                with suppress(FileNotFoundError):  # a kernel without IPv6
+                    self._files[name] = os.open(f"/proc/thread-self/net/{name}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def _text(self, name: str) -> str:
+        return os.pread(self._files[name], 1 << 16, 0).decode("ascii", "replace") if name in self._files else ""
+
+    def read(self) -> Sockets:
+        found: dict[str, int] = {}
+        for file in _FILES:
+            found |= _numbers(self._text(file))
+
+        def of(family: str, *names: str) -> int:
+            return sum(found.get(f"{family}{name}", 0) for name in names)
+
+        both = {ours: sum(of(f"{kind}{six}", *names) for six in ("", "6")) for ours, (kind, *names) in _NAMES.items()}
+        return Sockets(
+            **both,
+            # What lost a fragment on its way times out, and is lost by who lost that; the rest found no room here.
+            unassembled=sum(of(ip, "ReasmFails") - of(ip, "ReasmTimeout") for ip in ("Ip", "Ip6")),
+            cut=of("Ip", "FragCreates"),
+            cut_6=of("Ip6", "FragCreates"),
+            pieces=of("Ip", "ReasmReqds"),
+            pieces_6=of("Ip6", "ReasmReqds"),
+        )
+
+    def bare(self) -> bool:
+        """Is a socket open that takes whole packets (AF_PACKET, raw)?"""
+        return any(len(self._text(name).splitlines()) > 1 for name in _SHOWN)
+
+    def close(self) -> None:
+        for file in self._files.values():
+            os.close(file)
+
+
+def _numbers(text: str) -> dict[str, int]:
+    """Name -> number, of either file: a line of names and a line of numbers, or one of each to a line."""
+    out: dict[str, int] = {}
+    lines = text.splitlines()
+    for names, numbers in zip(lines, lines[1:], strict=False):
+        kind, _, rest = names.partition(":")
+        if rest and numbers.startswith(f"{kind}:") and not rest.split()[0].lstrip("-").isdigit():
+            values = numbers.partition(":")[2].split()
+            out |= {f"{kind}{name}": int(value) for name, value in zip(rest.split(), values, strict=False)}
+    for line in lines:
+        words = line.split()
+        if len(words) == 2 and words[0].startswith(("Udp6", "Ip6")):
+            out[words[0]] = int(words[1])
+    return out

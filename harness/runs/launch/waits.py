@@ -1,0 +1,112 @@
+"""How long a run's own threads wait for a core while they could run, by the kernel's own account (schedstat).
+
+Using a core fully is no fault; waiting for one is. A short wait is how two threads take turns (a ping-pong on one core
+waits some microseconds a message). What makes times wrong is much waiting, and what makes latencies wrong is waiting
+long each time, however seldom."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+TURNS_MS = 2.0  # shorter waits are threads that take turns; who computes keeps its core longer
+OFTEN = 20  # times that a thread was given a core, to say how long it waits for one
+MOST_OF_A_CORE = 0.02  # that looking may cost
+
+
+class Account(NamedTuple):
+    """Of one thread."""
+
+    ran_ns: int = 0
+    waited_ns: int = 0
+    times: int = 0  # that it was given a core
+
+    def since(self, before: Account) -> Account:
+        return Account(*(now - old for now, old in zip(self, before, strict=True)))
+
+    def each_ms(self) -> float:
+        return self.waited_ns / 1e6 / max(1, self.times)
+
+
+Accounts = dict[int, Account]  # by thread
+
+
+class Waits:
+    """`begin` when the clock starts, `sample` several times a second. `roots`: processes whose threads count, with
+    those of all their descendants."""
+
+    def __init__(self, roots: Callable[[], Iterable[int]]) -> None:
+        self._roots = roots
+        self._first: Accounts = {}
+        self._last: Accounts = {}
+        self._before: Accounts = {}
+        self._read_at = self._next = 0.0
+        self.waited: list[float] = []
+
+    def begin(self) -> None:
+        self._first = self._before = _accounts(self._roots())
+        self._read_at = time.monotonic()
+
+    def sample(self) -> None:
+        at, worked = time.monotonic(), time.thread_time()
+        if at < self._next:
+            return
+        now, passed = _accounts(self._roots()), at - self._read_at
+        if now and passed > 0:
+            self.waited.append(longest_waiter(_grown(now, self._before), passed))
+        self._last |= now
+        self._before, self._read_at = now, at
+        self._next = at + (time.thread_time() - worked) / MOST_OF_A_CORE
+
+    def each_ms(self) -> float:
+        """Of the threads that waited for cores longer than they had them: how long the worst did, each time."""
+        return slowest_start(_grown(self._last, self._first))
+
+
+def longest_waiter(grown: Accounts, passed_s: float) -> float:
+    """The largest share of the time that a thread spent waiting, other than by taking turns."""
+    long = [one.waited_ns / 1e9 / passed_s for one in grown.values() if one.each_ms() > TURNS_MS]
+    return min(1.0, max(long, default=0.0))
+
+
+def slowest_start(grown: Accounts) -> float:
+    late = [one.each_ms() for one in grown.values() if one.times >= OFTEN and one.waited_ns > one.ran_ns]
+    return max(late, default=0.0)
+
+
+def _grown(now: Accounts, before: Accounts) -> Accounts:
+    return {thread: one.since(before.get(thread, Account())) for thread, one in now.items()}
+
+
+def _accounts(roots: Iterable[int]) -> Accounts:
+    out: Accounts = {}
+    todo, seen = list(roots), set[int]()
+    while todo:
+        process = todo.pop()
+        if process in seen:
+            continue
+        seen.add(process)
+        for thread in _threads(process):
+            here = f"/proc/{process}/task/{thread}"
+            todo += [int(child) for child in _said(f"{here}/children").split()]
+            numbers = _said(f"{here}/schedstat").split()
+            if len(numbers) == len(Account._fields):
+                out[int(thread)] = Account(*map(int, numbers))
+    return out
+
+
+def _threads(process: int) -> list[str]:
+    try:
+        return os.listdir(f"/proc/{process}/task")
+    except OSError:  # it has ended
+        return []
+
+
+def _said(path: str) -> str:
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read()
+    except OSError:
+        return ""
