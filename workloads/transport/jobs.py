@@ -106,9 +106,11 @@ class Worker:
         return future
 
     def stop(self, patience_s: float) -> bool:
-        """True if it has ended."""
+        """True if it has ended, or is the one who asks."""
         self._jobs.put(None)
-        self._thread.join(patience_s)
+        if self._thread is threading.current_thread():
+            return True
+        self._thread.join(min(patience_s, threading.TIMEOUT_MAX))
         return not self._thread.is_alive()
 
     def _main(self) -> None:

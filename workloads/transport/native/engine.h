@@ -192,6 +192,7 @@ typedef struct engine {
     uint32_t look, sender_stops, sender_asleep, send_error; /* look: whoever drives has something to see to */
     uint64_t markers, refused; /* counted by both threads */
     uint32_t has_thread, has_sender, closing, aborting, driven, waiting, asleep;
+    uint32_t inside, closed; /* threads within a door; no more may come in */
     ns left_at;
     half *ring[RING];
     half *first, *last;   /* submitted and not over, in order */
@@ -262,6 +263,9 @@ void share_room(engine *e, half *h, flow *after, ns now);
 ns give_again(engine *e, half *h, flow *f, ns now);
 uint32_t window_for(engine *e);
 void give_limit(engine *e, half *h, flow *f);
+
+/* engine.c */
+void wake_driver(engine *e);
 
 /* half.c */
 void make_flows(half *h);

@@ -195,6 +195,7 @@ void fail_all(engine *e)
     }
     if (e->failed.code) tell_again(e);
     if (e->waiting) pthread_cond_broadcast(&e->changed);
+    wake_driver(e); /* whoever drives may wait for one of them, and another thread came by here */
 }
 
 /* A peer that halves need, one after the other, and that says nothing for `timeout`, is gone; so is one that took its

@@ -27,7 +27,8 @@ class PlainEngine(Leaving):
         self._changed = threading.Condition(self._lock)
         self._closing = self.aborting = False
         self._wake_out, self._wake_in = os.pipe()
-        os.set_blocking(self._wake_out, False)
+        for end in (self._wake_out, self._wake_in):
+            os.set_blocking(end, False)
         self._thread = threading.Thread(target=self._main, name=f"lossy-plain-{self.rank}", daemon=True)
         self._thread.start()
 
@@ -44,7 +45,7 @@ class PlainEngine(Leaving):
                 self.halves[self.next] = Open(half, self.next)
                 self.next += 1
             self.tick_at = 0.0
-        self._poke()
+            self._poke()
 
     def submit_pair(
         self, pair: tuple[Half, Half], data: int, mine_at: int, arrived: Bits, step: int, *, short: bool = False
@@ -73,7 +74,7 @@ class PlainEngine(Leaving):
                 if one.half is half:
                     list(one.outs.values())[number].held = False
             self.tick_at = 0.0
-        self._poke()
+            self._poke()
 
     def read(self) -> Reading:
         with self._lock:
@@ -92,6 +93,7 @@ class PlainEngine(Leaving):
         with self._lock:
             self.break_group(structures.ABORTED, self.rank, self.rank)
             self._fail_all()
+            self._poke()
 
     def close(self, patience_s: float) -> None:
         with self._changed:
@@ -101,12 +103,16 @@ class PlainEngine(Leaving):
             self.aborting = bool(self.halves) or patience_s <= 0
             self._poke()
         self._thread.join()
-        os.close(self._wake_in)
-        os.close(self._wake_out)
+        with self._lock:
+            wake, self._wake_in, self._wake_out = (self._wake_in, self._wake_out), -1, -1
+        for one in wake:
+            os.close(one)
 
     def _poke(self) -> None:
-        with suppress(OSError):
-            os.write(self._wake_in, b"x")
+        """With the lock: a descriptor that was closed may be somebody else's by now."""
+        if self._wake_in >= 0:
+            with suppress(BlockingIOError):  # it is full: there is a wake-up in it
+                os.write(self._wake_in, b"x")
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
