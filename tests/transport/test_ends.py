@@ -34,7 +34,7 @@ def summed(group: Group) -> None:
 
 def test_counters_are_read_while_and_after_a_group_closes(ranks: Make) -> None:
     """As it was: memory that was freed, three times of three."""
-    for _ in range(4):
+    for _ in range(2):
         made, over, found = ranks(2), threading.Event(), list[BaseException]()
         made.all(summed)
 

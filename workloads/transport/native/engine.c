@@ -80,7 +80,7 @@ static int step(engine *e)
     int moved = receive_some(e, CALLS), sends = !e->has_sender;
     ns now = now_ns();
     uint32_t error = SEEN(e->send_error);
-    if (error) break_group(e, SOCKET_ERROR, e->rank, e->rank, error);
+    if (error) break_group(e, error == EBADF || error == ENOTSOCK ? SOCKET_ERROR : UNSENDABLE, e->rank, SEEN(e->send_about), error);
     if (__atomic_exchange_n(&e->look, 0, __ATOMIC_ACQUIRE)) e->tick_at = 0;
     if (now >= e->tick_at) { /* an appointment, or something that may end a half */
         e->tick_at = now + FAR;

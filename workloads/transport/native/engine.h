@@ -22,7 +22,7 @@ enum { ADD_F32 = 1, ADD_BF16 = 2, ADD_F16 = 3, PUT = 4 };            /* what is 
 enum { BY_COUNT = 0, BY_WORLD = 1 };                                  /* how sums become means */
 enum { F32 = 1, BF16 = 2, F16 = 3 };
 enum { RUNNING = 0, ALL = 1, MARKERS = 2, FRACTION = 3, DEADLINE = 4, FAILED = 5 };   /* why a half ended */
-enum { SILENT = 1, DISAGREE = 2, PEER_GAVE_UP = 3, PEER_LEFT = 4, SOCKET_ERROR = 5, ABORTED = 6 };  /* why it failed */
+enum { SILENT = 1, DISAGREE = 2, PEER_GAVE_UP = 3, PEER_LEFT = 4, SOCKET_ERROR = 5, ABORTED = 6, UNSENDABLE = 7 }; /* why it failed */
 #define MS 1000000LL
 #define SECOND 1000000000LL
 /* The thread that only sends (send.c) holds `send_lock`, everybody else `lock`: what both of them touch is written by one
@@ -149,6 +149,8 @@ typedef struct {
     uint64_t timed_sent;   /* how many there were then */
     tail tails[TAILS];
     uint32_t tails_live, tail_next;
+    ns refused_since, refused_until; /* the host itself takes nothing for it: since when, until when it is not asked; 0: it does */
+    uint32_t refused_error;
     ns gave_up_told;
     uint32_t gave_up_times, gave_up_too; /* how often it was told; it says so itself: it knows */
 } peer;
@@ -189,7 +191,8 @@ typedef struct engine {
     pthread_cond_t changed;
     pthread_t thread, sender;
     int send_wake;
-    uint32_t look, sender_stops, sender_asleep, send_error; /* look: whoever drives has something to see to */
+    uint32_t look, sender_stops, sender_asleep; /* look: whoever drives has something to see to */
+    uint32_t send_error, send_about; /* what the host said for good, of a packet to whom */
     uint64_t markers, refused; /* counted by both threads */
     uint32_t has_thread, has_sender, closing, aborting, driven, waiting, asleep;
     uint32_t inside, closed; /* threads within a door; no more may come in */

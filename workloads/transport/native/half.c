@@ -208,6 +208,9 @@ static void check_alive(engine *e, const half *h, const flow *f, ns now)
     if (p->heard >= p->needed_since) p->needed_since = p->heard > h->began ? p->heard : h->began;
     if (now - p->needed_since >= e->timeout) break_group(e, SILENT, e->rank, f->peer, 0);
     else sooner(e, p->needed_since + e->timeout);
+    ns since = SEEN(p->refused_since); /* it is there, and this host takes nothing for it */
+    if (since && p->heard > since && now - since >= e->timeout)
+        break_group(e, UNSENDABLE, e->rank, f->peer, SEEN(p->refused_error));
 }
 
 static int may_send(const engine *e, const half *h, uint32_t sending)

@@ -83,7 +83,7 @@ class PlainEngine(Leaving):
                 failure = self.failed
             peers = [self.peers.get(rank) for rank in range(self.world)]
             return Reading(
-                counts={name: self.counts.get(name, 0) for name in structures.COUNTED},
+                counts={name: self.counts.get(name, 0) for name in structures.COUNTED} | {"refused": self.link.refused},
                 failure=failure,
                 sent=[p.sent if p else 0 for p in peers],
                 received=[p.received if p else 0 for p in peers],
@@ -280,5 +280,7 @@ class PlainEngine(Leaving):
                 self.break_group(structures.PEER_LEFT, flow.peer, flow.peer)
             elif now - p.needed_since >= self.timeout_s:
                 self.break_group(structures.SILENT, self.rank, flow.peer)
+            elif p.refused_since and p.heard > p.refused_since and now - p.refused_since >= self.timeout_s:
+                self.break_group(structures.UNSENDABLE, self.rank, flow.peer, p.refused_error)
             else:
                 self.sooner(p.needed_since + self.timeout_s)

@@ -48,6 +48,9 @@ class Peer:
     loss: float = 0.0
     window: int = FIRST_WINDOW
     told: int = FIRST_WINDOW
+    refused_since: float = 0.0  # the host takes nothing for it: since when, until when it is not asked
+    refused_until: float = 0.0
+    refused_error: int = 0
     said_goodbye: bool = False
     knows_goodbye: bool = False
     gave_up_told: float = 0.0
