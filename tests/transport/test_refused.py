@@ -113,7 +113,20 @@ def test_a_host_that_takes_nothing_ends_the_call_after_the_timeout(build: Build,
     network = build(topology={"hosts": 2, "family": "ipv4"}, impair=[])
     made = meet(network, ranks, timeout_s=2)
     made.all(summed)
-    narrow = ["qdisc", "replace", "dev", device(network), "root", "tbf", "rate", "1gbit", "burst", "800", "limit", "9000"]
+    narrow = [
+        "qdisc",
+        "replace",
+        "dev",
+        device(network),
+        "root",
+        "tbf",
+        "rate",
+        "1gbit",
+        "burst",
+        "800",
+        "limit",
+        "9000",
+    ]
     on_host(network, "h0", *narrow, tool="tc")
     futures = [made.start(rank, summed) for rank in (0, 1)]
     said = [str(future.exception(120)) for future in futures]

@@ -68,7 +68,8 @@ def aborted(patience_s):  # while one waits and one reads, two close
         while not over.is_set():
             group.endpoint.read()
 
-    work = [lambda: quietly(call.wait), reads, lambda: group.endpoint.close(patience_s), lambda: group.endpoint.close(0.0)]
+    close = group.endpoint.close
+    work = [lambda: quietly(call.wait), reads, lambda: close(patience_s), lambda: close(0.0)]
     threads = [threading.Thread(target=one) for one in work]
     for thread in threads:
         thread.start()

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from lossbench.workloads.errors import AbsentError, TransportError
 from lossbench.workloads.transport.failure import absent, sentence
@@ -27,6 +28,8 @@ FOREVER_S = 1e9
 
 class Engine(Protocol):
     """Moves the packets of halves. Two of them speak the same protocol: native/engine.py and plain/engine.py."""
+
+    name: ClassVar[str]
 
     def submit(self, halves: list[Half], *, wake: bool) -> None: ...
     def submit_pair(
@@ -241,8 +244,12 @@ class Endpoint:
 
 
 def best_engine(member: Membership, *, link: Link) -> Engine:
-    """In C, or in numpy where there is no compiler."""
+    """In C, or in numpy where there is no compiler; that is said, unless it was asked for."""
     library = build.load()
     if isinstance(library, str):
+        if not library.startswith(build.SWITCHED_OFF):
+            warnings.warn(
+                f"no compiled transport ({library}): numpy moves every packet, many times slower", stacklevel=2
+            )
         return PlainEngine(member, link=link)
     return NativeEngine(library, member, link=link)

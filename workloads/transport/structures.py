@@ -85,7 +85,7 @@ class HalfRecord(ctypes.Structure):
         ("_longest", c_uint64),
         ("_state", c_uint32 * 8),
         ("_last_ended", c_int64),
-        ("_links", c_void_p * 3),
+        ("_links", c_void_p * 5),
     ]
 
 
@@ -113,7 +113,7 @@ COUNTED = {
     "data_expected": "packets of lossy halves",
     "data_arrived": "among them",
     "lost": "the peer had sent it, it never came in time: the network",
-    "cut": "the deadline came first",
+    "cut": "a deadline came first, here or where it was to be sent",
     "withheld": "not sent: the peer gave no room, or wanted nothing more",
     "by_deadline": "halves that the deadline ended",
     "payload_bytes": "that arrived in lossy halves: proof that bytes went the lossy way",

@@ -409,11 +409,10 @@ void lb_close(engine *e, double patience_s)
 /* Nobody is inside, and nobody can come: Python calls it when nothing refers to the engine any more. */
 void lb_free(engine *e)
 {
-    for (uint32_t i = 0; i < RING; i++)
-        while (e->early[i]) {
-            early *next = e->early[i]->next;
-            free(e->early[i]);
-            e->early[i] = next;
+    for (uint32_t i = 0; i < 2 * RING; i++)
+        for (early *one = i < RING ? e->early[i].first : e->early[i - RING].markers, *next; one; one = next) {
+            next = one->next;
+            free(one);
         }
     for (uint32_t i = 0; i < PAST; i++) {
         free(e->past[i].starts);
@@ -426,6 +425,7 @@ void lb_free(engine *e)
     pthread_cond_destroy(&e->changed);
     pthread_mutex_destroy(&e->lock);
     pthread_mutex_destroy(&e->send_lock);
+    free(e->spare);
     free(e->peers);
     free(e);
 }

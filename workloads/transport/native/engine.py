@@ -34,10 +34,13 @@ class Reading:
 
 # A short wait that is over by then never gives the interpreter away: to get it back takes 5 ms beside a busy thread.
 HOLD_S = 0.01
-SLICE_S = 0.25  # of a longer one: in between Python handles signals (Ctrl-C, a program that aborts when it is told to end)
+SLICE_S = (
+    0.25  # of a longer one: in between Python handles signals (Ctrl-C, a program that aborts when it is told to end)
+)
 
 
 class NativeEngine:
+    name: ClassVar[str] = "native"
     _here: ClassVar[Counter[bytes]] = Counter()  # by group: ranks of one process must not keep it from each other
 
     def __init__(self, library: ctypes.CDLL, member: Membership, *, link: Link) -> None:

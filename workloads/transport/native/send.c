@@ -201,9 +201,13 @@ static int send_first(engine *e, half *h, flow *f, int *blocked)
     uint32_t count = end - f->cursor < most ? end - f->cursor : most;
     if (count > 8 && (uint64_t)count * f->segment * 4 > SEEN(e->peers[f->peer].window))
         count = count / 4 > 8 ? count / 4 : 8; /* a quarter of what may be under way: no bursts into a small queue */
-    if (!paced(e, (uint64_t)count * f->segment)) return 0;
+    if (!paced(e, (uint64_t)count * f->segment)) {
+        if (h->deadline) SHOW(h->progress, SEEN(e->pace_at)); /* it waits for nobody but its own pace */
+        return 0;
+    }
     uint32_t went = send_packets(e, f, NULL, f->cursor, count, blocked);
     SHOW(f->cursor, f->cursor + went);
+    if (went && h->deadline) SHOW(h->progress, now_ns());
     if (went) time_flow(e, f);
     if (went && f->cursor >= f->packets && !h->reliable) __atomic_fetch_sub(&h->unsent, 1, __ATOMIC_ACQ_REL);
     return went > 0;

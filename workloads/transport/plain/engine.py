@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import ClassVar
 
 from lossbench.workloads.transport import structures
 from lossbench.workloads.transport.half import Half
@@ -21,6 +22,8 @@ ALL, MARKERS, FRACTION, DEADLINE, FAILED = 1, 2, 3, 4, 5
 
 
 class PlainEngine(Leaving):
+    name: ClassVar[str] = "plain"
+
     def __init__(self, member: Membership, *, link: Link) -> None:
         super().__init__(member, link=link)
         self._lock = threading.RLock()
@@ -229,14 +232,30 @@ class PlainEngine(Leaving):
                 return FRACTION, later
         if one.record.deadline and one.first:
             at = one.progress + one.record.deadline / 1e9
+            if one.record.after and self._only_for_those_given_up(one):
+                at = one.last_ended + self.allowance() if any(one.ins[peer].ended for peer in one.in_left) else now
             return (DEADLINE if now >= at else 0), min(later, at)
         return 0, later
+
+    def _only_for_those_given_up(self, one: Open) -> bool:
+        """The second half of a call whose first one went on without somebody: its deadline is over."""
+        left = [flow for flow in one.ins.values() if not flow.done and not flow.ended]
+        left += [flow for flow in one.outs.values() if not flow.done and flow.cursor < flow.packets]
+        given_up = all(self.peers[flow.peer].cut_next == one.sequence for flow in left)
+        back = any(one.ins[flow.peer].count for flow in left if flow.peer in one.ins)
+        return bool(left) and given_up and not back
 
     def _close_half(self, one: Open, why: int, now: float) -> None:
         counts = self.counts
         for peer, flow in one.ins.items():
             gone = flow.packets - flow.count
-            counts["lost" if flow.ended else "cut"] += gone
+            # A deadline may have ended it there, too: what it is not known to have sent the network did not lose.
+            sent = flow.highest if one.record.deadline and not one.reliable else flow.packets
+            lost = max(sent - flow.count, 0) if flow.ended else 0
+            counts["lost"] += lost
+            counts["cut"] += gone - lost
+            if why == DEADLINE and not flow.done and not flow.ended:
+                self.peers[peer].cut_next = one.sequence + 1
             counts["duplicates"] += flow.duplicates
             if not one.must_all:
                 self.peers[peer].loss += 0.1 * (gone / flow.packets - self.peers[peer].loss)

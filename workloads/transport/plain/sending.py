@@ -49,6 +49,7 @@ class Sending(State):
         else:
             return False
         if not self._paced(len(numbers) * flow.segment):
+            one.progress = max(one.progress, self.pace_at)  # it waits for nobody but its own pace
             return False
         went = self._send_numbers(flow, numbers)
         if flow.repair:
@@ -58,6 +59,7 @@ class Sending(State):
                 flow.due = 0.0
         else:
             flow.cursor += went
+            one.progress = now_s() if went else one.progress
             if flow.cursor >= flow.packets and not one.reliable:
                 one.out_left.discard(flow.peer)
         if flow.cursor >= flow.packets and not flow.repair:
