@@ -42,7 +42,8 @@ def job(group):
     exchange.barrier(group)
 
 noise = np.random.default_rng(0)
-for asked in ({"tag": "header"}, {"tag": "packet"}, {"pace": "400"}, {"repair": 0.9}, {"send_thread": "off"}):
+paced = {"pace": "400", "deadline_ms": 20000}
+for asked in ({"tag": "header"}, {"tag": "packet"}, paced, {"repair": 0.9}, {"send_thread": "off"}):
     made = make_ranks(3, policy=Policy(**{"window_kb": 64, "send_thread": "on"} | asked))
     for _ in range(3):
         for number in range(300):

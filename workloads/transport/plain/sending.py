@@ -112,7 +112,11 @@ class Sending(State):
             went = self.link.send_rows(rows, p.address)
         if len(whole) < len(numbers) and went == len(whole):
             packet = flow.single(short)
-            went += self.link.send(self.tags.stamped(packet) if self.tags.whole else packet, p.address)
+            try:
+                went += self.link.send(self.tags.stamped(packet) if self.tags.whole else packet, p.address)
+            except OSError:
+                if not went:
+                    raise
         return went
 
     def _paced(self, size: int) -> bool:
