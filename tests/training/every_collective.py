@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -75,6 +77,32 @@ def moves(rank: int, world: int) -> None:
     dist.barrier()
 
 
+def refused_before_anything_is_sent(rank: int, world: int) -> None:
+    """In one line, on every rank; the group goes on."""
+    wrong: list[tuple[str, Callable[[], Any]]] = [
+        ("no AVG of int64", lambda: dist.all_reduce(full(4, 1, dtype=torch.int64), op=dist.ReduceOp.AVG)),
+        ("no AVG of bool", lambda: dist.all_reduce(full(4, True, dtype=torch.bool), op=dist.ReduceOp.AVG)),
+        ("no BAND of float32", lambda: dist.all_reduce(full(4, 1.0), op=dist.ReduceOp.BAND)),
+        ("do not make 4 rows", lambda: dist.all_to_all_single(full(4, 0.0), full(4, 1.0), [1] * world, [1] * world)),
+        (f"for {world} ranks", lambda: dist.all_to_all_single(full(4, 0.0), full(4, 1.0), [4], [4])),
+        ("can't be divided", lambda: dist.all_to_all_single(full(world + 1, 0.0), full(world + 1, 1.0))),
+        ("parts of", lambda: dist.reduce_scatter(full(2, 0.0), [full(1, 1.0)] * world)),
+    ]
+    for reason, call in wrong:
+        try:
+            call()
+        except (NotImplementedError, ValueError) as error:
+            assert reason in str(error), (reason, error)
+        else:
+            raise AssertionError(reason)
+    flags = full(1, False, dtype=torch.bool)
+    dist.reduce_scatter(flags, [full(1, True, dtype=torch.bool) for _ in range(world)])
+    assert flags.view(torch.uint8).item() == 1, "a bool is 0 or 1"
+    number = torch.full((world,), 1 + 2j, dtype=torch.complex64, device=DEVICE)
+    dist.reduce(number, dst=0)
+    assert torch.all(number == (world if rank == 0 else 1) * (1 + 2j))
+
+
 def objects_and_pairs(rank: int, world: int) -> None:
     objects: list[Any] = [None] * world
     dist.all_gather_object(objects, {"rank": rank, "text": "x" * rank})
@@ -120,8 +148,15 @@ def main() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     reductions(rank, world)
     moves(rank, world)
+    refused_before_anything_is_sent(rank, world)
     objects_and_pairs(rank, world)
     several_in_flight(world)
+    strided = torch.ones(300, 500, device=DEVICE).t()
+    work = dist.all_reduce(strided, async_op=True)
+    while not work.is_completed():
+        time.sleep(0.001)
+    assert torch.all(strided == world), "what is completed is there"
+    assert dist.group.WORLD.engine == ("plain" if os.environ.get("LOSSBENCH_NATIVE") == "0" else "native")
     counters = dist.group.WORLD.counters
     assert counters["payload_bytes"] > 100_001 * 4 / world, "the sums went the lossy way"
     print(f"rank {rank} of {world} on {DEVICE}: all is well", flush=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from lossbench.workloads.allreduce.loop import resident_mb
 from lossbench.workloads.collective import exchange
 from lossbench.workloads.collective.context import Group
 from lossbench.workloads.collective.reduce import all_gather, all_reduce, reduce_scatter
+from lossbench.workloads.transport.jobs import Asked, Call
 from lossbench.workloads.transport.native import build
 from lossbench.workloads.transport.packet.codec import CODECS, Codec
 from lossbench.workloads.transport.policy import Policy
@@ -208,3 +211,32 @@ def test_packets_larger_than_the_room_do_not_stall(ranks: Make) -> None:
     packets = given[0].nbytes // segment
     asked = [group.endpoint.read()["markers"] for group in made.groups]
     assert max(asked) < packets / 3, "room came by itself; on a busy machine some are asked for all the same"
+
+
+def test_reliable_sums_have_the_same_bits_at_every_call(ranks: Make) -> None:
+    """Added in one order, whoever's packets come first. As it was: 20 calls, 20 results."""
+    made = ranks(4)
+
+    def job(group: Group) -> bytes:
+        mine = np.random.default_rng(group.endpoint.rank).standard_normal(100_000).astype(np.float32)
+        all_reduce(group, mine, codec=F32, lossy=False)
+        return mine.tobytes()
+
+    assert len({got for _ in range(8) for got in made.all(job)}) == 1
+
+
+def test_a_call_that_is_done_has_put_its_result_where_it_belongs(ranks: Make) -> None:
+    """As it was: done when all had arrived, and what was still to be copied was not there."""
+    made, put = ranks(2), list[int]()
+
+    def begun(group: Group) -> Call:
+        def job() -> Asked:
+            return Asked(halves=exchange.ask_barrier(group).halves, then=lambda _: put.append(group.endpoint.rank))
+
+        return group.endpoint.begin(job)
+
+    calls, until = [begun(group) for group in made.groups], time.monotonic() + 60
+    while not all(call.done() for call in calls):
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    assert sorted(put) == [0, 1]

@@ -416,6 +416,9 @@ def test_one_dead_link_costs_its_own_parts_and_no_more_where_a_deadline_is_asked
     ranks.all(reduced)
     assert ranks.groups[1].accounts[0].per_peer() == {0: 0.0, 2: 1.0}
     assert ranks.groups[2].accounts[0].per_peer() == {0: 1.0, 1: 1.0}
+    # Nothing that h1 sends is lost. It ran out of room (what gives it is lost) and ended early: cut, and so it says.
+    counted = [group.endpoint.read() for group in ranks.groups]
+    assert counted[0]["lost"] == 0 and counted[0]["cut"] > 0 and counted[1]["withheld"] > 0
 
 
 @pytest.mark.parametrize("engine", ["compiled", "python"])

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import shutil
 import socket
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from ctypes import c_char_p, c_int64, c_uint32, c_void_p
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +38,7 @@ from lossbench.workloads.transport.policy import Policy
 from tests.forms import forms, full
 from tests.shared import dissect_frame
 
-from .conftest import Make, Ranks, make_ranks
+from .conftest import Make, Ranks, Store, make_ranks
 
 F32 = CODECS["float32"]
 QUICK = Policy(timeout_s=2)
@@ -112,6 +116,30 @@ def test_a_rank_that_holds_the_interpreter_costs_nobody_a_number(ranks: Make) ->
         assert np.all(future.result(120) == 6.0)
 
 
+def test_what_comes_early_costs_the_thousandth_packet_no_more_than_the_first() -> None:
+    """As it was: each walked past all those before it, and 160 MB of them held the engine for 20 s."""
+    if isinstance(build.load(), str):
+        pytest.skip(f"no compiled engine: {build.load()}")
+    made = make_ranks(2)
+    try:
+        engine: Any = made.groups[0].endpoint.engine
+        keep = build.load().keep_early  # type: ignore[union-attr]
+        keep.restype, keep.argtypes = None, [c_void_p, c_uint32, c_char_p, c_uint32, c_uint32, c_int64]
+        packet = Header(kind=wire.DATA, tag=0, source=1, destination=0, sequence=7).pack() + bytes(60)
+
+        def seconds(count: int) -> float:
+            begun = time.process_time()
+            for _ in range(count):
+                keep(engine._engine, 1, packet, len(packet), len(packet), 0)
+            return time.process_time() - begun
+
+        first, _, last = seconds(1000), seconds(30_000), seconds(1000)
+        assert last < 15 * first, (first, last)
+        assert made.groups[0].endpoint.read()["early"] == 0, "all of them were kept"
+    finally:
+        made.close()
+
+
 # --- dead is not slow -------------------------------------------------------------------------------------------------
 
 
@@ -154,6 +182,38 @@ def test_a_deadline_cuts_halves_but_never_hides_the_dead(ranks: Make) -> None:
     found = errors_of(made, {0: many, 1: many})
     assert cut and max(cut) > 0
     assert all("no sign of life from rank 2" in text for text in found.values()), found
+
+
+def test_whoever_is_not_there_yet_costs_one_deadline(ranks: Make) -> None:
+    """Its engine says so all the while. As it was: that counted as progress, and the deadline was that of the late one;
+    then the second half waited for the same rank again."""
+    made, seconds = ranks(3, policy=Policy(timeout_s=120, deadline_ms=300)), []
+    long = partial(summed, count=400_000)  # more than there is room for at once
+    for _ in range(3):
+        early = [made.start(rank, long) for rank in (0, 1)]
+        for future in early:
+            future.result(60)  # it comes when they are through
+        assert {account.ended for account in made.groups[0].accounts} == {"deadline"}
+        seconds.append(made.groups[0].accounts[1].seconds)
+        made.start(2, long).result(60)
+    assert min(seconds) < 0.3, "the second half of a call goes on without whom the first one gave up"
+    counted = [group.endpoint.read() for group in made.groups]
+    assert all(one["lost"] == 0 for one in counted), "nothing was lost on any network"
+    assert counted[0]["cut"] > 0 and counted[2]["cut"] > 0
+
+
+@full
+def test_a_sender_that_still_sends_is_not_cut_off_by_its_own_deadline(ranks: Make) -> None:
+    """Slow, as it was asked to be. As it was: its own packets were no progress, and 1184 of them stayed with it."""
+    made = ranks(2, policy=Policy(timeout_s=120, deadline_ms=1000, pace="2"))
+
+    def job(group: Group) -> np.ndarray:  # all of it goes from 0 to 1
+        values = np.full(150_008, group.endpoint.rank + 1.0, np.float32)
+        return reduce_scatter(group, values, codec=F32, counts=(8, 150_000))
+
+    assert np.all(made.all(job)[1] == 3.0)
+    counted = [group.endpoint.read() for group in made.groups]
+    assert [(one["withheld"], one["cut"], one["lost"]) for one in counted] == [(0, 0, 0)] * 2
 
 
 def test_a_peer_that_left_is_named_at_once(ranks: Make) -> None:
@@ -538,6 +598,27 @@ def test_whole_packets_can_be_tagged_against_whoever_reads_the_link(ranks: Make)
     assert end.read()["strangers"] >= len(good)
 
 
+@pytest.mark.parametrize("what", ["altered", "repeated"])
+def test_whoever_reads_the_link_does_not_keep_a_dead_rank_alive(ranks: Make, what: str) -> None:
+    """A packet of it that was seen, changed or sent again as it is. As it was: a sign of life, as long as one likes."""
+    made = ranks(2, policy=Policy(tag="packet", timeout_s=0.5))
+    end, peer = made.groups[0].endpoint, made.groups[1].endpoint
+    peer.link.admit_only([("127.0.0.1", 9)])  # it hears nothing, and so says nothing
+    tags, width = Tags(end.key, whole=True), (end.datagram_bytes - HEADER_BYTES) // 8 * 8
+    head = packets_of(end, source=1, tags=None)[0][:HEADER_BYTES]
+    seen = tags.stamped(head + bytes(width))
+    future = made.start(0, summed)
+    peer.link.send(seen, end.link.address)
+    if what == "altered":
+        seen = seen[:-1] + b"!"
+    until = time.monotonic() + 30
+    while not future.done() and time.monotonic() < until:
+        peer.link.send(seen, end.link.address)
+        time.sleep(0.2)
+    assert future.done(), "it is still waited for"
+    assert "no sign of life from rank 1 for 0.5 s" in str(future.exception())
+
+
 def test_a_member_does_not_speak_for_another(ranks: Make) -> None:
     made = ranks(3)
     end, other = made.groups[0].endpoint, made.groups[2].endpoint
@@ -608,6 +689,50 @@ def test_where_there_is_a_compiler_there_is_a_compiled_engine() -> None:
 
 
 # --- policy -----------------------------------------------------------------------------------------------------------
+
+
+def met(policies: list[Policy]) -> list[Endpoint | BaseException]:
+    """Each rank with a policy of its own."""
+    store, out = Store(), list[Endpoint | BaseException](policies)  # type: ignore[arg-type]
+
+    def come(rank: int) -> None:
+        try:
+            out[rank] = meeting.meet(store, rank=rank, world=2, address="127.0.0.1", policy=policies[rank])
+        except TransportError as error:
+            out[rank] = error
+
+    threads = [threading.Thread(target=come, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for one in out:
+        if isinstance(one, Endpoint):
+            one.close()
+    return out
+
+
+def test_ranks_with_different_policies_do_not_meet() -> None:
+    """As it was: they met, and each did as it liked. How fast one sends is its own affair."""
+    found = [str(one) for one in met([Policy(missing="own"), Policy(missing="zero")])]
+    assert found[0] == "rank 1 has another policy: missing=zero there, missing=own here; all ranks need the same"
+    assert found[1] == "rank 0 has another policy: missing=own there, missing=zero here; all ranks need the same"
+    assert all(isinstance(one, Endpoint) for one in met([Policy(pace="100", dscp=1), Policy(send_thread="on")]))
+
+
+@pytest.mark.parametrize("reason", ["no C compiler", f"{build.SWITCHED_OFF} by somebody"])
+def test_numpy_instead_of_the_compiled_engine_is_said_unless_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    """As it was: many times slower, and not a word."""
+    monkeypatch.setattr(build, "load", lambda: reason)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found = met([Policy(), Policy()])
+    assert [one.engine.name for one in found if isinstance(one, Endpoint)] == ["plain", "plain"]
+    text = {str(one.message) for one in said if "compiled" in str(one.message)}
+    loud = {"no compiled transport (no C compiler): numpy moves every packet, many times slower"}
+    assert text == (loud if reason == "no C compiler" else set())
 
 
 @pytest.mark.parametrize(
@@ -685,19 +810,19 @@ def test_a_library_that_others_could_have_written_is_not_loaded(
         build.built()
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        b"{",
-        b"[]",
-        b'{"version": 2, "tag": "header", "address": "a.b.c.d", "port": 1, "window": 9}',
-        b'{"version": 2, "tag": "header", "address": "10.0.0.1", "port": 0, "window": 9}',
-        b'{"version": 2, "tag": "header", "address": "10.0.0.1", "port": 99999, "window": 9}',
-        b'{"version": 2, "tag": "header", "address": "10.0.0.1", "port": 9, "window": -1}',
-        b'{"version": 1, "tag": "header", "address": "10.0.0.1", "port": 9, "window": 9}',
-        b'{"version": 2, "tag": "packet", "address": "10.0.0.1", "port": 9, "window": 9}',
-    ],
-)
+SAID = {"version": 2, "policy": Policy().shared(), "address": "10.0.0.1", "port": 9, "window": 9}
+WRONG: list[dict[str, object]] = [
+    {"address": "a.b.c.d"},
+    {"port": 0},
+    {"port": 99999},
+    {"window": -1},
+    {"version": 1},
+    {"policy": Policy(tag="packet").shared()},
+    {"policy": None},
+]
+
+
+@pytest.mark.parametrize("said", [b"{", b"[]", *(json.dumps(SAID | wrong).encode() for wrong in WRONG)])
 def test_a_rank_that_introduces_itself_wrongly_is_named(said: bytes) -> None:
     with pytest.raises(TransportError, match="rank 3"):
-        meeting._member(3, said, tag="header")
+        meeting._member(3, said, policy=Policy())

@@ -15,11 +15,15 @@ from tests.forms import forms, full
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = """
+import threading
+import time
 import numpy as np
 from lossbench.workloads.collective import exchange
-from lossbench.workloads.collective.reduce import all_reduce, reduce_scatter
+from lossbench.workloads.collective.reduce import all_reduce, ask_all_reduce, reduce_scatter
+from lossbench.workloads.errors import TransportError
 from lossbench.workloads.transport.native import build
 from lossbench.workloads.transport.packet.codec import CODECS
+from lossbench.workloads.transport.plan import address
 from lossbench.workloads.transport.policy import Policy
 from tests.transport.conftest import make_ranks
 
@@ -38,7 +42,8 @@ def job(group):
     exchange.barrier(group)
 
 noise = np.random.default_rng(0)
-for asked in ({"tag": "header"}, {"tag": "packet"}, {"pace": "400"}, {"repair": 0.9}, {"send_thread": "off"}):
+paced = {"pace": "400", "deadline_ms": 20000}
+for asked in ({"tag": "header"}, {"tag": "packet"}, paced, {"repair": 0.9}, {"send_thread": "off"}):
     made = make_ranks(3, policy=Policy(**{"window_kb": 64, "send_thread": "on"} | asked))
     for _ in range(3):
         for number in range(300):
@@ -47,6 +52,37 @@ for asked in ({"tag": "header"}, {"tag": "packet"}, {"pace": "400"}, {"repair": 
             made.groups[(number + 1) % 3].endpoint.link.send(b"LB\\x02" + packet, end.link.address)
         made.all(job)
     made.close()
+
+def quietly(work):
+    try:
+        work()
+    except TransportError:
+        pass
+
+def aborted(patience_s):  # while one waits and one reads, two close
+    made, over, data = make_ranks(2, policy=Policy(send_thread="on")), threading.Event(), np.ones(100_000, np.float32)
+    group = made.groups[0]
+    plan = group.plan(group.endpoint.even(len(data)), CODECS["float32"])
+    call = group.endpoint.begin(lambda: ask_all_reduce(group, address(data), plan=plan, holds=data))
+
+    def reads():
+        while not over.is_set():
+            group.endpoint.read()
+
+    close = group.endpoint.close
+    work = [lambda: quietly(call.wait), reads, lambda: close(patience_s), lambda: close(0.0)]
+    threads = [threading.Thread(target=one) for one in work]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.01)
+    for thread in (threads[0], *threads[2:]):
+        thread.join()
+    over.set()
+    threads[1].join()
+    made.groups[1].endpoint.close(0.0)
+
+for patience_s in (0.0, 60.0, 0.0, 60.0):
+    aborted(patience_s)
 print("clean")
 """
 

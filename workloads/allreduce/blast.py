@@ -55,7 +55,8 @@ class Blast:
         start = time.perf_counter()
         for _ in range(rounds):
             for peer in self._peers:
-                while not self._link.send_rows(rows, peer):
+                went = 0
+                while (went := went + self._link.send_rows(rows[went:], peer)) < len(rows):
                     self._link.wait_writable(0.01)
             got += self._drain()
         while got < expected and time.perf_counter() - start < self._limit_s:

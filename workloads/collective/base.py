@@ -73,6 +73,7 @@ class Base(dist.ProcessGroup):
             cores=cores_per_rank(self.size()),
             present=self.roll.members,
         )
+        self._door.record("transport", engine=self._endpoint.engine.name, epoch=self.roll.epoch)
         self._endpoint.limit_s = self._timeout.total_seconds()
         self._group = Group(self._endpoint)
         self._step: int | None = None
@@ -124,6 +125,11 @@ class Base(dist.ProcessGroup):
     def counters(self) -> dict[str, Any]:
         """Packets by fate; `payload_bytes` arrived by the lossy way."""
         return self._endpoint.read()
+
+    @property
+    def engine(self) -> str:
+        """Who moves the packets: native (C) or plain (numpy)."""
+        return self._endpoint.engine.name
 
     @property
     def datagram_bytes(self) -> int:

@@ -33,6 +33,7 @@ OPS = {
     dist.ReduceOp.BOR: "bor",
     dist.ReduceOp.BXOR: "bxor",
 }
+BITWISE = ("band", "bor", "bxor")
 
 
 def op_name(opts: Any) -> str:
@@ -43,6 +44,23 @@ def op_name(opts: Any) -> str:
         if op == known:
             return name
     raise NotImplementedError(f"the lossy backend has no {op}: it has {', '.join(OPS.values())}")
+
+
+def op_for(tensor: torch.Tensor, op: str) -> str:
+    """What is done to such elements; what can't be is refused before anything is sent."""
+    kind = str(tensor.dtype).removeprefix("torch.")
+    whole = not (tensor.is_floating_point() or tensor.is_complex())
+    if tensor.is_sparse:
+        raise NotImplementedError("the lossy backend has no sparse tensors")
+    if op == "avg" and whole:
+        raise NotImplementedError(f"the lossy backend has no AVG of {kind}: sum, then divide as you like")
+    if op in BITWISE and not whole:
+        raise NotImplementedError(f"the lossy backend has no {op.upper()} of {kind}: it has no bits to combine")
+    if tensor.is_complex() and op not in ("sum", "avg"):
+        raise NotImplementedError(f"the lossy backend has no {op.upper()} of {kind}: it has SUM and AVG")
+    if tensor.dtype == torch.bool:
+        return {"sum": "bor", "max": "bor", "product": "band", "min": "band"}.get(op, op)
+    return op
 
 
 def goes_in_two_halves(tensor: torch.Tensor, op: str) -> bool:
@@ -72,9 +90,11 @@ class LossyGroup(Moves):
             if goes_in_two_halves(tensor, op):
                 return self._begin(tensors, lambda: self._ask_all_reduce(tensor, op), opts=opts)
 
+        ops = [op_for(one, op) for one in tensors]
+
         def job() -> None:
-            for one in tensors:
-                self._all_reduce(one, op)
+            for one, its_op in zip(tensors, ops, strict=True):
+                self._all_reduce(one, its_op)
 
         return self._begin(tensors, job, opts=opts, steps=True)
 
@@ -129,10 +149,6 @@ class LossyGroup(Moves):
 
     def _all_reduce(self, tensor: torch.Tensor, op: str) -> None:
         """Until it ends; of anything."""
-        if tensor.is_sparse:
-            raise NotImplementedError("the lossy backend has no sparse tensors")
-        if tensor.dtype == torch.bool:
-            op = {"sum": "bor", "max": "bor", "product": "band", "min": "band"}.get(op, op)
         if tensor.is_complex():
             self._all_reduce(torch.view_as_real(tensor), op)
         elif goes_in_two_halves(tensor, op):
@@ -144,22 +160,24 @@ class LossyGroup(Moves):
 
     def reduce(self, tensors: Tensors, opts: Any) -> Any:
         """Reliable, and only the root's tensor changes."""
-        op = op_name(opts)
+        ops = [op_for(tensor, op_name(opts)) for tensor in tensors]
 
         def job() -> None:
-            for tensor in tensors:
-                staged = self._given(tensor.clone())
+            for tensor, op in zip(tensors, ops, strict=True):
+                copy = tensor.clone()
+                staged = self._given(torch.view_as_real(copy) if copy.is_complex() else copy)
                 exchange.all_reduce(self._group, staged.array, codec=staged.codec, op=op)
                 if self.rank() == opts.rootRank:
                     staged.give_back()
-                    tensor.copy_(staged.tensor)
+                    tensor.copy_(copy)
 
         return self._begin(tensors, job, opts=opts, steps=True)
 
     def _reduce_scatter_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
-        op = op_name(opts)
         if source.numel() != output.numel() * self.size():
             raise ValueError(f"reduce_scatter: {source.numel()} elements are not {self.size()} x {output.numel()}")
+        op = op_for(source, op_name(opts))
+        source, output = _real(source), _real(output)
 
         def job() -> None:
             given = self._given(source)
@@ -176,10 +194,17 @@ class LossyGroup(Moves):
     reduce_scatter_single = _reduce_scatter_base
 
     def reduce_scatter(self, outputs: Tensors, sources: list[Tensors], opts: Any = None) -> Any:
-        op = op_name(opts)
+        ops = [op_for(output, op_name(opts)) for output in outputs]
+        for output, parts in zip(outputs, sources, strict=True):
+            if len(parts) != self.size() or parts[self.rank()].numel() != output.numel():
+                found = [part.numel() for part in parts]
+                raise ValueError(
+                    f"reduce_scatter: parts of {found} elements for {self.size()} ranks, {output.numel()} here"
+                )
+        outputs, sources = [_real(one) for one in outputs], [[_real(part) for part in parts] for parts in sources]
 
         def job() -> None:
-            for output, parts in zip(outputs, sources, strict=True):
+            for output, parts, op in zip(outputs, sources, ops, strict=True):
                 flat = torch.cat([part.reshape(-1) for part in parts])
                 given = self._given(flat)
                 taken = self._taken(output)
@@ -196,6 +221,11 @@ class LossyGroup(Moves):
         return AllWork(works, outputs, self._results)
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory; sums and means of complex numbers are those of their parts."""
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def create(options: Any, policy: Any = None) -> LossyGroup:

@@ -189,6 +189,11 @@ class Moves(Base):
         source_splits: list[int],
         opts: Any = None,
     ) -> Any:
+        if output.dtype != source.dtype:
+            raise ValueError(f"all_to_all_single: {source.dtype} in, {output.dtype} out")
+        for what, tensor, splits in (("output", output, output_splits), ("input", source, source_splits)):
+            self._check_splits(what, tensor, splits)
+
         def job() -> Asked:
             given, taken = self._given(source), self._taken(output)
             parts, rooms = self._split(given, source, source_splits), self._split(taken, output, output_splits)
@@ -197,6 +202,16 @@ class Moves(Base):
         return self._begin([output, source], job, opts=opts)
 
     all_to_all_single = alltoall_base
+
+    def _check_splits(self, what: str, tensor: torch.Tensor, splits: list[int]) -> None:
+        """As others do; nothing was sent yet."""
+        rows, size = len(tensor) if tensor.dim() else 1, self.size()
+        if splits and (len(splits) != size or sum(splits) != rows or min(splits) < 0):
+            raise ValueError(
+                f"all_to_all_single: {what} splits {list(splits)} do not make {rows} rows for {size} ranks"
+            )
+        if not splits and rows % size:
+            raise ValueError(f"all_to_all_single: {rows} rows of {what} can't be divided among {size} ranks")
 
     def _split(self, staged: Staged, tensor: torch.Tensor, splits: list[int]) -> list[Bytes]:
         """Rows of the first dimension; none given means equal parts."""

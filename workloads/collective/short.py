@@ -78,6 +78,7 @@ class ShortWork(Work):
         """Then results are kept, and the halves are free again."""
         shape, pair = self._shape, self._pair
         endpoint = shape.group.endpoint
+        endpoint.here()
         if not endpoint.engine.wait(pair[1], limit or endpoint.limit_s, short=shape.short):
             error = endpoint.overdue(limit or None)
             if not limit:

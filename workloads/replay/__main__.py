@@ -8,6 +8,7 @@ Options: mbit (offered by all hosts together; the paper's 2400 by the factor), r
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import signal
 import socket
@@ -152,13 +153,24 @@ class Replay:
         self.looked_s, self.refused = moment, False
         while self.to_send:
             train = self.to_send[0]
-            if not self.link.send_rows(self._numbered(train), (self.door.addresses[train.rank], self.door.port)):
+            went = self._send(train)
+            self.sent[train.rank] += went
+            if went < train.packets:
+                self.to_send[0] = train._replace(packets=train.packets - went)
                 self.refused = True  # a link that is slow, or serves others first, is no fault of ours
                 break
-            self.sent[train.rank] += train.packets
             self.to_send.popleft()
         self._receive()
         time.sleep(min(TICK_S, seconds))
+
+    def _send(self, train: Train) -> int:
+        """How many went. A host that takes nothing now (no way there) is asked again."""
+        try:
+            return self.link.send_rows(self._numbered(train), (self.door.addresses[train.rank], self.door.port))
+        except OSError as error:
+            if error.errno in (errno.EMSGSIZE, errno.EBADF):
+                raise
+            return 0
 
     def _waiting_bytes(self) -> int:
         """In the socket's buffer and in the host's queue."""

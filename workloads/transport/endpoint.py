@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from lossbench.workloads.errors import AbsentError, TransportError
 from lossbench.workloads.transport.failure import absent, sentence
@@ -27,6 +28,8 @@ FOREVER_S = 1e9
 
 class Engine(Protocol):
     """Moves the packets of halves. Two of them speak the same protocol: native/engine.py and plain/engine.py."""
+
+    name: ClassVar[str]
 
     def submit(self, halves: list[Half], *, wake: bool) -> None: ...
     def submit_pair(
@@ -58,6 +61,11 @@ class Endpoint:
         self.link = link
         self._pid = os.getpid()
         self._closing = False
+        self._closer: threading.Thread | None = None
+        self._door = threading.RLock()  # who closes
+        self._closed = threading.Event()
+        self._look = threading.RLock()  # at the socket, which is closed in between
+        self._at_end: tuple[int, int] | None = None  # what the socket had dropped and turned away
         self._broken: BaseException | None = None
         self.asked = 0  # halves, so far, by jobs
         self._turn = threading.RLock()  # whose job begins
@@ -69,6 +77,7 @@ class Endpoint:
 
     def begin(self, job: Job, *, queued: bool = False) -> Call:
         """Now, in this thread, if nothing waits for its turn and it is not to be `queued`."""
+        self.here()
         with self._turn:
             self._check()
             self._flying = [call for call in self._flying if not call.done()]
@@ -93,9 +102,13 @@ class Endpoint:
             self._broken = error
             self.engine.give_up()
 
-    def _check(self) -> None:
+    def here(self) -> None:
+        """Before any lock: in a fork another thread may hold it for ever."""
         if os.getpid() != self._pid:
             raise TransportError(f"rank {self.rank}: this group belongs to the process that was forked: make one here")
+
+    def _check(self) -> None:
+        self.here()
         if self._closing:
             raise TransportError(f"rank {self.rank}: this group is closed")
         if self._broken is not None:
@@ -105,16 +118,35 @@ class Endpoint:
             )
 
     def close(self, patience_s: float = 30.0) -> None:
-        """Waits for what was submitted, then answers peers until they are quiet. May be called twice."""
-        if self._closing or os.getpid() != self._pid:  # a fork has no thread to end
+        """Waits for what was submitted, then answers peers until they are quiet. May be called twice, by any thread at
+        any moment: the first one closes, the others wait for it; one without patience ends its patience, too."""
+        if os.getpid() != self._pid:  # a fork has no thread to end
             return
-        self._closing = True
+        with self._door:
+            first, self._closing = not self._closing, True
+            if first:
+                self._closer = threading.current_thread()
+        if first:
+            try:
+                self._close(patience_s)
+            finally:
+                self._closed.set()
+            return
+        if patience_s <= 0 and not self._closed.is_set():
+            self.engine.give_up()
+        if self._closer is not threading.current_thread():  # else a signal's handler came in between
+            self._closed.wait()
+
+    def _close(self, patience_s: float) -> None:
         if self._worker is not None and not self._worker.stop(patience_s):
             self.engine.give_up()
             self._worker.stop(FOREVER_S)
         self.engine.close(patience_s)
-        self._overflow, self._turned_away = self.link.dropped(), self.link.turned_away()
-        self.link.close()
+        if self._worker is not None:
+            self._worker.stop(FOREVER_S)  # it may have been made meanwhile; its jobs have failed
+        with self._look:
+            self._at_end = self.link.dropped(), self.link.turned_away()
+            self.link.close()
 
     # --- halves ------------------------------------------------------------------------------------------------------
 
@@ -145,6 +177,7 @@ class Endpoint:
     def finish(self, halves: Sequence[Half], timeout_s: float | None = None) -> list[Result]:
         """TimeoutError if `timeout_s` are over before, and the call goes on; where none is given the group's own time
         is the limit, and breaks it."""
+        self.here()
         for half in halves:
             if not self.engine.wait(half, self.limit_s if timeout_s is None else timeout_s):
                 raise self.overdue(timeout_s)
@@ -196,21 +229,27 @@ class Endpoint:
     # --- what was seen ------------------------------------------------------------------------------------------------
 
     def read(self) -> dict[str, Any]:
-        """All counters, by name."""
+        """All counters, by name; also of a group that is closed, or being closed."""
+        self.here()
+        with self._look:
+            dropped, turned_away = self._at_end or (self.link.dropped(), self.link.turned_away())
         reading = self.engine.read()
-        turned_away = self._turned_away if self._closing else self.link.turned_away()
         return {
             **reading.counts,
             "strangers": reading.counts["strangers"] + turned_away,
             "sent": reading.sent,
             "received": reading.received,
-            "overflow": self._overflow if self._closing else self.link.dropped(),
+            "overflow": dropped,
         }
 
 
 def best_engine(member: Membership, *, link: Link) -> Engine:
-    """In C, or in numpy where there is no compiler."""
+    """In C, or in numpy where there is no compiler; that is said, unless it was asked for."""
     library = build.load()
     if isinstance(library, str):
+        if not library.startswith(build.SWITCHED_OFF):
+            warnings.warn(
+                f"no compiled transport ({library}): numpy moves every packet, many times slower", stacklevel=2
+            )
         return PlainEngine(member, link=link)
     return NativeEngine(library, member, link=link)

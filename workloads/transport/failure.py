@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from lossbench.workloads.transport import structures
@@ -30,6 +31,10 @@ def _plain(code: int, about: int, timeout_s: float, error: int) -> str:
         return f"rank {about} has left the group, and this call needs it"
     if code == structures.SOCKET_ERROR:
         return f"the socket failed: {os.strerror(error)}"
+    if code == structures.UNSENDABLE and error == errno.EMSGSIZE:
+        return f"packets to rank {about} no longer fit the way there: its MTU has fallen since the group met"
+    if code == structures.UNSENDABLE:
+        return f"this host takes no packets to rank {about} for {timeout_s:g} s (timeout_s): {os.strerror(error)}"
     return "aborted"
 
 
@@ -39,6 +44,8 @@ def _gave_up(failure: structures.Failure) -> str:
         return f"{said}: it has no sign of life from rank {failure.about}"
     if failure.error == structures.DISAGREE:
         return f"{said}: it and rank {failure.about} do not make the same call"
+    if failure.error == structures.UNSENDABLE:
+        return f"{said}: its host does not take its packets to rank {failure.about} (the MTU, a route, a firewall)"
     if failure.error == structures.PEER_LEFT:
         return f"{said}: rank {failure.about} has left the group"
     return said

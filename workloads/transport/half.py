@@ -26,7 +26,7 @@ class Account:
     ended: str  # all, markers, fraction, deadline
     seconds: float  # from the half's first packet
     arrived: dict[int, Bits]  # per peer, per packet
-    cut: int  # missing because the deadline came
+    cut: int  # missing because a deadline came, here or there
     lost: int  # missing although the peer had sent all
     withheld: int  # not sent: the peer gave no room for it
 
@@ -115,6 +115,7 @@ class Result:
         record = half.record
         self.half, self.step, self.ended = record.half, record.step, half.ended
         self._seconds = record.closed - record.first if record.first else 0
+        self._may_end_early = bool(record.deadline) and not record.reliable
         self._rows, self._arrived = half.rows(), half.arrived
 
     @cached_property
@@ -122,7 +123,10 @@ class Result:
         sends, receives = (np.frombuffer(one, FLOW) if len(one) > 1 else np.zeros(0, FLOW) for one in self._rows)
         packets = receives["packets"].astype(np.int64)
         ends = np.cumsum(packets).tolist()
-        gone, ended = packets - receives["count"], receives["ended"] != 0
+        # A peer may have ended early itself: what it is not known to have sent the network did not lose.
+        sent = receives["highest"].astype(np.int64) if self._may_end_early else packets
+        gone = packets - receives["count"]
+        lost = np.where(receives["ended"] != 0, np.maximum(sent - receives["count"], 0), 0)
         parts = zip(receives["peer"].tolist(), ends, packets.tolist(), strict=True)
         return Account(
             half=self.half,
@@ -130,7 +134,7 @@ class Result:
             ended=self.ended,
             seconds=self._seconds / 1e9,
             arrived={peer: self._arrived[end - count : end] for peer, end, count in parts},
-            cut=int(gone[~ended].sum()),
-            lost=int(gone[ended].sum()),
+            cut=int((gone - lost).sum()),
+            lost=int(lost.sum()),
             withheld=int((sends["packets"].astype(np.int64) - sends["cursor"]).sum()),
         )

@@ -51,10 +51,20 @@ class Call:
     _error: BaseException | None = None
 
     def done(self) -> bool:
-        """Without waiting."""
+        """Without waiting; then its results are where they belong, too."""
         if self.queued is not None:
             return self.queued.done()
-        return self._done or self.asked is None or all(self.endpoint.over(half) for half in self.asked.halves)
+        asked = self.asked
+        if self._done or asked is None:
+            return True
+        if not all(self.endpoint.over(half) for half in asked.halves) or not self._lock.acquire(blocking=False):
+            return False  # or somebody is about to end it
+        try:
+            if not self._done:
+                self._finish(None)
+        finally:
+            self._lock.release()
+        return True
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Until it has ended; TimeoutError if that takes longer. What went wrong is raised."""
@@ -78,7 +88,7 @@ class Call:
         except BaseException as error:  # noqa: BLE001 - whoever waits is told
             self._error = error
             self.endpoint.failed(error)
-        self._done = True
+        self._done = True  # before `asked` goes: whoever finds none of it finds this
         self.asked = None  # and with it the caller's tensors
 
 
@@ -106,9 +116,11 @@ class Worker:
         return future
 
     def stop(self, patience_s: float) -> bool:
-        """True if it has ended."""
+        """True if it has ended, or is the one who asks."""
         self._jobs.put(None)
-        self._thread.join(patience_s)
+        if self._thread is threading.current_thread():
+            return True
+        self._thread.join(min(patience_s, threading.TIMEOUT_MAX))
         return not self._thread.is_alive()
 
     def _main(self) -> None:

@@ -1,4 +1,4 @@
-"""How ranks find each other: addresses, token, packet size and window through a store that has `set` and `get`."""
+"""How ranks find each other: addresses, policy, token, packet size, window, through a store with `set` and `get`."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def meet(
             store.set("secret", secrets.token_hex(16))
         mine = {
             "version": VERSION,
-            "tag": policy.tag,
+            "policy": policy.shared(),
             "address": link.address[0],
             "port": link.address[1],
             "window": link.window_bytes(others),
         }
         store.set(f"rank{rank}", json.dumps(mine))
-        all_of_them = {n: _member(n, store.get(f"rank{n}"), tag=policy.tag) for n in present}
+        all_of_them = {n: _member(n, store.get(f"rank{n}"), policy=policy) for n in present}
         peers = {n: member.address for n, member in all_of_them.items() if n != rank}
         smallest = min((link.datagram_bytes(peer) for peer in peers.values()), default=1472)
         store.set(f"datagram{rank}", str(smallest))
@@ -93,16 +93,22 @@ class _Member:
     window: int
 
 
-def _member(rank: int, said: bytes, *, tag: str) -> _Member:
+def _member(rank: int, said: bytes, *, policy: Policy) -> _Member:
     """What a rank says of itself decides whose packets count, so it must be an address, a port and a size."""
     try:
         read = json.loads(said)
         address, port, window = str(ipaddress.ip_address(read["address"])), int(read["port"]), int(read["window"])
     except (ValueError, KeyError, TypeError) as error:
         raise TransportError(f"what rank {rank} says of itself can't be read ({error})") from None
-    if (read.get("version"), read.get("tag")) != (VERSION, tag):
-        there = f"version {read.get('version')}, tag={read.get('tag')}"
-        raise TransportError(f"rank {rank} speaks another protocol: {there}; here it is version {VERSION}, tag={tag}")
+    if read.get("version") != VERSION:
+        raise TransportError(
+            f"rank {rank} speaks another protocol: version {read.get('version')}; here it is {VERSION}"
+        )
+    theirs, ours = read.get("policy") or {}, json.loads(json.dumps(policy.shared()))
+    for name in sorted({*theirs, *ours}):
+        if theirs.get(name) != ours.get(name):
+            there, here = (f"{name}={side.get(name)}" for side in (theirs, ours))
+            raise TransportError(f"rank {rank} has another policy: {there} there, {here} here; all ranks need the same")
     if not 0 < port < 65536 or window <= 0:
         raise TransportError(f"rank {rank} says port {port}, window {window}, which can't be")
     return _Member(address=(address, port), window=window)

@@ -19,6 +19,7 @@ CHOICES = {
     "absent": ("stop", "continue"),
     "repair_order": ("spread", "first"),
 }
+OWN = ("pace", "window_kb", "send_thread", "dscp", "traffic")  # a rank's own affair: it changes no result
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +47,10 @@ class Policy:
     dscp: int = 0
     traffic: int = 0  # a number of the user's in every header, for rules and captures
     send_thread: str = "auto"  # auto: if there are two cores for each rank; on, off
+
+    def shared(self) -> dict[str, object]:
+        """What all ranks of a group must have in common."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in OWN}
 
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():

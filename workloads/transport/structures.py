@@ -13,7 +13,7 @@ BY_COUNT, BY_WORLD = 0, 1
 FAILED = 5
 IN_ORDER = 2  # of a record's `reliable`: repaired in part, the first packets first
 ENDED = ("", "all", "markers", "fraction", "deadline", "failed")
-SILENT, DISAGREE, PEER_GAVE_UP, PEER_LEFT, SOCKET_ERROR, ABORTED = 1, 2, 3, 4, 5, 6
+SILENT, DISAGREE, PEER_GAVE_UP, PEER_LEFT, SOCKET_ERROR, ABORTED, UNSENDABLE = 1, 2, 3, 4, 5, 6, 7
 
 _numbers = ("cursor", "limit", "count", "highest", "duplicates", "done", "ended", "known", "marker", "repair_after")
 _more = ("repairs", "repaired", "repeats", "given_again", "unheard", "top")
@@ -85,7 +85,7 @@ class HalfRecord(ctypes.Structure):
         ("_longest", c_uint64),
         ("_state", c_uint32 * 8),
         ("_last_ended", c_int64),
-        ("_links", c_void_p * 3),
+        ("_links", c_void_p * 5),
     ]
 
 
@@ -113,7 +113,7 @@ COUNTED = {
     "data_expected": "packets of lossy halves",
     "data_arrived": "among them",
     "lost": "the peer had sent it, it never came in time: the network",
-    "cut": "the deadline came first",
+    "cut": "a deadline came first, here or where it was to be sent",
     "withheld": "not sent: the peer gave no room, or wanted nothing more",
     "by_deadline": "halves that the deadline ended",
     "payload_bytes": "that arrived in lossy halves: proof that bytes went the lossy way",
@@ -124,7 +124,7 @@ COUNTED = {
     "resent": "packets of reliable halves that were sent again",
     "markers": "sent",
     "acks": "sent",
-    "refused": "batches that the host's own queue did not take: sent again, nothing was lost",
+    "refused": "batches that this host itself did not take (a full queue, no way): tried again, nothing was lost",
     "early": "of halves so far ahead that there was no room for them",
     "reordered": "overtaken by later ones",
     "stalls": "flows that waited for room at the peer",

@@ -24,6 +24,7 @@ SOURCES = sorted(FOLDER.glob("*.c"))
 DIALECT = ["-fno-strict-aliasing", "-std=gnu11", "-D_GNU_SOURCE", "-pthread"]
 FLAGS = ["-O3", *DIALECT, "-shared", "-fPIC"]
 LIBRARIES = ["-lm"]
+SWITCHED_OFF = "switched off"
 SANITIZE = {
     "sanitize": ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"],
     "sanitize-threads": ["-g", "-O1", "-fsanitize=thread"],
@@ -39,7 +40,7 @@ def load() -> ctypes.CDLL | str:
     """The library, or why there is none."""
     wanted = os.environ.get("LOSSBENCH_NATIVE", "")
     if wanted == "0":
-        return "switched off by LOSSBENCH_NATIVE=0"
+        return f"{SWITCHED_OFF} by LOSSBENCH_NATIVE=0"
     try:
         path = Path(wanted) if wanted.startswith("/") else built(SANITIZE.get(wanted, []))
         return structures.typed(ctypes.CDLL(str(path)))

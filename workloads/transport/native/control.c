@@ -37,7 +37,7 @@ static uint32_t send_marker(engine *e, const header *like, uint32_t packets, uin
     h.kind = MARKER;
     h.chunk = sent;
     peer *p = &e->peers[h.destination];
-    control c = {.packets = packets, .sent = sent, .bytes = bytes, .extra = like->kind, .base = state == ASKS ? p->control_in : 0,
+    control c = {.packets = packets, .sent = sent, .bytes = bytes, .extra = like->kind, .base = state == TIMES ? 0 : p->control_in,
                  .state = (uint16_t)state, .time_ns = (uint64_t)clock_ns()};
     ns at = now_ns();
     send_control(e, p, &h, &c, NULL, 0);
@@ -278,16 +278,20 @@ void hear_marker(engine *e, uint32_t rank, const header *h, const control *c, ns
         if (disagrees(e, one, f, h, c)) { disagree(e, one, f, rank, h, c->bytes); return; }
         f->marker = c->number;
         f->marker_at = arrived;
-        f->heard_at = one->progress = now;
+        f->heard_at = now;
         if (!again) marker_delay(e, &e->peers[rank], c->time_ns, arrived);
-        if (c->sent <= f->packets && c->sent > f->highest) f->highest = c->sent;
-        if (c->sent >= f->packets && !one->reliable) flow_ended(e, one, f, now);
+        if (c->sent <= f->packets && c->sent > f->highest) {
+            f->highest = c->sent;
+            SHOW(one->progress, now);
+        }
+        int sent_all = c->sent >= f->packets || c->state == ENDS; /* all that it will send */
+        if (sent_all && !one->reliable) flow_ended(e, one, f, now);
         if (one->reliable && !f->done && (enough(one, f) || in_vain(e, one, f, c))) {
             flow_complete(one, f);
             sooner(e, 0);
         }
         if (c->state == TIMES) return; /* it only wanted to be timed */
-        int over = one->reliable ? (int)f->done : c->sent >= f->packets;
+        int over = one->reliable ? (int)f->done : sent_all;
         acknowledge(e, one, f, over ? FINISHED : GOING_ON);
     }
 }
@@ -327,12 +331,11 @@ static void hear_ack(engine *e, uint32_t rank, const header *h, const control *c
         if (c->state == NOT_YET) {
             f->pause = f->pause < BUSY_PAUSE ? BUSY_PAUSE : f->pause + f->pause / 4 < 10 * BUSY_PAUSE ? f->pause + f->pause / 4 : f->pause;
             f->due = now + f->pause;
-            one->progress = now;
-            return;
+            return; /* it is there, but no data moved: a deadline goes on */
         }
         hear_answer_time(e, p, c, now);
         SHOW(f->unheard, c->sent <= f->count && c->state == GOING_ON);
-        if (c->sent > f->count) { f->count = c->sent; f->repeats = 0; f->pause = 0; one->progress = now; }
+        if (c->sent > f->count) { f->count = c->sent; f->repeats = 0; f->pause = 0; SHOW(one->progress, now); }
         if (ahead(c->limit, f->limit) > 0) {
             SHOW(f->limit, c->limit);
             f->due = 0;
@@ -407,14 +410,23 @@ void hear_control(engine *e, uint32_t rank, const uint8_t *packet, uint32_t byte
 
 /* --- time passes ---------------------------------------------------------------------------------------------------- */
 
+static void send_tail(engine *e, const tail *t)
+{
+    send_marker(e, &t->head, t->packets, t->sent, t->bytes, t->sent < t->packets ? ENDS : ASKS);
+}
+
 void keep_tail(engine *e, const half *h, const flow *f, ns now)
 {
     peer *p = &e->peers[f->peer];
     tail *t = &p->tails[p->tail_next++ % TAILS];
     if (!t->live) { p->tails_live++; e->tails_live++; }
-    *t = (tail){.sequence = h->sequence, .packets = f->packets, .live = 1, .repeats = f->repeats, .bytes = f->bytes,
+    *t = (tail){.sequence = h->sequence, .packets = f->packets, .sent = f->cursor, .live = 1, .repeats = f->repeats, .bytes = f->bytes,
                 .pause = f->pause, .due = f->due ? f->due : now + PATIENCE + first_pause(p), .until = now + e->timeout};
     memcpy(&t->head, f->prefix, HEADER);
+    if (t->sent < t->packets) { /* before any packet of a later half, which would say that all of this one was sent */
+        send_tail(e, t);
+        t->due = now + first_pause(p);
+    }
     sooner(e, t->due);
 }
 
@@ -469,7 +481,7 @@ static void tick_tails(engine *e, ns now)
             if (!t->live) continue;
             if (t->until < now) { t->live = 0; p->tails_live--; e->tails_live--; continue; }
             if (t->due <= now) {
-                send_marker(e, &t->head, t->packets, t->packets, t->bytes, ASKS);
+                send_tail(e, t);
                 t->pause = longer(t->pause ? t->pause : first_pause(p), ++t->repeats);
                 t->due = now + t->pause;
             }

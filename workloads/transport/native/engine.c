@@ -45,6 +45,12 @@ static int trickles(engine *e)
            e->rate * A_LITTLE < TRICKLE && e->first->longest > BULK && e->blocked != 1;
 }
 
+void wake_driver(engine *e)
+{
+    uint64_t one = 1;
+    if (SEEN(e->asleep) && write(e->wake, &one, sizeof one) < 0) sooner(e, 0);
+}
+
 static void nap(engine *e, ns until)
 {
     ns now = now_ns(), left = (e->tick_at < until ? e->tick_at : until) - now;
@@ -74,7 +80,7 @@ static int step(engine *e)
     int moved = receive_some(e, CALLS), sends = !e->has_sender;
     ns now = now_ns();
     uint32_t error = SEEN(e->send_error);
-    if (error) break_group(e, SOCKET_ERROR, e->rank, e->rank, error);
+    if (error) break_group(e, error == EBADF || error == ENOTSOCK ? SOCKET_ERROR : UNSENDABLE, e->rank, SEEN(e->send_about), error);
     if (__atomic_exchange_n(&e->look, 0, __ATOMIC_ACQUIRE)) e->tick_at = 0;
     if (now >= e->tick_at) { /* an appointment, or something that may end a half */
         e->tick_at = now + FAR;
@@ -162,6 +168,28 @@ static void *own_thread(void *argument)
 
 /* --- doors ------------------------------------------------------------------------------------------------------------ */
 
+/* Any thread may come at any moment, also while another one closes: whoever is inside is counted, and `lb_close` waits
+ * until all have left. 0: it is closed, and only what lies in memory may be read. The lock is held afterwards. */
+static int enter(engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    if (e->closed) return 0;
+    e->inside++;
+    return 1;
+}
+
+static void leave(engine *e, int inside)
+{
+    if (inside && !--e->inside && e->closing) pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+}
+
+static void refuse(half *h)
+{
+    h->ended = FAILED;
+    SHOW(h->over, 1);
+}
+
 typedef struct { /* what Python says when it makes one */
     int32_t fd;
     uint32_t rank, world, full_tags, pipeline, send_thread, adaptive;
@@ -214,6 +242,13 @@ void lb_peer(engine *e, uint32_t rank, const void *address, uint32_t bytes)
     p->in_group = 1;
 }
 
+static void wake_all(engine *e) /* whoever drives, waits, or watches */
+{
+    uint64_t one = 1;
+    if (write(e->wake, &one, sizeof one) < 0) sooner(e, 0);
+    pthread_cond_broadcast(&e->changed);
+}
+
 static void stop_sender(engine *e)
 {
     uint64_t one = 1;
@@ -237,10 +272,10 @@ int lb_start(engine *e)
 void lb_submit(engine *e, half **halves, uint32_t count, int wake)
 {
     for (uint32_t i = 0; i < count; i++) make_flows(halves[i]); /* before the lock: large tensors take their time */
-    pthread_mutex_lock(&e->lock);
+    int inside = enter(e);
     for (uint32_t i = 0; i < count; i++) {
         half *h = halves[i];
-        if (e->failed.code || e->closing) { h->ended = FAILED; SHOW(h->over, 1); continue; }
+        if (e->failed.code || e->closing) { refuse(h); continue; }
         pthread_mutex_lock(&e->send_lock);
         h->sequence = e->next++;
         h->previous = e->last;
@@ -250,12 +285,13 @@ void lb_submit(engine *e, half **halves, uint32_t count, int wake)
         e->last = h;
         pthread_mutex_unlock(&e->send_lock);
     }
-    SHOW(e->closed_below, e->first ? e->first->sequence : e->next);
-    sooner(e, 0);
-    if (!e->driven) step(e); /* the first packets leave before anybody is woken */
-    uint64_t one = 1;
-    if (wake && e->first && SEEN(e->asleep) && write(e->wake, &one, sizeof one) < 0) sooner(e, 0);
-    pthread_mutex_unlock(&e->lock);
+    if (inside) {
+        SHOW(e->closed_below, e->first ? e->first->sequence : e->next);
+        sooner(e, 0);
+        if (!e->driven) step(e); /* the first packets leave before anybody is woken */
+        if (wake && e->first) wake_driver(e);
+    }
+    leave(e, inside);
 }
 
 /* Both halves of an all-reduce in place: `data` are all blocks, this rank's begins at `mine_at`. */
@@ -280,8 +316,8 @@ int lb_over(const half *h) { return (int)SEEN(h->over); }
 int lb_wait(engine *e, half *h, double timeout_s)
 {
     ns until = now_ns() + (timeout_s < 1e6 ? (ns)(timeout_s * 1e9) : FAR * 24);
-    pthread_mutex_lock(&e->lock);
-    while (!h->over && now_ns() < until) {
+    int inside = enter(e);
+    while (inside && !h->over && now_ns() < until) {
         if (!e->driven) {
             e->driven = 1;
             while (!h->over && now_ns() < until)
@@ -297,20 +333,21 @@ int lb_wait(engine *e, half *h, double timeout_s)
         }
     }
     int over = (int)h->over;
-    pthread_mutex_unlock(&e->lock);
+    leave(e, inside);
     return over;
 }
 
 /* A flow's data has come (from a GPU): it may be sent. */
 void lb_release(engine *e, half *h, uint32_t index)
 {
-    uint64_t one = 1;
-    pthread_mutex_lock(&e->lock);
-    if (!h->over) SHOW(h->out[index].held, 0);
-    wake_sender(e);
-    sooner(e, 0);
-    if (SEEN(e->asleep) && write(e->wake, &one, sizeof one) < 0) sooner(e, 0);
-    pthread_mutex_unlock(&e->lock);
+    int inside = enter(e);
+    if (inside && !h->over) {
+        SHOW(h->out[index].held, 0);
+        wake_sender(e);
+        sooner(e, 0);
+        wake_driver(e);
+    }
+    leave(e, inside);
 }
 
 void lb_read(engine *e, counted *counts, failure *failed, uint64_t *sent, uint64_t *received)
@@ -330,21 +367,22 @@ void lb_read(engine *e, counted *counts, failure *failed, uint64_t *sent, uint64
 /* A job failed between its halves: the ranks no longer agree which comes next, and the others are told. */
 void lb_break(engine *e)
 {
-    pthread_mutex_lock(&e->lock);
-    break_group(e, ABORTED, e->rank, e->rank, 0);
-    fail_all(e);
-    pthread_mutex_unlock(&e->lock);
+    int inside = enter(e);
+    if (inside) {
+        break_group(e, ABORTED, e->rank, e->rank, 0);
+        fail_all(e);
+    }
+    leave(e, inside);
 }
 
-/* `patience_s`: for what was submitted; then it is given up. Ends the thread and frees everything. */
+/* `patience_s`: for what was submitted; then it is given up. Ends the threads, waits for whoever is inside, and lets go
+ * of everything but memory: that goes when nobody can come any more (lb_free). Once, by one thread. */
 void lb_close(engine *e, double patience_s)
 {
-    uint64_t one = 1;
-    pthread_mutex_lock(&e->lock);
+    if (!enter(e)) { leave(e, 0); return; }
     e->closing = 1;
     ns until = now_ns() + (ns)(patience_s * 1e9);
-    if (write(e->wake, &one, sizeof one) < 0) sooner(e, 0);
-    pthread_cond_broadcast(&e->changed);
+    wake_all(e);
     while (e->first && now_ns() < until) {
         struct timespec limit = at_clock(until - now_ns());
         e->waiting++;
@@ -352,30 +390,42 @@ void lb_close(engine *e, double patience_s)
         e->waiting--;
     }
     if (patience_s <= 0 || e->first) e->aborting = 1;
-    if (write(e->wake, &one, sizeof one) < 0) sooner(e, 0);
-    pthread_cond_broadcast(&e->changed);
+    wake_all(e);
     pthread_mutex_unlock(&e->lock);
     if (e->has_thread) pthread_join(e->thread, NULL);
     stop_sender(e);
+    pthread_mutex_lock(&e->lock);
+    e->closed = 1;
+    while (e->inside > 1) { /* their halves are over; two may sleep on one descriptor, and one of them eat the wake-up */
+        struct timespec limit = at_clock(MS);
+        wake_all(e);
+        pthread_cond_timedwait(&e->changed, &e->lock, &limit);
+    }
+    close(e->wake);
+    if (e->send_wake >= 0) close(e->send_wake);
+    leave(e, 1);
 }
 
+/* Nobody is inside, and nobody can come: Python calls it when nothing refers to the engine any more. */
 void lb_free(engine *e)
 {
-    for (uint32_t i = 0; i < RING; i++)
-        while (e->early[i]) {
-            early *next = e->early[i]->next;
-            free(e->early[i]);
-            e->early[i] = next;
+    for (uint32_t i = 0; i < 2 * RING; i++)
+        for (early *one = i < RING ? e->early[i].first : e->early[i - RING].markers, *next; one; one = next) {
+            next = one->next;
+            free(one);
         }
     for (uint32_t i = 0; i < PAST; i++) {
         free(e->past[i].starts);
         free(e->past[i].arrived);
     }
-    close(e->wake);
+    if (!e->closed) { /* it was never started */
+        close(e->wake);
+        if (e->send_wake >= 0) close(e->send_wake);
+    }
     pthread_cond_destroy(&e->changed);
-    if (e->send_wake >= 0) close(e->send_wake);
     pthread_mutex_destroy(&e->lock);
     pthread_mutex_destroy(&e->send_lock);
+    free(e->spare);
     free(e->peers);
     free(e);
 }

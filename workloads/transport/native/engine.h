@@ -2,7 +2,32 @@
  *
  * Python asks for halves (`half`, with a `flow` for every peer and direction) and waits for them; everything else
  * happens here, without the interpreter: see engine.c for the steps, docs/wire-format.md for what is on the wire.
- * structures.py mirrors what Python sees, and compares sizes and offsets when it is loaded. */
+ * structures.py mirrors what Python sees, and compares sizes and offsets when it is loaded.
+ *
+ * Who may touch what. Three kinds of threads: whoever drives (a waiting caller, or the engine's own thread), any other
+ * caller at a door of engine.c, and, where there are cores for it, one that only sends first packets (send.c); without
+ * one, whoever drives does its part. "Shown" is written by SHOW or another atomic and read by SEEN: whole, with all that
+ * was written before it.
+ *
+ *   by                                engine                              peer                            half, flow
+ *   --------------------------------  ----------------------------------  ------------------------------  ---------------------------
+ *   nobody, once it runs              fd, wake, send_wake, rank, world,   address, in_group               what make_flows and
+ *                                     others, full_tags, pipeline, key,                                   begin_sending write, before
+ *                                     pace, adaptive, room_bytes,                                         `sending` is shown
+ *                                     timeout, reorder_*, has_*
+ *   `lock`                            everything that is not named        everything that is not named    everything that is not
+ *                                                                                                         named, from submit to over
+ *   both locks to write, one to read  first, last                                                         next, previous
+ *   shown by the sending thread       look, send_error, send_about        timed_* (its own), sent,        cursor, unsent
+ *                                                                         refused_*
+ *   shown under `lock`, to it         failed.code, closed_below,          window                          sending, limit, held,
+ *                                     sender_stops                                                        unheard, out_left, done
+ *   shown by both                     markers, refused, pace_at, asleep,  control_out, asked              progress
+ *                                     sender_asleep, no_segments
+ *   shown to Python                                                                                       over: from then on all of
+ *                                                                                                         it is the caller's again
+ *   whoever closes (lb_close)         closing, aborting, closed; nobody may come in once it is closed, and `inside` says who is;
+ *                                     memory goes in lb_free, when nothing in Python refers to the engine */
 #ifndef LOSSBENCH_ENGINE_H
 #define LOSSBENCH_ENGINE_H
 #include <math.h>
@@ -15,14 +40,14 @@
 typedef int64_t ns;
 enum { MAGIC = 0x424C, VERSION = 2, HEADER = 40, PREFIX = 36 };
 enum { DATA = 1, MARKER = 2, ACK = 3, RELIABLE = 4 };
-enum { ASKS = 0, TIMES = 1 };   /* what a MARKER wants: an answer, or to be timed */
+enum { ASKS = 0, TIMES = 1, ENDS = 2 }; /* what a MARKER wants: an answer, or to be timed; an answer, and nothing more will come */
 enum { GOING_ON = 0, FINISHED = 1, NOT_YET = 2, REFUSED = 3, GAVE_UP = 4, GOODBYE = 5 }; /* what an ACK says */
 enum { RING = 256, TAILS = 16, PAST = 8, ROOM = 1 << 16, BATCH = 64, BITMAP = 1024, ASKED = 64 };
 enum { ADD_F32 = 1, ADD_BF16 = 2, ADD_F16 = 3, PUT = 4 };            /* what is done with a payload */
 enum { BY_COUNT = 0, BY_WORLD = 1 };                                  /* how sums become means */
 enum { F32 = 1, BF16 = 2, F16 = 3 };
 enum { RUNNING = 0, ALL = 1, MARKERS = 2, FRACTION = 3, DEADLINE = 4, FAILED = 5 };   /* why a half ended */
-enum { SILENT = 1, DISAGREE = 2, PEER_GAVE_UP = 3, PEER_LEFT = 4, SOCKET_ERROR = 5, ABORTED = 6 };  /* why it failed */
+enum { SILENT = 1, DISAGREE = 2, PEER_GAVE_UP = 3, PEER_LEFT = 4, SOCKET_ERROR = 5, ABORTED = 6, UNSENDABLE = 7 }; /* why it failed */
 #define MS 1000000LL
 #define SECOND 1000000000LL
 /* The thread that only sends (send.c) holds `send_lock`, everybody else `lock`: what both of them touch is written by one
@@ -91,7 +116,7 @@ typedef struct half {     /* asked for again and again: only the fields up to `s
     uint32_t after;       /* it sends only when the one submitted before it is over: the second half of a call */
     uint32_t hold;        /* its flows are sent when they are released, one by one */
     float close_fraction; /* lossy: over when so much has come; reliable: repaired until so much has come */
-    ns deadline;          /* without progress; 0: none */
+    ns deadline;          /* without progress of data, theirs or ours; 0: none */
     /* what is done when it ends: sums become means, means are rounded; what did not come is scaled */
     float *sums;
     const uint8_t *own_part; /* this rank's contribution, in `kind`: what the sums begin with; NULL: with zero */
@@ -114,6 +139,8 @@ typedef struct half {     /* asked for again and again: only the fields up to `s
     ns last_ended;
     struct half *next, *previous;
     flow **of;            /* in flows by rank, then out flows by rank */
+    uint8_t *waiting;     /* sums that must be the same at every call: payloads whose turn has not come, flow by flow */
+    uint16_t *added;      /* of each packet: how many flows were added, in their order */
 } half;
 
 typedef struct {          /* structures.py says what they mean */
@@ -124,7 +151,7 @@ typedef struct {          /* structures.py says what they mean */
 typedef struct { ns least, before, since; } recent; /* credit.c */
 
 typedef struct {          /* a lossy flow whose half is over here, while the peer may still wait for its end */
-    uint32_t sequence, packets, live, repeats;
+    uint32_t sequence, packets, sent, live, repeats;
     ns due, pause, until;
     uint64_t bytes;
     header head;
@@ -139,6 +166,7 @@ typedef struct {
     uint64_t control_seen; /* the 64 numbers up to control_in */
     uint32_t passed;
     ns heard, needed_since, answer; /* when anything came from it; since when it is needed; how long it takes to answer */
+    uint32_t cut_next;     /* the half before this one went on without it; 0: none did */
     float loss;            /* of what we sent lately, as it says */
     uint32_t window, told; /* bytes it lets us have under way when a half begins; what we let it have */
     struct { uint32_t number; ns at; } asked[ASKED]; /* when the latest markers left */
@@ -149,6 +177,8 @@ typedef struct {
     uint64_t timed_sent;   /* how many there were then */
     tail tails[TAILS];
     uint32_t tails_live, tail_next;
+    ns refused_since, refused_until; /* the host itself takes nothing for it: since when, until when it is not asked; 0: it does */
+    uint32_t refused_error;
     ns gave_up_told;
     uint32_t gave_up_times, gave_up_too; /* how often it was told; it says so itself: it knows */
 } peer;
@@ -189,16 +219,20 @@ typedef struct engine {
     pthread_cond_t changed;
     pthread_t thread, sender;
     int send_wake;
-    uint32_t look, sender_stops, sender_asleep, send_error; /* look: whoever drives has something to see to */
+    uint32_t look, sender_stops, sender_asleep; /* look: whoever drives has something to see to */
+    uint32_t send_error, send_about; /* what the host said for good, of a packet to whom */
     uint64_t markers, refused; /* counted by both threads */
     uint32_t has_thread, has_sender, closing, aborting, driven, waiting, asleep;
+    uint32_t inside, closed; /* threads within a door; no more may come in */
     ns left_at;
     half *ring[RING];
     half *first, *last;   /* submitted and not over, in order */
-    early *early[RING];
+    struct { early *first, *last, *markers; } early[RING]; /* data in its order; of markers the latest of each peer */
     uint64_t early_bytes;
     past past[PAST];
     uint32_t past_next;
+    uint8_t *spare;       /* room for `waiting` that the next half may use: fresh pages cost more than what is put there */
+    uint64_t spare_bytes;
     uint32_t next, opened, closed_below; /* next to be submitted, next to be listened to, first that is not over */
     uint32_t blocked, no_segments;
     ns tick_at, reorder, pace_at;
@@ -262,6 +296,9 @@ void share_room(engine *e, half *h, flow *after, ns now);
 ns give_again(engine *e, half *h, flow *f, ns now);
 uint32_t window_for(engine *e);
 void give_limit(engine *e, half *h, flow *f);
+
+/* engine.c */
+void wake_driver(engine *e);
 
 /* half.c */
 void make_flows(half *h);

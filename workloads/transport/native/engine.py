@@ -6,6 +6,7 @@ import ctypes
 import os
 import socket
 import struct
+import time
 from collections import Counter
 from dataclasses import dataclass
 from typing import ClassVar
@@ -33,16 +34,19 @@ class Reading:
 
 # A short wait that is over by then never gives the interpreter away: to get it back takes 5 ms beside a busy thread.
 HOLD_S = 0.01
+SLICE_S = (
+    0.25  # of a longer one: in between Python handles signals (Ctrl-C, a program that aborts when it is told to end)
+)
 
 
 class NativeEngine:
+    name: ClassVar[str] = "native"
     _here: ClassVar[Counter[bytes]] = Counter()  # by group: ranks of one process must not keep it from each other
 
     def __init__(self, library: ctypes.CDLL, member: Membership, *, link: Link) -> None:
         policy, world = member.policy, member.world
-        self._library, self._world = library, world
+        self._library, self._world, self._pid = library, world, os.getpid()
         self._holding = structures.typed(ctypes.PyDLL(library._name))  # the same, called without giving it away
-        self._closed = False
         settings = structures.Settings(
             fd=link.fileno(),
             rank=member.rank,
@@ -90,7 +94,11 @@ class NativeEngine:
         hold = short and NativeEngine._here[self._key] == 1
         if hold and self._holding.lb_wait(self._engine, half.pointer, min(HOLD_S, timeout_s)):
             return True
-        return bool(self._library.lb_wait(self._engine, half.pointer, timeout_s))
+        until = time.monotonic() + timeout_s
+        while not self._library.lb_wait(self._engine, half.pointer, min(SLICE_S, max(timeout_s, 0.0))):
+            if (timeout_s := until - time.monotonic()) <= 0:
+                return False
+        return True
 
     def over(self, half: Half) -> bool:
         return bool(self._holding.lb_over(half.pointer))
@@ -101,28 +109,28 @@ class NativeEngine:
     def read(self) -> Reading:
         counts, failure = structures.Counted(), structures.Failure()
         sent, received = np.zeros(self._world, np.uint64), np.zeros(self._world, np.uint64)
-        if not self._closed:
-            self._library.lb_read(self._engine, counts, failure, address(sent), address(received))
-            self._last = Reading(
-                counts={name: getattr(counts, name) for name in structures.COUNTED},
-                failure=failure,
-                sent=sent.tolist(),
-                received=received.tolist(),
-            )
-        return self._last
+        self._library.lb_read(self._engine, counts, failure, address(sent), address(received))
+        return Reading(
+            counts={name: getattr(counts, name) for name in structures.COUNTED},
+            failure=failure,
+            sent=sent.tolist(),
+            received=received.tolist(),
+        )
 
     def give_up(self) -> None:
         """A job failed between its halves: nothing more will come from here."""
-        if self._closed:
-            return
         self._library.lb_break(self._engine)
 
     def close(self, patience_s: float) -> None:
+        """Whoever is inside is woken and waited for; what comes later is refused, and may still read."""
         NativeEngine._here[self._key] -= 1
         self._library.lb_close(self._engine, patience_s)
-        self.read()
-        self._closed = True
-        self._library.lb_free(self._engine)
+
+    def __del__(self) -> None:
+        """Memory goes when nobody can come any more; a fork has a copy, with locks that nobody will open."""
+        engine = getattr(self, "_engine", None)
+        if engine and os.getpid() == self._pid:
+            self._library.lb_free(engine)
 
 
 def _sockaddr(family: int, place: Address) -> bytes:

@@ -4,6 +4,7 @@
 #include "engine.h"
 
 #define LIFE_CHECK (50 * MS)
+enum { MOST_SPARE = 64 << 20 };
 
 half *half_at(engine *e, uint32_t sequence)
 {
@@ -31,7 +32,40 @@ void make_flows(half *h)
     h->over = h->ended = h->sending = h->listening = h->ended_open = h->came_since = h->turn = 0;
     h->first = h->closed = h->last_ended = 0;
     h->of = NULL;
+    h->waiting = NULL;
+    h->added = NULL;
     begin_numbers(h);
+}
+
+/* Room for payloads that come before their turn. 0: there is no memory. */
+static int make_order(engine *e, half *h)
+{
+    h->waiting = NULL;
+    h->added = NULL;
+    if (!must_all(h) || h->mode == PUT || h->ins < 2) return 1; /* of two numbers the order does not matter */
+    uint64_t bytes = (uint64_t)h->ins * h->in[0].bytes;
+    if (bytes <= e->spare_bytes) {
+        h->waiting = e->spare;
+        e->spare = NULL;
+        e->spare_bytes = 0;
+    } else
+        h->waiting = malloc(bytes);
+    h->added = calloc(h->in[0].packets, sizeof *h->added);
+    return h->waiting && h->added;
+}
+
+static void drop_order(engine *e, half *h)
+{
+    uint64_t bytes = h->waiting ? (uint64_t)h->ins * h->in[0].bytes : 0;
+    if (bytes > e->spare_bytes && bytes <= MOST_SPARE) {
+        free(e->spare);
+        e->spare = h->waiting;
+        e->spare_bytes = bytes;
+    } else
+        free(h->waiting);
+    free(h->added);
+    h->waiting = NULL;
+    h->added = NULL;
 }
 
 /* Ears open: packets of it go where they belong; those that came early are taken in. 0 if it must wait for room. */
@@ -39,7 +73,7 @@ int open_half(engine *e, half *h)
 {
     if (h->sequence - e->closed_below >= RING) return 0;
     h->of = calloc(2 * e->world, sizeof *h->of);
-    if (!h->of) { break_group(e, SOCKET_ERROR, e->rank, e->rank, 12); return 0; }
+    if (!make_order(e, h) || !h->of) { break_group(e, SOCKET_ERROR, e->rank, e->rank, 12); return 0; }
     for (uint32_t i = 0; i < h->ins; i++) {
         flow *f = h->of[h->in[i].peer] = &h->in[i];
         if (f->segment > e->segment) e->segment = f->segment;
@@ -97,6 +131,21 @@ static int all_gone(const half *h)
     return 1;
 }
 
+/* The second half of a call whose first one went on without somebody: its deadline is over, and it is not waited for
+ * again. */
+static int only_for_those_given_up(const engine *e, const half *h)
+{
+    int some = 0;
+    for (uint32_t i = 0; i < h->ins + h->outs; i++) {
+        const flow *f = i < h->ins ? &h->in[i] : &h->out[i - h->ins];
+        if (f->done || (i < h->ins ? f->ended : SEEN(f->cursor) >= f->packets)) continue;
+        const flow *in = in_of(e, h, f->peer);
+        if (e->peers[f->peer].cut_next != h->sequence || (in && in->count)) return 0;
+        some = 1;
+    }
+    return some;
+}
+
 /* Why a half is over now; RUNNING if it is not. `next` is when to look again. */
 static uint32_t ending(engine *e, half *h, ns now, ns *next)
 {
@@ -111,8 +160,10 @@ static uint32_t ending(engine *e, half *h, ns now, ns *next)
     }
     if (h->close_fraction < 1 && sent && share_of(h) >= h->close_fraction) return FRACTION;
     if (h->deadline && h->first) {
-        if (now - h->progress >= h->deadline) return DEADLINE;
-        if (h->progress + h->deadline < *next) *next = h->progress + h->deadline;
+        ns at = SEEN(h->progress) + h->deadline;
+        if (h->after && only_for_those_given_up(e, h)) at = h->ended_open ? h->last_ended + allowance(e) : now;
+        if (now >= at) return DEADLINE;
+        if (at < *next) *next = at;
     }
     return RUNNING;
 }
@@ -122,11 +173,14 @@ static void account(engine *e, half *h, ns now)
     h->expected = h->came = 0;
     for (uint32_t i = 0; i < h->ins; i++) {
         flow *f = &h->in[i];
-        uint32_t gone = f->packets - f->count;
+        /* Under a deadline a peer may have ended early itself: what it is not known to have sent the network did not lose. */
+        uint32_t gone = f->packets - f->count, sent = h->deadline && !h->reliable ? f->highest : f->packets;
+        uint32_t lost = f->ended && sent > f->count ? sent - f->count : 0;
         h->expected += f->packets;
         h->came += f->count;
-        if (f->ended) e->counts.lost += gone;
-        else e->counts.cut += gone;
+        e->counts.lost += lost;
+        e->counts.cut += gone - lost;
+        if (h->ended == DEADLINE && !f->done && !f->ended) e->peers[f->peer].cut_next = h->sequence + 1;
         e->counts.duplicates += f->duplicates;
         if (!must_all(h)) {
             peer *p = &e->peers[f->peer];
@@ -164,8 +218,9 @@ static void take_out(engine *e, half *h)
     pthread_mutex_unlock(&e->send_lock);
 }
 
-static void let_go(half *h)
+static void let_go(engine *e, half *h)
 {
+    drop_order(e, h);
     for (uint32_t i = 0; i < h->outs; i++) { free(h->out[i].repair); h->out[i].repair = NULL; }
     free(h->of);
     h->of = NULL;
@@ -181,7 +236,7 @@ static void close_half(engine *e, half *h, uint32_t why, ns now)
     if (!must_all(h)) remember(e, h);
     e->reorder -= e->reorder / 16; /* until it is seen again */
     finish_numbers(h);
-    let_go(h);
+    let_go(e, h);
     if (e->waiting) pthread_cond_broadcast(&e->changed);
 }
 
@@ -191,10 +246,11 @@ void fail_all(engine *e)
         half *h = e->first;
         h->ended = FAILED;
         take_out(e, h);
-        let_go(h);
+        let_go(e, h);
     }
     if (e->failed.code) tell_again(e);
     if (e->waiting) pthread_cond_broadcast(&e->changed);
+    wake_driver(e); /* whoever drives may wait for one of them, and another thread came by here */
 }
 
 /* A peer that halves need, one after the other, and that says nothing for `timeout`, is gone; so is one that took its
@@ -207,6 +263,9 @@ static void check_alive(engine *e, const half *h, const flow *f, ns now)
     if (p->heard >= p->needed_since) p->needed_since = p->heard > h->began ? p->heard : h->began;
     if (now - p->needed_since >= e->timeout) break_group(e, SILENT, e->rank, f->peer, 0);
     else sooner(e, p->needed_since + e->timeout);
+    ns since = SEEN(p->refused_since); /* it is there, and this host takes nothing for it */
+    if (since && p->heard > since && now - since >= e->timeout)
+        break_group(e, UNSENDABLE, e->rank, f->peer, SEEN(p->refused_error));
 }
 
 static int may_send(const engine *e, const half *h, uint32_t sending)

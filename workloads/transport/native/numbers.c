@@ -73,7 +73,7 @@ static void add_f16(float *restrict to, const uint16_t *restrict from, uint32_t 
     for (uint32_t i = 0; i < count; i++) to[i] += weight * from_f16(from[i]);
 }
 
-void take_payload(const half *h, flow *f, uint32_t number, const uint8_t *payload)
+static void put_payload(const half *h, const flow *f, uint32_t number, const uint8_t *payload)
 {
     uint64_t at = (uint64_t)number * payload_of(f);
     uint32_t bytes = length_of(f, number);
@@ -83,6 +83,23 @@ void take_payload(const half *h, flow *f, uint32_t number, const uint8_t *payloa
     case ADD_F16: add_f16((float *)(f->data + 2 * at), (const uint16_t *)payload, bytes / 2, f->weight); break;
     default: memcpy(f->data + at, payload, bytes);
     }
+}
+
+/* Floats are added in the order of `in`, where all of them come: the same bits at every call. Lossy sums are of what
+ * came, in the order in which it came. */
+void take_payload(const half *h, flow *f, uint32_t number, const uint8_t *payload)
+{
+    if (!h->waiting) { put_payload(h, f, number, payload); return; }
+    uint32_t turn = h->added[number];
+    uint64_t at = (uint64_t)number * payload_of(f);
+    if (f != &h->in[turn]) {
+        memcpy(h->waiting + (uint64_t)(f - h->in) * f->bytes + at, payload, length_of(f, number));
+        return;
+    }
+    put_payload(h, f, number, payload);
+    while (++turn < h->ins && h->in[turn].arrived[number])
+        put_payload(h, &h->in[turn], number, h->waiting + (uint64_t)turn * f->bytes + at);
+    h->added[number] = (uint16_t)turn;
 }
 
 static void round_some(uint8_t *to, float *from, uint64_t first, uint64_t count, float factor, uint32_t kind)

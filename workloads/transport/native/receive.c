@@ -47,7 +47,7 @@ static uint32_t run_length(const engine *e, const uint8_t *data, uint32_t bytes,
 static int expected(engine *e, half *h, flow *f, uint32_t rank, const uint8_t *packet, uint32_t length)
 {
     if (f && f->known && same_flow(e, f->prefix, packet)) return 1;
-    if (!genuine(e, packet, length)) { e->counts.strangers++; return 0; }
+    if (!e->full_tags && !genuine(e, packet, length)) { e->counts.strangers++; return 0; } /* else each was looked at */
     const header *theirs = (const header *)packet;
     header mine;
     if (f) prepare_header(e, h, f, &mine, 1);
@@ -61,14 +61,14 @@ static int expected(engine *e, half *h, flow *f, uint32_t rank, const uint8_t *p
     return 1;
 }
 
-/* 2. Take a run of packets of one flow in. */
-static void take_run(engine *e, half *h, flow *f, const uint8_t *data, uint32_t bytes, uint32_t segment)
+/* 2. Take a run of packets of one flow in. Whether any of them was new: what came before proves nothing (anybody can
+ * repeat it). */
+static int take_run(engine *e, half *h, flow *f, const uint8_t *data, uint32_t bytes, uint32_t segment)
 {
     uint32_t before = f->count, inverted = 0;
     for (uint32_t at = 0; at < bytes; at += segment) {
         uint32_t length = bytes - at < segment ? bytes - at : segment, number = ((const header *)(data + at))->chunk;
-        if (number >= f->packets || length != HEADER + length_of(f, number) ||
-            (e->full_tags && !genuine(e, data + at, length))) {
+        if (number >= f->packets || length != HEADER + length_of(f, number)) {
             e->counts.strangers++;
             continue;
         }
@@ -90,12 +90,14 @@ static void take_run(engine *e, half *h, flow *f, const uint8_t *data, uint32_t 
         e->since_inversion = 0;
     } else
         e->since_inversion += f->count - before;
+    return f->count > before;
 }
 
 /* 3. What follows from it. */
 static void after_run(engine *e, half *h, flow *f, uint32_t bytes, ns now)
 {
-    f->heard_at = h->progress = now;
+    f->heard_at = now;
+    SHOW(h->progress, now);
     if (!h->first) {
         h->first = now;
         sooner(e, 0);
@@ -117,16 +119,23 @@ static void after_run(engine *e, half *h, flow *f, uint32_t bytes, ns now)
     share_room(e, h, f, now);
 }
 
+static void drop_early(engine *e, early *one)
+{
+    e->early_bytes -= one->bytes;
+    free(one);
+}
+
 /* Nearer halves go first: whoever runs wild far ahead must not take the room of what is needed next. 1 if some was made. */
 static int forget_beyond(engine *e, uint32_t sequence)
 {
     for (int32_t far = RING - 1; far > ahead(sequence, e->closed_below); far--) {
-        early **place = &e->early[(e->closed_below + far) % RING], *one = *place;
+        uint32_t slot = (e->closed_below + (uint32_t)far) % RING;
+        early **place = e->early[slot].first ? &e->early[slot].first : &e->early[slot].markers, *one = *place;
         if (!one) continue;
         *place = one->next;
-        e->early_bytes -= one->bytes;
+        if (e->early[slot].last == one) e->early[slot].last = NULL;
         e->counts.early += (one->bytes + one->segment - 1) / one->segment;
-        free(one);
+        drop_early(e, one);
         return 1;
     }
     return 0;
@@ -135,15 +144,14 @@ static int forget_beyond(engine *e, uint32_t sequence)
 void keep_early(engine *e, uint32_t rank, const uint8_t *data, uint32_t bytes, uint32_t segment, ns now)
 {
     const header *h = (const header *)data;
-    early **place = &e->early[h->sequence % RING];
+    uint32_t slot = h->sequence % RING;
     uint64_t room = (e->pipeline + 1) * e->room_bytes;
     int keep = ahead(h->sequence, e->closed_below) < RING && bytes <= room;
-    if (h->kind == MARKER && keep) /* the latest says all */
-        for (early *one = *place; one; one = one->next)
-            if (one->rank == rank && !memcmp(one->data, data, 4) && ((header *)one->data)->sequence == h->sequence) {
-                memcpy(one->data, data, bytes);
-                return;
-            }
+    for (early *one = e->early[slot].markers; h->kind == MARKER && keep && one; one = one->next)
+        if (one->rank == rank) { /* the latest says all */
+            memcpy(one->data, data, bytes);
+            return;
+        }
     while (keep && e->early_bytes + bytes > room) keep = forget_beyond(e, h->sequence);
     if (!keep) {
         e->counts.early += (bytes + segment - 1) / segment;
@@ -153,9 +161,15 @@ void keep_early(engine *e, uint32_t rank, const uint8_t *data, uint32_t bytes, u
     if (!one) return;
     *one = (early){.rank = rank, .bytes = bytes, .segment = segment, .at = now};
     memcpy(one->data, data, bytes);
-    while (*place) place = &(*place)->next;
-    *place = one;
     e->early_bytes += bytes;
+    if (h->kind == MARKER) {
+        one->next = e->early[slot].markers;
+        e->early[slot].markers = one;
+        return;
+    }
+    if (e->early[slot].last) e->early[slot].last->next = one;
+    else e->early[slot].first = one;
+    e->early[slot].last = one;
 }
 
 /* Bits of halves that ended with something missing; where all came, whatever comes again is double. */
@@ -208,24 +222,25 @@ static void hear_data(engine *e, uint32_t rank, const uint8_t *data, uint32_t by
     peer *p = &e->peers[rank];
     uint32_t packets = (bytes + segment - 1) / segment;
     half *h = half_at(e, head->sequence);
-    if (h && h->listening) {
-        flow *f = in_of(e, h, rank);
-        if (!expected(e, h, f, rank, data, bytes < segment ? bytes : segment)) return;
-        p->heard = now;
-        p->received += packets;
-        if (ahead(head->sequence - head->behind, p->passed) > 0) note_passed(e, rank, head->sequence - head->behind);
-        take_run(e, h, f, data, bytes, segment);
-        after_run(e, h, f, bytes, now);
+    int listens = h && h->listening; /* then the first packet of a flow is looked at, and what begins like it */
+    if ((e->full_tags || !listens) && !genuine(e, data, bytes < segment ? bytes : segment)) {
+        e->counts.strangers += packets;
         return;
     }
-    if (!genuine(e, data, bytes < segment ? bytes : segment)) { e->counts.strangers += packets; return; }
-    p->heard = now;
+    flow *f = listens ? in_of(e, h, rank) : NULL;
+    if (listens && !expected(e, h, f, rank, data, bytes < segment ? bytes : segment)) return;
     p->received += packets;
     if (ahead(head->sequence - head->behind, p->passed) > 0) note_passed(e, rank, head->sequence - head->behind);
-    if (ahead(head->sequence, e->opened) >= 0)
+    if (listens) {
+        if (take_run(e, h, f, data, bytes, segment)) {
+            p->heard = now;
+            after_run(e, h, f, bytes, now);
+        }
+    } else if (ahead(head->sequence, e->opened) >= 0) {
+        p->heard = now;
         keep_early(e, rank, data, bytes, segment, now);
-    else
-        hear_late(e, rank, data, bytes, segment);
+    } else
+        hear_late(e, rank, data, bytes, segment); /* of what is over: it may be a recording */
 }
 
 static void sort_out(engine *e, const uint8_t *data, uint32_t bytes, uint32_t segment, const struct sockaddr_storage *from,
@@ -299,21 +314,30 @@ int receive_some(engine *e, int calls)
     return done;
 }
 
+static void take_early(engine *e, half *h, const early *one)
+{
+    const header *head = (const header *)one->data;
+    uint32_t length = one->bytes < one->segment ? one->bytes : one->segment;
+    if (e->failed.code || head->sequence != h->sequence) return;
+    if (head->kind == MARKER) {
+        hear_marker(e, one->rank, head, (const control *)(one->data + HEADER), one->at, 1);
+        return;
+    }
+    flow *f = in_of(e, h, one->rank);
+    if (!expected(e, h, f, one->rank, one->data, length)) return;
+    if (take_run(e, h, f, one->data, one->bytes, one->segment)) after_run(e, h, f, one->bytes, now_ns());
+}
+
+/* A half has a place in the ring of its own from the first packet that comes early until it is over. */
 void replay_early(engine *e, half *h)
 {
-    early **place = &e->early[h->sequence % RING], *one;
-    while ((one = *place)) {
-        const header *head = (const header *)one->data;
-        if (head->sequence != h->sequence) { place = &one->next; continue; }
-        *place = one->next;
-        e->early_bytes -= one->bytes;
-        flow *f = in_of(e, h, one->rank);
-        if (head->kind == MARKER)
-            hear_marker(e, one->rank, head, (const control *)(one->data + HEADER), one->at, 1);
-        else if (!e->failed.code && expected(e, h, f, one->rank, one->data, one->bytes < one->segment ? one->bytes : one->segment)) {
-            take_run(e, h, f, one->data, one->bytes, one->segment);
-            after_run(e, h, f, one->bytes, now_ns());
+    uint32_t slot = h->sequence % RING;
+    early *lists[] = {e->early[slot].first, e->early[slot].markers}; /* what was sent, before what is said of it */
+    e->early[slot].first = e->early[slot].last = e->early[slot].markers = NULL;
+    for (uint32_t i = 0; i < 2; i++)
+        for (early *one = lists[i], *next; one; one = next) {
+            next = one->next;
+            take_early(e, h, one);
+            drop_early(e, one);
         }
-        free(one);
-    }
 }

@@ -16,6 +16,9 @@ enum { LARGEST = 65000 };
 #define BUCKET (2 * MS) /* of a fixed pace */
 #define SHORT_WAIT (MS / 5)
 #define LONG_WAIT (100 * MS)
+#define MOST_REFUSED (20 * MS) /* until a host that takes nothing for a peer is asked again; at first: */
+#define FIRST_REFUSED (MS / 5)
+enum { LEFT_BEHIND = 8 }; /* errors in a row that packets to others may have left on the socket */
 
 /* What the packets of a flow begin with: ours, or (incoming) what a peer that makes the same call must send. */
 void prepare_header(const engine *e, const half *h, const flow *f, header *to, int incoming)
@@ -48,6 +51,7 @@ void begin_sending(engine *e, half *h)
         memcpy(f->prefix, &head, HEADER);
         uint32_t room = e->peers[f->peer].window / f->segment;
         f->limit = room < 2 ? 2 : room;
+        SHOW(e->peers[f->peer].refused_since, 0);
     }
     h->unsent = h->outs;
     h->began = h->progress = now_ns();
@@ -55,6 +59,15 @@ void begin_sending(engine *e, half *h)
     wake_sender(e);
 }
 
+/* What the network says of a packet (a peer that is gone, no way, a narrow one) is said when the next one is to leave,
+ * whoever that is for: it did not leave, and nothing is wrong with it. */
+static int may_be_of_another(int error)
+{
+    return error == ECONNREFUSED || error == EHOSTUNREACH || error == ENETUNREACH || error == EHOSTDOWN || error == ENONET ||
+           error == ENOPROTOOPT || error == EOPNOTSUPP || error == EPROTO || error == EMSGSIZE;
+}
+
+/* 0: it has left; else why the host did not take it. */
 static int transmit(engine *e, peer *p, struct iovec *io, uint32_t parts, uint32_t segment)
 {
     union { char room[CMSG_SPACE(sizeof(uint16_t))]; struct cmsghdr align; } space;
@@ -69,7 +82,13 @@ static int transmit(engine *e, peer *p, struct iovec *io, uint32_t parts, uint32
         uint16_t size = (uint16_t)segment;
         memcpy(CMSG_DATA(c), &size, sizeof size);
     }
-    return sendmsg(e->fd, &message, MSG_DONTWAIT) < 0 ? errno : 0;
+    for (int tries = 0;;) {
+        if (sendmsg(e->fd, &message, MSG_DONTWAIT) >= 0) return 0;
+        int error = errno;
+        if (error == EINTR) continue;
+        if (error != EAGAIN && error != EIO) __atomic_fetch_add(&e->refused, 1, __ATOMIC_RELAXED);
+        if (!may_be_of_another(error) || tries++ == LEFT_BEHIND) return error;
+    }
 }
 
 /* Packets in one piece: what the kernel copies in one go costs less than 90 pieces, and is still in the cache. */
@@ -101,28 +120,48 @@ static void look_again(engine *e)
     }
 }
 
+static void unsendable(engine *e, const flow *f, int error) /* the group breaks, by whoever drives */
+{
+    SHOW(e->send_about, f->peer);
+    SHOW(e->send_error, (uint32_t)error);
+    look_again(e);
+}
+
+/* For now; for how long is watched in half.c. */
+static void not_taken(peer *p, int error)
+{
+    ns now = now_ns(), since = SEEN(p->refused_since), pause;
+    if (!since) SHOW(p->refused_since, since = now);
+    pause = (now - since) / 4;
+    SHOW(p->refused_error, (uint32_t)error);
+    SHOW(p->refused_until, now + (pause < FIRST_REFUSED ? FIRST_REFUSED : pause < MOST_REFUSED ? pause : MOST_REFUSED));
+}
+
 /* `count` packets of a flow: numbers[0..count), or from `first` on. Returns how many went: 0 if nothing may go now. */
 static uint32_t send_packets(engine *e, flow *f, const uint32_t *numbers, uint32_t first, uint32_t count, int *blocked)
 {
     static __thread uint8_t room[LARGEST + ROOM] __attribute__((aligned(64)));
     peer *p = &e->peers[f->peer];
     uint32_t bytes = frame(e, f, numbers, first, &count, room), went = 0;
+    int alone = 0;
     while (went < count) {
-        uint32_t step = SEEN(e->no_segments) ? 1 : count - went, at = went * f->segment, rest = bytes - at;
+        uint32_t step = alone || SEEN(e->no_segments) ? 1 : count - went, at = went * f->segment, rest = bytes - at;
         struct iovec io = {room + at, step == 1 && rest > f->segment ? f->segment : rest};
         int error = transmit(e, p, &io, 1, step > 1 ? f->segment : 0);
         if (error == EIO && step > 1) { SHOW(e->no_segments, 1); continue; } /* this device can't have its packets cut */
-        if (error == ENOBUFS) { __atomic_fetch_add(&e->refused, 1, __ATOMIC_RELAXED); *blocked = 2; break; } /* a full queue of the host: nothing was lost */
-        if (error == EAGAIN) { *blocked = 1; break; }
-        if (error == EINTR) continue;
-        if (error == EBADF || error == EINVAL) { /* the group breaks, by whoever drives */
-            SHOW(e->send_error, (uint32_t)error);
-            look_again(e);
-            *blocked = 2;
-            break;
+        if (error == EINVAL && step > 1) { alone = 1; continue; } /* what older kernels say of a batch that is too wide */
+        if (!error) {
+            went += step;
+            if (!alone) continue;
+            error = EMSGSIZE; /* one by one they pass (in pieces), as a batch they do not */
         }
-        went += step; /* whatever else the host says (no route, link down): lost, as in a network */
+        if (error == EAGAIN) { *blocked = 1; break; }
+        *blocked = error == ENOBUFS || error == ENOMEM ? 2 : 3; /* a full queue of the host; or it is about this peer alone */
+        if (error == EBADF || error == ENOTSOCK || error == EMSGSIZE) unsendable(e, f, error);
+        else not_taken(p, error);
+        break; /* whatever the host did not take was not sent, and nothing is lost */
     }
+    if (went && SEEN(p->refused_since)) SHOW(p->refused_since, 0);
     __atomic_fetch_add(&p->sent, went, __ATOMIC_RELAXED);
     return went;
 }
@@ -162,9 +201,13 @@ static int send_first(engine *e, half *h, flow *f, int *blocked)
     uint32_t count = end - f->cursor < most ? end - f->cursor : most;
     if (count > 8 && (uint64_t)count * f->segment * 4 > SEEN(e->peers[f->peer].window))
         count = count / 4 > 8 ? count / 4 : 8; /* a quarter of what may be under way: no bursts into a small queue */
-    if (!paced(e, (uint64_t)count * f->segment)) return 0;
+    if (!paced(e, (uint64_t)count * f->segment)) {
+        if (h->deadline) SHOW(h->progress, SEEN(e->pace_at)); /* it waits for nobody but its own pace */
+        return 0;
+    }
     uint32_t went = send_packets(e, f, NULL, f->cursor, count, blocked);
     SHOW(f->cursor, f->cursor + went);
+    if (went && h->deadline) SHOW(h->progress, now_ns());
     if (went) time_flow(e, f);
     if (went && f->cursor >= f->packets && !h->reliable) __atomic_fetch_sub(&h->unsent, 1, __ATOMIC_ACQ_REL);
     return went > 0;
@@ -182,21 +225,32 @@ static int to_see_to(flow *f, int again)
  * never sent, what must be sent again, or both: with a second thread one does the first, the other the second. */
 int send_round(engine *e, int first, int again)
 {
-    int went = 0, blocked = 0;
+    int went = 0, blocked = 0, refused = 0;
     for (half *h = e->first; h && !SEEN(e->failed.code); h = h->next) {
         if (!SEEN(h->sending) || !(h->reliable ? SEEN(h->out_left) : SEEN(h->unsent))) continue;
         for (uint32_t i = 0; i < h->outs && !blocked; i++) {
             flow *f = &h->out[i];
+            const peer *p = &e->peers[f->peer];
             int some = 0;
             if (SEEN(f->done)) continue;
+            if (SEEN(p->refused_since) && now_ns() < SEEN(p->refused_until)) {
+                if (again) sooner(e, SEEN(p->refused_until));
+                refused = 1;
+                continue;
+            }
             if (again) some += send_repairs(e, f, &blocked);
             if (first) some += send_first(e, h, f, &blocked);
             if (some && to_see_to(f, again)) look_again(e);
             went += some;
+            if (blocked == 3) { /* the others are not held up */
+                if (again) sooner(e, SEEN(p->refused_until));
+                refused = 1;
+                blocked = 0;
+            }
         }
     }
     if (again) e->blocked = blocked;
-    return blocked && !went ? -1 : went;
+    return (blocked || refused) && !went ? -1 : went;
 }
 
 /* A second thread that only sends, where there are cores for it: the first one is free to take in and to add. */
@@ -236,5 +290,5 @@ void send_control(engine *e, peer *p, header *h, control *c, const uint8_t *bitm
     if (bitmap_bytes) memcpy(packet + HEADER + sizeof *c, bitmap, bitmap_bytes);
     ((header *)packet)->tag = tag_of(e, packet, bytes);
     struct iovec io = {packet, bytes};
-    if (!transmit(e, p, &io, 1, 0)) __atomic_fetch_add(&p->sent, 1, __ATOMIC_RELAXED); /* whatever goes wrong here is a lost packet: it is repeated anyway */
+    if (!transmit(e, p, &io, 1, 0)) __atomic_fetch_add(&p->sent, 1, __ATOMIC_RELAXED); /* else it is repeated anyway */
 }

@@ -17,6 +17,7 @@ Array: TypeAlias = NDArray[Any]
 
 DATA, MARKER, ACK, RELIABLE = (KINDS[name] for name in ("data", "marker", "ack", "reliable"))
 PREFIX_BYTES = 36  # everything before the packet's number: the same in all packets of one flow of one half
+ASKS, TIMES, ENDS = range(3)  # what a marker wants: an answer; to be timed; an answer, and nothing more will come
 GOING_ON, FINISHED, NOT_YET, REFUSED, GAVE_UP, GOODBYE = range(6)  # what an acknowledgement says
 
 # The header's `dtype`: low four bits the element type, high four bits the call. Ranks that differ in them disagree.

@@ -31,7 +31,7 @@ class Control(Receiving):
         with suppress(OSError):  # whatever goes wrong here is a lost packet: it is repeated anyway
             p.sent += self.link.send(packet, p.address)
 
-    def send_marker(self, like: Header, *, packets: int, sent: int, size: int) -> None:
+    def send_marker(self, like: Header, *, packets: int, sent: int, size: int, state: int = wire.ASKS) -> None:
         header = replace(like, kind=wire.MARKER, chunk=sent)
         peer = self.peers[like.destination]
         self._send(
@@ -40,6 +40,7 @@ class Control(Receiving):
             packets=packets,
             sent=sent,
             size=size,
+            state=state,
             base=peer.control_in,
             extra=like.kind,
             time_ns=time.time_ns(),
@@ -206,16 +207,17 @@ class Control(Receiving):
             self.disagree(one, flow, header, c.size)
             return
         flow.marker = c.number
-        flow.heard_at = flow.marker_at = one.progress = now_s()
-        if c.sent <= flow.packets:
-            flow.highest = max(flow.highest, c.sent)
-        if c.sent >= flow.packets and not one.reliable:
+        flow.heard_at = flow.marker_at = now_s()
+        if flow.highest < c.sent <= flow.packets:
+            flow.highest, one.progress = c.sent, flow.heard_at
+        sent_all = c.sent >= flow.packets or c.state == wire.ENDS  # all that it will send
+        if sent_all and not one.reliable:
             self.flow_ended(one, flow)
         answer = self.peers[flow.peer].control_out + 1
         if one.reliable and not flow.done and (one.enough(flow) or one.in_vain(flow, heard=c.base, answer=answer)):
             one.complete(flow)
             self.sooner(0)
-        over = flow.done if one.reliable else c.sent >= flow.packets
+        over = flow.done if one.reliable else sent_all
         self.acknowledge(one, flow, wire.FINISHED if over else wire.GOING_ON)
 
     def _hear_ack(self, rank: int, header: Header, c: Body, bits: bytes) -> None:
@@ -232,8 +234,8 @@ class Control(Receiving):
             return
         if c.state == wire.NOT_YET:
             flow.pause = max(BUSY_PAUSE_S, min(flow.pause * 1.25, 10 * BUSY_PAUSE_S))
-            flow.due, one.progress = now + flow.pause, now
-            return
+            flow.due = now + flow.pause
+            return  # it is there, but no data moved: a deadline goes on
         number, at = p.asked.get(c.answers % ASKED, (0, 0.0))
         if c.answers and number == c.answers:  # on a long way several are asked before the first is answered
             took = max(now - at - c.held_us / 1e6, 0.0)

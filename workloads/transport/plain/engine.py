@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import ClassVar
 
 from lossbench.workloads.transport import structures
 from lossbench.workloads.transport.half import Half
@@ -21,13 +22,16 @@ ALL, MARKERS, FRACTION, DEADLINE, FAILED = 1, 2, 3, 4, 5
 
 
 class PlainEngine(Leaving):
+    name: ClassVar[str] = "plain"
+
     def __init__(self, member: Membership, *, link: Link) -> None:
         super().__init__(member, link=link)
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._closing = self.aborting = False
         self._wake_out, self._wake_in = os.pipe()
-        os.set_blocking(self._wake_out, False)
+        for end in (self._wake_out, self._wake_in):
+            os.set_blocking(end, False)
         self._thread = threading.Thread(target=self._main, name=f"lossy-plain-{self.rank}", daemon=True)
         self._thread.start()
 
@@ -44,7 +48,7 @@ class PlainEngine(Leaving):
                 self.halves[self.next] = Open(half, self.next)
                 self.next += 1
             self.tick_at = 0.0
-        self._poke()
+            self._poke()
 
     def submit_pair(
         self, pair: tuple[Half, Half], data: int, mine_at: int, arrived: Bits, step: int, *, short: bool = False
@@ -73,7 +77,7 @@ class PlainEngine(Leaving):
                 if one.half is half:
                     list(one.outs.values())[number].held = False
             self.tick_at = 0.0
-        self._poke()
+            self._poke()
 
     def read(self) -> Reading:
         with self._lock:
@@ -82,7 +86,7 @@ class PlainEngine(Leaving):
                 failure = self.failed
             peers = [self.peers.get(rank) for rank in range(self.world)]
             return Reading(
-                counts={name: self.counts.get(name, 0) for name in structures.COUNTED},
+                counts={name: self.counts.get(name, 0) for name in structures.COUNTED} | {"refused": self.link.refused},
                 failure=failure,
                 sent=[p.sent if p else 0 for p in peers],
                 received=[p.received if p else 0 for p in peers],
@@ -92,6 +96,7 @@ class PlainEngine(Leaving):
         with self._lock:
             self.break_group(structures.ABORTED, self.rank, self.rank)
             self._fail_all()
+            self._poke()
 
     def close(self, patience_s: float) -> None:
         with self._changed:
@@ -101,12 +106,16 @@ class PlainEngine(Leaving):
             self.aborting = bool(self.halves) or patience_s <= 0
             self._poke()
         self._thread.join()
-        os.close(self._wake_in)
-        os.close(self._wake_out)
+        with self._lock:
+            wake, self._wake_in, self._wake_out = (self._wake_in, self._wake_out), -1, -1
+        for one in wake:
+            os.close(one)
 
     def _poke(self) -> None:
-        with suppress(OSError):
-            os.write(self._wake_in, b"x")
+        """With the lock: a descriptor that was closed may be somebody else's by now."""
+        if self._wake_in >= 0:
+            with suppress(BlockingIOError):  # it is full: there is a wake-up in it
+                os.write(self._wake_in, b"x")
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
@@ -223,14 +232,30 @@ class PlainEngine(Leaving):
                 return FRACTION, later
         if one.record.deadline and one.first:
             at = one.progress + one.record.deadline / 1e9
+            if one.record.after and self._only_for_those_given_up(one):
+                at = one.last_ended + self.allowance() if any(one.ins[peer].ended for peer in one.in_left) else now
             return (DEADLINE if now >= at else 0), min(later, at)
         return 0, later
+
+    def _only_for_those_given_up(self, one: Open) -> bool:
+        """The second half of a call whose first one went on without somebody: its deadline is over."""
+        left = [flow for flow in one.ins.values() if not flow.done and not flow.ended]
+        left += [flow for flow in one.outs.values() if not flow.done and flow.cursor < flow.packets]
+        given_up = all(self.peers[flow.peer].cut_next == one.sequence for flow in left)
+        back = any(one.ins[flow.peer].count for flow in left if flow.peer in one.ins)
+        return bool(left) and given_up and not back
 
     def _close_half(self, one: Open, why: int, now: float) -> None:
         counts = self.counts
         for peer, flow in one.ins.items():
             gone = flow.packets - flow.count
-            counts["lost" if flow.ended else "cut"] += gone
+            # A deadline may have ended it there, too: what it is not known to have sent the network did not lose.
+            sent = flow.highest if one.record.deadline and not one.reliable else flow.packets
+            lost = max(sent - flow.count, 0) if flow.ended else 0
+            counts["lost"] += lost
+            counts["cut"] += gone - lost
+            if why == DEADLINE and not flow.done and not flow.ended:
+                self.peers[peer].cut_next = one.sequence + 1
             counts["duplicates"] += flow.duplicates
             if not one.must_all:
                 self.peers[peer].loss += 0.1 * (gone / flow.packets - self.peers[peer].loss)
@@ -274,5 +299,7 @@ class PlainEngine(Leaving):
                 self.break_group(structures.PEER_LEFT, flow.peer, flow.peer)
             elif now - p.needed_since >= self.timeout_s:
                 self.break_group(structures.SILENT, self.rank, flow.peer)
+            elif p.refused_since and p.heard > p.refused_since and now - p.refused_since >= self.timeout_s:
+                self.break_group(structures.UNSENDABLE, self.rank, flow.peer, p.refused_error)
             else:
                 self.sooner(p.needed_since + self.timeout_s)

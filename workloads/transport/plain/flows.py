@@ -107,6 +107,9 @@ class Open:
         self.out_left = set(self.outs)
         self.sending = self.listening = False
         self.began = self.first = self.progress = self.last_ended = 0.0
+        # Floats are added in the order of `ins`, where all of them come: the same bits at every call.
+        ordered = self.must_all and self.mode in ADDED and len(self.ins) > 1
+        self._waiting = {peer: np.zeros(flow.size, np.uint8) for peer, flow in self.ins.items()} if ordered else {}
         self._begin_numbers()
 
     def _in(self, row: Array, scale: int) -> Flow:
@@ -194,11 +197,12 @@ class Open:
         """Payloads (all of one length) into sums or places."""
         payload = rows[:, HEADER_BYTES:]
         whole = flow.size // flow.payload
-        if self.mode not in ADDED:
+        if self.mode not in ADDED or self._waiting:
+            data = self._waiting.get(flow.peer, flow.data)
             if payload.shape[1] == flow.payload:
-                flow.data[: whole * flow.payload].reshape(whole, flow.payload)[numbers] = payload
+                data[: whole * flow.payload].reshape(whole, flow.payload)[numbers] = payload
             else:
-                flow.data[whole * flow.payload :] = payload[0]
+                data[whole * flow.payload :] = payload[0]
             return
         codec = ADDED[self.mode]
         values = codec.widen(np.ascontiguousarray(payload).view(codec.memory)) * np.float32(flow.weight)
@@ -210,6 +214,8 @@ class Open:
 
     def finish_numbers(self) -> None:
         record, codec = self.record, self._codec
+        for peer, data in self._waiting.items():
+            self._sums[:] += codec.widen(data.view(codec.memory)) * np.float32(self.ins[peer].weight)
         if record.rounded:
             rounded = memory(record.rounded, record.elements * codec.memory.itemsize).view(codec.memory)
             factors = np.repeat(self._factors(), record.width)[: record.elements]

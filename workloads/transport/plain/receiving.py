@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 
 from lossbench.contract import HEADER_BYTES, Header
@@ -85,15 +87,17 @@ class Receiving(Sending):
             self.counts["strangers"] += len(rows)
             return
         if not again:
-            self._signed(rank, len(rows))
+            self.peers[rank].received += len(rows)
             self.note_passed(rank, sequence - header.behind)
         if listened:
             assert one is not None and flow is not None
-            self._take(one, flow, rows)
-        elif sequence >= self.opened:
+            heard = self._take(one, flow, rows) and not again
+        elif heard := sequence >= self.opened:
             self.keep_early(sequence, rank, rows.copy())
         else:
-            self._late(sequence, rank, rows)
+            self._late(sequence, rank, rows)  # of what is over: it may be a recording
+        if heard:
+            self.peers[rank].heard = now_s()
 
     def _genuine(self, rows: Bytes) -> Bytes:
         """Where whole packets are tagged, each speaks for itself."""
@@ -102,10 +106,6 @@ class Receiving(Sending):
             good = rows[:, 8:16].copy().view(np.uint64)[:, 0] == self.tags.of_rows(rows)
         self.counts["strangers"] += int((~good).sum())
         return rows[good]
-
-    def _signed(self, rank: int, packets: int) -> None:
-        self.peers[rank].heard = now_s()
-        self.peers[rank].received += packets
 
     def _expected(self, one: Open, flow: Flow | None, header: Header, first: bytes) -> bool:
         known = first[: wire.PREFIX_BYTES]
@@ -129,7 +129,8 @@ class Receiving(Sending):
         same = all(getattr(mine, name) == getattr(theirs, name) for name in names)
         return not same or mine.kind != (theirs.kind if kind is None else kind)
 
-    def _take(self, one: Open, flow: Flow, rows: Bytes) -> None:
+    def _take(self, one: Open, flow: Flow, rows: Bytes) -> bool:
+        """Whether any of them was new: what came before proves nothing (anybody can repeat it)."""
         now = now_s()
         numbers = rows[:, wire.PREFIX_BYTES : HEADER_BYTES].copy().view(np.uint32)[:, 0].astype(np.int64)
         good = self._sound(flow, numbers, rows)
@@ -141,7 +142,8 @@ class Receiving(Sending):
             one.put(flow, numbers, rows[good])
             flow.highest = max(flow.highest, int(numbers.max()) + 1)
             self._watch_order(one, flow, numbers, before, now)
-        self._after(one, flow, now)
+            self._after(one, flow, now)
+        return len(good) > 0
 
     def _sound(self, flow: Flow, numbers: Array, rows: Bytes) -> Array:
         """Which of these rows are new and right, by index."""
@@ -205,45 +207,53 @@ class Receiving(Sending):
     def keep_early(self, sequence: int, rank: int, rows: bytes | Bytes) -> None:
         size, room = _size(rows), (self.pipeline + 1) * self.room_bytes
         keep = sequence - self.closed_below < RING and size <= room
-        for at, (other, before) in enumerate(self.early.get(sequence, ()) if isinstance(rows, bytes) and keep else ()):
-            if other == rank and isinstance(before, bytes):  # a marker: the latest says all
-                self.early[sequence][at] = (rank, rows)
-                self.early_bytes += size - len(before)
-                return
+        before = self.early_markers.get(sequence, {}).get(rank)
+        if isinstance(rows, bytes) and keep and before is not None:  # a marker: the latest says all
+            self.early_markers[sequence][rank] = rows
+            self.early_bytes += size - len(before)
+            return
         while keep and self.early_bytes + size > room:
             keep = self._forget_beyond(sequence)
         if not keep:
             self.counts["early"] += _packets(rows)
             return
-        self.early.setdefault(sequence, []).append((rank, rows))
         self.early_bytes += size
+        if isinstance(rows, bytes):
+            self.early_markers.setdefault(sequence, {})[rank] = rows
+        else:
+            self.early.setdefault(sequence, deque()).append((rank, rows))
 
     def _forget_beyond(self, sequence: int) -> bool:
         """Nearer halves go first: whoever runs wild far ahead must not take the room of what is needed next."""
-        farthest = max(self.early, default=sequence)
+        farthest = max((*self.early, *self.early_markers), default=sequence)
         if farthest <= sequence:
             return False
-        kept = self.early[farthest]
-        _, rows = kept.pop(0)
+        rows: bytes | Bytes
+        if farthest in self.early:
+            _, rows = self.early[farthest].popleft()
+        else:
+            _, rows = self.early_markers[farthest].popitem()
+        for kept in (self.early, self.early_markers):
+            if not kept.get(farthest, True):
+                del kept[farthest]
         self.early_bytes -= _size(rows)
-        if not kept:
-            del self.early[farthest]
         self.counts["early"] += _packets(rows)
         return True
 
     def replay_early(self, one: Open) -> None:
-        for rank, rows in self.early.pop(one.sequence, []):
+        """What was sent, before what is said of it."""
+        for _, rows in self.early.pop(one.sequence, ()):
             self.early_bytes -= _size(rows)
-            if self.failed:
-                continue
-            if isinstance(rows, bytes):
-                header = Header.unpack(rows)
-                assert header is not None
-                self.hear_marker(rank, header, wire.Control.unpack(rows[HEADER_BYTES:]), rows)
-            else:
-                header = Header.unpack(bytes(rows[0]))
-                assert header is not None
+            header = Header.unpack(bytes(rows[0]))
+            assert header is not None
+            if not self.failed:
                 self._hear_data(header, rows, again=True)
+        for rank, marker in self.early_markers.pop(one.sequence, {}).items():
+            self.early_bytes -= len(marker)
+            header = Header.unpack(marker)
+            assert header is not None
+            if not self.failed:
+                self.hear_marker(rank, header, wire.Control.unpack(marker[HEADER_BYTES:]), marker)
 
     def remember(self, one: Open) -> None:
         """What came of a half that has ended: late packets can be told from double ones."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+
 import numpy as np
 
 from lossbench.contract import Header
+from lossbench.workloads.transport import structures
 from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.plain.flows import Flow, Open, now_s
 from lossbench.workloads.transport.plain.state import State
 
 PACE_BUCKET_S = 0.002
+FIRST_REFUSED_S, MOST_REFUSED_S = 0.0005, 0.02  # until a host that takes nothing for a peer is asked again
 
 
 class Sending(State):
@@ -20,6 +24,7 @@ class Sending(State):
             bare = Header(**{**header.__dict__, "behind": behind, "sequence": one.sequence % wire.SEQUENCES}).pack()
             flow.prefix = self.tags.stamped(bare) if not self.tags.whole else bare
             flow.limit = max(self.peers[peer].window // flow.segment, 2)
+            self.peers[peer].refused_since = 0.0
         one.sending = True
         one.began = one.progress = now_s()
 
@@ -29,7 +34,9 @@ class Sending(State):
             if not one.sending or not one.out_left:
                 continue
             for flow in one.outs.values():
-                if not flow.done and not self.blocked and self._send_some(one, flow):
+                if flow.done or self.blocked or not self._taken(flow):
+                    continue
+                if self._send_some(one, flow):
                     went = True
         return went
 
@@ -42,6 +49,7 @@ class Sending(State):
         else:
             return False
         if not self._paced(len(numbers) * flow.segment):
+            one.progress = max(one.progress, self.pace_at)  # it waits for nobody but its own pace
             return False
         went = self._send_numbers(flow, numbers)
         if flow.repair:
@@ -51,14 +59,49 @@ class Sending(State):
                 flow.due = 0.0
         else:
             flow.cursor += went
+            one.progress = now_s() if went else one.progress
             if flow.cursor >= flow.packets and not one.reliable:
                 one.out_left.discard(flow.peer)
         if flow.cursor >= flow.packets and not flow.repair:
             self.sooner(0)
         return went > 0
 
+    def _taken(self, flow: Flow) -> bool:
+        """Whether the host may be asked again to take something for this peer."""
+        p = self.peers[flow.peer]
+        if not p.refused_since or now_s() >= p.refused_until:
+            return True
+        self.sooner(p.refused_until)
+        return False
+
     def _send_numbers(self, flow: Flow, numbers: list[int]) -> int:
         """How many went."""
+        p = self.peers[flow.peer]
+        try:
+            went = self._put_out(flow, numbers)
+        except OSError as error:
+            self._not_taken(flow.peer, error)
+            return 0
+        if went:
+            p.refused_since = 0.0
+        elif not p.refused_since:
+            p.refused_since, p.refused_error = now_s(), errno.ENOBUFS
+        p.sent += went
+        self.blocked = went < len(numbers)
+        return went
+
+    def _not_taken(self, rank: int, error: OSError) -> None:
+        """It was not sent, and nothing is lost. For how long is watched in engine.py."""
+        if error.errno in (errno.EBADF, errno.ENOTSOCK):
+            raise error
+        p, now = self.peers[rank], now_s()
+        p.refused_since, p.refused_error = p.refused_since or now, error.errno or 0
+        p.refused_until = now + min(max((now - p.refused_since) / 4, FIRST_REFUSED_S), MOST_REFUSED_S)
+        self.sooner(p.refused_until)
+        if error.errno == errno.EMSGSIZE:
+            self.break_group(structures.UNSENDABLE, self.rank, rank, errno.EMSGSIZE)
+
+    def _put_out(self, flow: Flow, numbers: list[int]) -> int:
         short = flow.packets - 1 if flow.length(flow.packets - 1) < flow.payload else flow.packets
         whole = [number for number in numbers if number < short]
         p, went = self.peers[flow.peer], 0
@@ -66,17 +109,14 @@ class Sending(State):
             rows = flow.rows(np.array(whole, np.uint32), self._room)
             if self.tags.whole:
                 rows[:, 8:16].view(np.uint64)[:, 0] = self.tags.of_rows(rows)
-            if not self.link.send_rows(rows, p.address):
-                self.blocked = True
-                return 0
-            went = len(whole)
-        if len(whole) < len(numbers):
+            went = self.link.send_rows(rows, p.address)
+        if len(whole) < len(numbers) and went == len(whole):
             packet = flow.single(short)
-            if self.link.send(self.tags.stamped(packet) if self.tags.whole else packet, p.address):
-                went += 1
-            else:
-                self.blocked = True
-        p.sent += went
+            try:
+                went += self.link.send(self.tags.stamped(packet) if self.tags.whole else packet, p.address)
+            except OSError:
+                if not went:
+                    raise
         return went
 
     def _paced(self, size: int) -> bool:
@@ -87,3 +127,8 @@ class Sending(State):
             return False
         self.pace_at = max(self.pace_at, now - PACE_BUCKET_S) + size / self.pace
         return True
+
+    # --- what control.py does ---------------------------------------------------------------------------------------
+
+    def break_group(self, code: int, rank: int, about: int, error: int = 0) -> None:
+        raise NotImplementedError

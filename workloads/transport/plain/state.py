@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,6 +26,7 @@ class Tail:
 
     prefix: bytes
     packets: int
+    sent: int
     size: int
     due: float
     pause: float
@@ -45,9 +46,13 @@ class Peer:
     control_in: int = 0
     passed: int = 0
     answer: float = 0.0
+    cut_next: int = -1  # the half before this one went on without it
     loss: float = 0.0
     window: int = FIRST_WINDOW
     told: int = FIRST_WINDOW
+    refused_since: float = 0.0  # the host takes nothing for it: since when, until when it is not asked
+    refused_until: float = 0.0
+    refused_error: int = 0
     said_goodbye: bool = False
     knows_goodbye: bool = False
     gave_up_told: float = 0.0
@@ -99,7 +104,8 @@ class State:
         self.failed: structures.Failure | None = None
         self.halves: dict[int, Open] = {}  # by sequence
         self.next = self.opened = 0
-        self.early: dict[int, list[tuple[int, bytes | Bytes]]] = {}
+        self.early: dict[int, deque[tuple[int, Bytes]]] = {}  # data, in its order
+        self.early_markers: dict[int, dict[int, bytes]] = {}  # the latest of each peer
         self.early_bytes = 0
         self.reorder_s, self.since_inversion = 0.0, 0
         self.tick_at, self.blocked = 0.0, False

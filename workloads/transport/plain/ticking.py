@@ -17,9 +17,12 @@ class Ticking(Control):
     def keep_tail(self, one: Open, flow: Flow, now: float) -> None:
         p = self.peers[flow.peer]
         due = flow.due or now + PATIENCE_S + p.first_pause()
-        p.tails[one.sequence] = Tail(
-            flow.prefix, flow.packets, flow.size, due, flow.pause, now + self.timeout_s, flow.repeats
+        tail = p.tails[one.sequence] = Tail(
+            flow.prefix, flow.packets, flow.cursor, flow.size, due, flow.pause, now + self.timeout_s, flow.repeats
         )
+        if tail.sent < tail.packets:  # before any packet of a later half, which would say that all of this was sent
+            self._send_tail(tail)
+            tail.due = due = now + p.first_pause()
         while len(p.tails) > TAILS:
             del p.tails[next(iter(p.tails))]
         self.sooner(due)
@@ -72,10 +75,16 @@ class Ticking(Control):
             del tails[sequence]
             return
         if tail.due <= now:
-            like = Header.unpack(tail.prefix.ljust(HEADER_BYTES, b"\0"))
-            assert like is not None
-            self.send_marker(like, packets=tail.packets, sent=tail.packets, size=tail.size)
+            destination = self._send_tail(tail)
             tail.repeats += 1
-            tail.pause = longer(tail.pause or self.peers[like.destination].first_pause(), tail.repeats)
+            tail.pause = longer(tail.pause or self.peers[destination].first_pause(), tail.repeats)
             tail.due = now + tail.pause
         self.sooner(tail.due)
+
+    def _send_tail(self, tail: Tail) -> int:
+        """Whom it went to."""
+        like = Header.unpack(tail.prefix.ljust(HEADER_BYTES, b"\0"))
+        assert like is not None
+        state = wire.ASKS if tail.sent >= tail.packets else wire.ENDS
+        self.send_marker(like, packets=tail.packets, sent=tail.sent, size=tail.size, state=state)
+        return like.destination

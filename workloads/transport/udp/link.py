@@ -11,6 +11,7 @@ import socket
 import struct
 import warnings
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -24,13 +25,19 @@ MEMINFO_RCVBUF, MEMINFO_DROPS = 1, 8
 RECEIVE_BYTES, SEND_BYTES = 64 << 20, 2 << 20  # doubled by the kernel: less than a host's queue holds
 LARGEST_DATAGRAM = 65_000
 MAX_SEGMENTS = 64  # of one super-packet, on all kernels
+PENDING_TRIES = 8  # errors in a row that packets to others may have left on the socket: what the network says of one
+# packet is said when the next is to leave, whoever that is for
+PENDING = frozenset(
+    (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENONET)
+    + (errno.ENOPROTOOPT, errno.EOPNOTSUPP, errno.EPROTO, errno.EMSGSIZE)
+)
 TRUESIZE = 3  # what a packet costs in the receive buffer, at worst, in its own size
 
 Address = tuple[str, int]
 
 
 class Link:
-    """Sends and receives; counts nothing, judges nothing."""
+    """Sends and receives; judges nothing, counts only what the host refused."""
 
     def __init__(self, address: str, port: int, *, dscp: int = 0) -> None:
         self.family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -58,6 +65,7 @@ class Link:
         self._tables = [os.open(place, os.O_RDONLY) for place in places if os.access(place, os.R_OK)]
         self._errors_before = self._errors()
         self.sender: Address = ("", 0)  # of what was received last
+        self.refused = 0
         if not self.segments or not self.merges:
             missing = " and ".join(n for n, has in (("GSO", self.segments), ("GRO", self.merges)) if not has)
             warnings.warn(f"no UDP {missing} here: every packet is a system call, several times slower", stacklevel=3)
@@ -122,42 +130,51 @@ class Link:
         """Packets per system call."""
         return max(1, min(MAX_SEGMENTS, LARGEST_DATAGRAM // segment))
 
-    def send_rows(self, rows: wire.Bytes, peer: Address) -> bool:
-        """At most one batch; False if the network takes nothing now. What the host itself refuses is not sent."""
+    def send_rows(self, rows: wire.Bytes, peer: Address) -> int:
+        """At most one batch; how many went: fewer if there is no room now. OSError: the host does not take them."""
         segment = rows.shape[1]
         if self.segments and len(rows) > 1:
             cut = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("H", segment))]
             try:
-                self.socket.sendmsg([rows.reshape(-1).data], cut, 0, peer)
+                return len(rows) if self._out([rows.reshape(-1).data], cut, peer) else 0
             except OSError as error:
+                if error.errno == errno.EINVAL and self.send(rows[0].data, peer):  # older kernels, of what is too wide
+                    raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE)) from None
                 if error.errno != errno.EIO:  # EIO: this device can't have its packets cut
-                    return self._refused(error)
-                self.segments = False
-                warnings.warn("this device takes no UDP GSO: every packet is a system call", stacklevel=2)
-            else:
-                return True
-        for row in rows:
-            while not self.send(row.data, peer):
-                self.wait_writable(0.1)
-        return True
+                    raise
+            self.segments = False
+            warnings.warn("this device takes no UDP GSO: every packet is a system call", stacklevel=2)
+        for went, row in enumerate(rows):
+            try:
+                if not self.send(row.data, peer):
+                    return went
+            except OSError:
+                if not went:
+                    raise
+                return went
+        return len(rows)
 
     def send(self, packet: bytes | memoryview, peer: Address) -> bool:
         """One datagram."""
-        try:
-            self.socket.sendto(packet, peer)
-        except OSError as error:
-            return self._refused(error)
-        return True
+        return self._out([packet], [], peer)
 
-    @staticmethod
-    def _refused(error: OSError) -> bool:
-        """Full queues are tried again; whatever else the host says (link down, no route) loses packets as a network
-        does: those who wait for them have their deadline."""
-        if error.errno in (errno.EAGAIN, errno.ENOBUFS):
-            return False
-        if error.errno == errno.EBADF:
-            raise error
-        return True
+    def _out(self, parts: list[Any], cut: list[Any], peer: Address) -> bool:
+        """False if a queue is full. What the host does not take was not sent; what it says of another packet is not
+        about this one."""
+        for tries in range(PENDING_TRIES + 1):
+            try:
+                self.socket.sendmsg(parts, cut, 0, peer)
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                self.refused += error.errno != errno.EIO
+                if error.errno in (errno.ENOBUFS, errno.ENOMEM):
+                    return False
+                if error.errno not in PENDING or tries == PENDING_TRIES:
+                    raise
+            else:
+                return True
+        return False
 
     def wait_either(self, seconds: float) -> None:
         """Until something can be sent or received."""

@@ -1,0 +1,117 @@
+"""Ends that are nobody's crash: a group that closes while others are inside it, and what a fork has of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from lossbench.workloads.collective.context import Group
+from lossbench.workloads.collective.reduce import all_reduce, ask_all_reduce
+from lossbench.workloads.errors import TransportError
+from lossbench.workloads.transport.jobs import Call
+from lossbench.workloads.transport.packet.codec import CODECS
+from lossbench.workloads.transport.plan import address
+from tests.transport.conftest import Make
+
+F32 = CODECS["float32"]
+
+
+def begun(group: Group) -> Call:
+    """An all-reduce that nobody else takes part in."""
+    data = np.ones(100_000, np.float32)
+    plan = group.plan(group.endpoint.even(len(data)), F32)
+    return group.endpoint.begin(lambda: ask_all_reduce(group, address(data), plan=plan, holds=data))
+
+
+def summed(group: Group) -> None:
+    all_reduce(group, np.ones(10_000, np.float32), codec=F32)
+
+
+def test_counters_are_read_while_and_after_a_group_closes(ranks: Make) -> None:
+    """As it was: memory that was freed, three times of three."""
+    for _ in range(2):
+        made, over, found = ranks(2), threading.Event(), list[BaseException]()
+        made.all(summed)
+
+        def monitor(group: Group, over: threading.Event = over, found: list[BaseException] = found) -> None:
+            try:
+                while not over.is_set():
+                    assert group.endpoint.read()["halves"] == 2
+            except BaseException as error:  # noqa: BLE001 - shown below
+                found.append(error)
+
+        threads = [threading.Thread(target=monitor, args=(group,)) for group in made.groups]
+        for thread in threads:
+            thread.start()
+        made.close()
+        assert made.groups[0].endpoint.read()["data_arrived"] > 0
+        over.set()
+        for thread in threads:
+            thread.join()
+        assert not found
+
+
+def test_an_abort_wakes_whoever_waits_and_ends_the_patience_of_whoever_closes(ranks: Make) -> None:
+    """As it was: the second to close did nothing, and the first waited for what would never come."""
+    made = ranks(2)
+    endpoint, call, said = made.groups[0].endpoint, begun(made.groups[0]), list[str]()
+
+    def wait() -> None:
+        with pytest.raises(TransportError) as caught:
+            call.wait()
+        said.append(str(caught.value))
+
+    threads = [threading.Thread(target=wait), threading.Thread(target=endpoint.close, args=(600.0,))]
+    for thread in threads:
+        thread.start()
+    while not endpoint._closing:
+        time.sleep(0.001)
+    endpoint.close(0.0)
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert said == ["rank 0: aborted"]
+
+
+def test_a_program_that_aborts_when_it_is_told_to_end_ends(ranks: Make) -> None:
+    """A handler of a signal runs in the thread that waits. As it was: not before the call had ended."""
+    made = ranks(2)
+    endpoint, call = made.groups[0].endpoint, begun(made.groups[0])
+    before = signal.signal(signal.SIGALRM, lambda *_: endpoint.close(0.0))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(TransportError, match="aborted"):
+            call.wait(60)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_counters_of_a_forked_child_say_whose_they_are(ranks: Make) -> None:
+    """As it was: half of the children hung, with locks that nobody will open."""
+    made, over = ranks(2), threading.Event()
+
+    def busy() -> None:
+        while not over.is_set():
+            made.all(summed)
+
+    thread = threading.Thread(target=busy)
+    thread.start()
+    try:
+        for _ in range(5):
+            child = os.fork()
+            if not child:
+                signal.alarm(30)
+                try:
+                    made.groups[0].endpoint.read()
+                except TransportError as error:
+                    os._exit(0 if "belongs to the process that was forked" in str(error) else 2)
+                os._exit(1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    finally:
+        over.set()
+        thread.join()

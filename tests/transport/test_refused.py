@@ -1,0 +1,157 @@
+"""What the host itself does not take was not sent: it is tried again, or ends the call; the network is not blamed."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from lossbench.net.host import namespaces
+from lossbench.net.star.network import StarNetwork
+from lossbench.spec.topology import Topology
+from lossbench.workloads.collective import exchange
+from lossbench.workloads.collective.context import Group
+from lossbench.workloads.collective.reduce import all_reduce
+from lossbench.workloads.transport.packet.codec import CODECS
+from lossbench.workloads.transport.policy import Policy
+from tests.forms import full
+from tests.networks import Build
+from tests.transport.conftest import Make, Ranks
+
+F32 = CODECS["float32"]
+COUNT = 1_000_000
+
+
+def summed(group: Group) -> np.ndarray:
+    mine = np.full(COUNT, group.endpoint.rank + 1.0, np.float32)
+    all_reduce(group, mine, codec=F32)
+    return mine
+
+
+@contextmanager
+def dead_neighbour(ranks: Ranks) -> Iterator[None]:
+    """Rank 0's socket is told all the time that somebody else is gone."""
+    over, link = threading.Event(), ranks.groups[0].endpoint.link
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as closed:
+        closed.bind(("127.0.0.1", 0))
+        place = closed.getsockname()
+
+    def hammer() -> None:
+        while not over.is_set():
+            try:
+                link.socket.sendto(b"anybody?", place)
+            except OSError:
+                continue
+
+    thread = threading.Thread(target=hammer)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_what_the_network_says_of_a_dead_peer_costs_a_healthy_one_nothing(ranks: Make) -> None:
+    """As it was: the next packet on the socket was taken for sent; 1.6 % arrived, and the call succeeded."""
+    made = ranks(2, policy=Policy(timeout_s=30))
+    with dead_neighbour(made):
+        for _ in range(3):
+            for got in made.all(summed):
+                assert np.all(got == 3.0)
+    assert [group.endpoint.read()["lost"] for group in made.groups] == [0, 0]
+    assert made.groups[0].endpoint.read()["refused"] > 0
+
+
+@pytest.mark.netns
+def test_a_way_that_narrows_ends_the_call_and_is_named(build: Build, ranks: Make) -> None:
+    """As it was: every call succeeded, and none of its numbers was right."""
+    network = build(topology={"hosts": 2, "family": "ipv4"}, impair=[])
+    made = meet(network, ranks, timeout_s=30)
+    for got in made.all(summed):
+        assert np.all(got == 3.0)
+    on_host(network, "h0", "link", "set", "dev", device(network), "mtu", "1000")
+    futures = [made.start(rank, summed) for rank in (0, 1)]
+    said = [str(future.exception(120)) for future in futures]
+    assert said[0] == "rank 0: packets to rank 1 no longer fit the way there: its MTU has fallen since the group met"
+    assert "rank 0 gave this call up: its host does not take its packets to rank 1" in said[1]
+
+
+@pytest.mark.netns
+@pytest.mark.parametrize("reliable", [False, True])
+def test_a_way_that_is_gone_for_a_while_costs_time_and_not_packets(build: Build, ranks: Make, reliable: bool) -> None:
+    """As it was: the host had said that it had no way, and what it had not sent was called lost on the network."""
+    network = build(topology={"hosts": 2, "family": "ipv4"}, impair=[])
+    made = meet(network, ranks, timeout_s=60)
+    made.all(summed)
+    on_host(network, "h0", "route", "add", "unreachable", HOSTS[1])
+    jobs = {0: summed, 1: summed} if not reliable else {0: exchange.barrier, 1: exchange.barrier}
+    futures = [made.start(rank, job) for rank, job in jobs.items()]
+    until = time.monotonic() + 40
+    while made.groups[0].endpoint.read()["refused"] < 3:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert not futures[0].done()
+    on_host(network, "h0", "route", "del", "unreachable", HOSTS[1])
+    for future in futures:
+        future.result(120)
+    for got in made.all(summed):
+        assert np.all(got == 3.0)
+    assert [group.endpoint.read()["lost"] for group in made.groups] == [0, 0]
+
+
+@full
+@pytest.mark.netns
+def test_a_host_that_takes_nothing_ends_the_call_after_the_timeout(build: Build, ranks: Make) -> None:
+    """Its queue has no room for a whole packet, ever. As it was: it was asked for ever, and its peer answered."""
+    network = build(topology={"hosts": 2, "family": "ipv4"}, impair=[])
+    made = meet(network, ranks, timeout_s=2)
+    made.all(summed)
+    narrow = [
+        "qdisc",
+        "replace",
+        "dev",
+        device(network),
+        "root",
+        "tbf",
+        "rate",
+        "1gbit",
+        "burst",
+        "800",
+        "limit",
+        "9000",
+    ]
+    on_host(network, "h0", *narrow, tool="tc")
+    futures = [made.start(rank, summed) for rank in (0, 1)]
+    said = [str(future.exception(120)) for future in futures]
+    assert "rank 0: this host takes no packets to rank 1 for 2 s (timeout_s): " in said[0], said
+    assert "rank 0 gave this call up: its host does not take its packets to rank 1" in said[1], said
+
+
+HOSTS = [host.ipv4 for host in Topology(hosts=2).all_hosts()]
+
+
+def meet(network: StarNetwork, ranks: Make, *, timeout_s: float) -> Ranks:
+    return ranks(
+        2,
+        policy=Policy(timeout_s=timeout_s),
+        addresses=HOSTS,
+        inside=lambda rank: namespaces.inside(network.star.namespace(f"h{rank}")),
+    )
+
+
+def on_host(network: StarNetwork, host: str, *words: str, tool: str = "ip") -> str:
+    with namespaces.inside(network.star.namespace(host)):
+        return subprocess.run([tool, *words], check=True, capture_output=True, text=True).stdout
+
+
+def device(network: StarNetwork) -> str:
+    """Of h0's data link."""
+    words = on_host(network, "h0", "route", "get", HOSTS[1]).split()
+    return words[words.index("dev") + 1]
