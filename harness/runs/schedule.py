@@ -5,6 +5,7 @@ and nobody has to be on time."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,9 @@ from lossbench.spec.experiment import Impair
 from lossbench.spec.placement import Rules, in_steps, rules_in_force, rules_kept
 
 LATE_S = 0.25  # a change that comes later than this is said of the timing too
+AHEAD_S = (
+    0.25  # before a change is due it is looked whether all stands, so that the change itself need not wait for that
+)
 
 
 class Schedule:
@@ -33,6 +37,7 @@ class Schedule:
         self._before = (0.0, 0)  # second and step when it was last kept
         self._active: tuple[bool, ...] = ()
         self._by_step: tuple[bool, ...] = ()
+        self._checked_s = -math.inf
         self._ever: set[int] = set()  # entries that were in force
         self._known: set[int] = set()  # those of them whose rules were told since rules last changed
         self._stamped: list[tuple[float, Change]] = []  # when it was done by the clock that ranks stamp records with
@@ -51,13 +56,16 @@ class Schedule:
         by_step = tuple(timed and in_steps(entry, step) for entry in self.entries)
         if (active, by_step) != (self._active, self._by_step):
             self._put(active, elapsed_s, step)
+        elif (due := self._next_s(elapsed_s)) - elapsed_s <= AHEAD_S and self._checked_s < due - AHEAD_S:
+            self._check(elapsed_s)
         self._by_step = by_step
         self._remember(elapsed_s, step)
         self._before = (elapsed_s, step)
 
     def _put(self, active: tuple[bool, ...], elapsed_s: float, step: int) -> None:
         self._rules = self._wanted(elapsed_s, step)
-        self.seen.lapsed(self.network.not_in_force())
+        if elapsed_s - self._checked_s > 2 * AHEAD_S:
+            self._check(elapsed_s)
         began = time.monotonic()
         changed = self.network.put(self._rules)
         took_s = time.monotonic() - began
@@ -78,6 +86,11 @@ class Schedule:
             },
         )
         self.store.append("counters.jsonl", {"time_s": time.time(), "hooks": counters_as_json(self.network.counters())})
+
+    def _check(self, elapsed_s: float) -> None:
+        """Does what should be in force until now still stand?"""
+        self.seen.lapsed(self.network.not_in_force())
+        self._checked_s = elapsed_s
 
     def _wanted(self, elapsed_s: float, step: int) -> Rules:
         if self.network.keeps_time:
@@ -137,11 +150,14 @@ class Schedule:
 
     def nap_s(self, longest_s: float) -> float:
         """Until the next change in time is due."""
+        left_s = self._next_s(self._before[0]) - (time.monotonic() - self._start)
+        return min(max(left_s, 0.0), longest_s)
+
+    def _next_s(self, after_s: float) -> float:
+        """When the next change in time that is ours to make is due."""
         entries = () if self.network.keeps_time else self.entries
         edges = [at for entry in entries for at in (entry.from_s, entry.to_s) if at is not None]
-        due = min((at for at in edges if at > self._before[0]), default=None)
-        now = time.monotonic() - self._start
-        return longest_s if due is None else min(max(due - now, 0.0), longest_s)
+        return min((at for at in edges if at > after_s), default=math.inf)
 
     def end(self) -> None:
         """What never came, and what should have gone and did not until the run ended."""

@@ -99,6 +99,30 @@ def test_a_harness_that_slept_says_how_late_its_changes_were(tmp_path: Path) -> 
     assert came.real >= 1.2 and went.real >= 1.4
 
 
+def test_a_change_in_time_does_not_wait_for_a_look_at_what_stands(tmp_path: Path) -> None:
+    """On machines of a lab a look takes a tenth of a second."""
+    looks: list[float] = []
+
+    class Slow(NoNetwork):
+        def not_in_force(self, look: Any = None) -> list[str]:
+            del look
+            looks.append(time.monotonic())
+            return []
+
+    kept = schedule(tmp_path, Slow, **SECONDS)
+    kept.keep(0.5)
+    looks.clear()
+    kept.keep(0.9)
+    assert len(looks) == 1, "shortly before"
+    kept.keep(1.0)
+    kept.keep(1.25)
+    assert len(looks) == 1 and len(kept.seen.changes) == 2
+    kept = schedule(tmp_path, Slow, **SECONDS)
+    looks.clear()
+    kept.keep(1.1)
+    assert len(looks) == 1, "who slept has not looked, and looks first"
+
+
 def test_a_step_that_was_begun_before_a_rule_came_counts_however_late_it_is_heard(tmp_path: Path) -> None:
     kept = schedule(tmp_path, **STEPS)
     kept.stepped({"step": 100, "time_s": time.time()})
