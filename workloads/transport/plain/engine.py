@@ -30,8 +30,8 @@ class PlainEngine(Leaving):
         self._changed = threading.Condition(self._lock)
         self._closing = self.aborting = False
         self._wake_out, self._wake_in = os.pipe()
-        for end in (self._wake_out, self._wake_in):
-            os.set_blocking(end, False)
+        os.set_blocking(self._wake_out, False)
+        os.set_blocking(self._wake_in, False)
         self._thread = threading.Thread(target=self._main, name=f"lossy-plain-{self.rank}", daemon=True)
         self._thread.start()
 
@@ -81,9 +81,7 @@ class PlainEngine(Leaving):
 
     def read(self) -> Reading:
         with self._lock:
-            failure = structures.Failure()
-            if self.failed:
-                failure = self.failed
+            failure = self.failed or structures.Failure()
             peers = [self.peers.get(rank) for rank in range(self.world)]
             return Reading(
                 counts={name: self.counts.get(name, 0) for name in structures.COUNTED} | {"refused": self.link.refused},
@@ -241,19 +239,15 @@ class PlainEngine(Leaving):
         """The second half of a call whose first one went on without somebody: its deadline is over."""
         left = [flow for flow in one.ins.values() if not flow.done and not flow.ended]
         left += [flow for flow in one.outs.values() if not flow.done and flow.cursor < flow.packets]
-        given_up = all(self.peers[flow.peer].cut_next == one.sequence for flow in left)
         back = any(one.ins[flow.peer].count for flow in left if flow.peer in one.ins)
-        return bool(left) and given_up and not back
+        return bool(left) and not back and all(self.peers[flow.peer].cut_next == one.sequence for flow in left)
 
     def _close_half(self, one: Open, why: int, now: float) -> None:
         counts = self.counts
         for peer, flow in one.ins.items():
             gone = flow.packets - flow.count
-            # A deadline may have ended it there, too: what it is not known to have sent the network did not lose.
-            sent = flow.highest if one.record.deadline and not one.reliable else flow.packets
-            lost = max(sent - flow.count, 0) if flow.ended else 0
-            counts["lost"] += lost
-            counts["cut"] += gone - lost
+            counts["lost"] += one.lost(flow)
+            counts["cut"] += gone - one.lost(flow)
             if why == DEADLINE and not flow.done and not flow.ended:
                 self.peers[peer].cut_next = one.sequence + 1
             counts["duplicates"] += flow.duplicates

@@ -151,6 +151,11 @@ class Open:
         flow.looks, flow.answered = flow.looks + 1, answer
         return flow.looks > ROUNDS_IN_VAIN
 
+    def lost(self, flow: Flow) -> int:
+        """By the network. A deadline may have ended it there, too: what is not known to have been sent was not lost."""
+        sent = flow.highest if self.record.deadline and not self.reliable else flow.packets
+        return max(sent - flow.count, 0) if flow.ended else 0
+
     def complete(self, flow: Flow) -> None:
         flow.done = True
         flow.ended = flow.ended or flow.count < flow.packets  # what is missing the network took
