@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("commit")
     parser.add_argument("what", nargs="*", choices=[*WHAT, []], default=list(WHAT))
     parser.add_argument("--rounds", type=int, default=9)
-    asked = parser.parse_args()
+    asked = parser.parse_intermixed_args()
     with tempfile.TemporaryDirectory() as folder:
         before = Path(folder) / "before"
         subprocess.run(["git", "clone", "-q", str(ROOT), str(before)], check=True)
