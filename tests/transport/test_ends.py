@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +22,7 @@ from lossbench.workloads.transport.plan import address
 from tests.transport.conftest import Make
 
 F32 = CODECS["float32"]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def begun(group: Group) -> Call:
@@ -115,3 +119,39 @@ def test_counters_of_a_forked_child_say_whose_they_are(ranks: Make) -> None:
     finally:
         over.set()
         thread.join()
+
+
+DROPPED = """
+import gc, os, threading, time
+import numpy as np
+from lossbench.workloads.collective.reduce import all_reduce
+from lossbench.workloads.transport.packet.codec import CODECS
+from tests.transport.conftest import make_ranks
+
+def summed(group):
+    all_reduce(group, np.ones(10_000, np.float32), codec=CODECS["float32"])
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+before = threads()
+for _ in range(5):
+    made = make_ranks(2)
+    calls = [threading.Thread(target=summed, args=(group,)) for group in made.groups]
+    for call in calls:
+        call.start()
+    for call in calls:
+        call.join()
+    del made, calls, call
+    gc.collect()
+until = time.monotonic() + 60
+while threads() > before and time.monotonic() < until:
+    time.sleep(0.05)
+print(threads() - before)
+"""
+
+
+def test_a_group_that_nobody_closed_ends_its_threads_before_its_memory_goes() -> None:
+    """As it was: memory was freed under a thread that ran on."""
+    done = subprocess.run([sys.executable, "-c", DROPPED], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert (done.returncode, done.stdout.strip()) == (0, "0"), done.stderr

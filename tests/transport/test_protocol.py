@@ -123,6 +123,8 @@ def test_what_comes_early_costs_the_thousandth_packet_no_more_than_the_first() -
     made = make_ranks(2)
     try:
         engine: Any = made.groups[0].endpoint.engine
+        if made.groups[0].endpoint.link.window_bytes(1) < 2 << 20:
+            pytest.skip("needs a receive buffer of 6 MB (root, or sysctl net.core.rmem_max)")
         keep = build.load().keep_early  # type: ignore[union-attr]
         keep.restype, keep.argtypes = None, [c_void_p, c_uint32, c_char_p, c_uint32, c_uint32, c_int64]
         packet = Header(kind=wire.DATA, tag=0, source=1, destination=0, sequence=7).pack() + bytes(60)

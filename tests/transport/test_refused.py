@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import subprocess
 import threading
@@ -20,6 +21,7 @@ from lossbench.workloads.collective.context import Group
 from lossbench.workloads.collective.reduce import all_reduce
 from lossbench.workloads.transport.packet.codec import CODECS
 from lossbench.workloads.transport.policy import Policy
+from lossbench.workloads.transport.udp.link import Link
 from tests.forms import full
 from tests.networks import Build
 from tests.transport.conftest import Make, Ranks
@@ -155,3 +157,18 @@ def device(network: StarNetwork) -> str:
     """Of h0's data link."""
     words = on_host(network, "h0", "route", "get", HOSTS[1]).split()
     return words[words.index("dev") + 1]
+
+
+def test_what_is_said_of_a_dead_peer_does_not_keep_a_socket_ready_for_ever() -> None:
+    """As it was: a send took the error and left its report, and whoever waited for packets span."""
+    ours, healthy = Link("127.0.0.1", 0), Link("127.0.0.1", 0)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as closed:
+        closed.bind(("127.0.0.1", 0))
+        dead = closed.getsockname()
+    assert ours.send(b"anybody?", dead)  # it goes; what comes back is an error for the next one
+    assert ours.send(b"hello", healthy.address)
+    ready = select.poll()
+    ready.register(ours.socket, select.POLLIN)
+    assert ready.poll(0) == []
+    ours.close()
+    healthy.close()

@@ -123,9 +123,10 @@ class Endpoint:
         if os.getpid() != self._pid:  # a fork has no thread to end
             return
         with self._door:
-            first, self._closing = not self._closing, True
-            if first:
+            first = not self._closing
+            if first:  # in this order: a signal's handler may come in between
                 self._closer = threading.current_thread()
+            self._closing = True
         if first:
             try:
                 self._close(patience_s)
@@ -138,10 +139,15 @@ class Endpoint:
             self._closed.wait()
 
     def _close(self, patience_s: float) -> None:
-        if self._worker is not None and not self._worker.stop(patience_s):
-            self.engine.give_up()
-            self._worker.stop(FOREVER_S)
-        self.engine.close(patience_s)
+        try:
+            if self._worker is not None and not self._worker.stop(patience_s):
+                self.engine.give_up()
+                self._worker.stop(FOREVER_S)
+        except BaseException:  # an interruption ends patience, and the engine all the same
+            patience_s = 0.0
+            raise
+        finally:
+            self.engine.close(patience_s)
         if self._worker is not None:
             self._worker.stop(FOREVER_S)  # it may have been made meanwhile; its jobs have failed
         with self._look:

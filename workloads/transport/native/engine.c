@@ -70,6 +70,7 @@ static void nap(engine *e, ns until)
         pthread_mutex_lock(&e->lock);
     }
     __atomic_fetch_sub(&e->asleep, 1, __ATOMIC_ACQ_REL);
+    if (ready[0].revents & POLLERR) drain_errors(e); /* a send may have taken the error, and left what is said of it */
     uint64_t count;
     if (ready[1].revents && read(e->wake, &count, sizeof count) < 0) return;
 }
@@ -180,7 +181,7 @@ static int enter(engine *e)
 
 static void leave(engine *e, int inside)
 {
-    if (inside && !--e->inside && e->closing) pthread_cond_broadcast(&e->changed);
+    if (inside && --e->inside <= 1 && e->closing) pthread_cond_broadcast(&e->changed);
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -406,9 +407,11 @@ void lb_close(engine *e, double patience_s)
     leave(e, 1);
 }
 
-/* Nobody is inside, and nobody can come: Python calls it when nothing refers to the engine any more. */
+/* Nobody is inside, and nobody can come: Python calls it when nothing refers to the engine any more. One that nobody
+ * has closed (its group failed half made, an interruption) has threads that use what goes here. */
 void lb_free(engine *e)
 {
+    if (e->has_thread && !e->closed) lb_close(e, 0);
     for (uint32_t i = 0; i < 2 * RING; i++)
         for (early *one = i < RING ? e->early[i].first : e->early[i - RING].markers, *next; one; one = next) {
             next = one->next;

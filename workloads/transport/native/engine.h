@@ -268,6 +268,7 @@ void prepare_header(const engine *e, const half *h, const flow *f, header *to, i
 
 /* receive.c */
 int receive_some(engine *e, int calls);
+void drain_errors(engine *e);
 void keep_early(engine *e, uint32_t rank, const uint8_t *data, uint32_t bytes, uint32_t segment, ns now);
 void replay_early(engine *e, half *h);
 void remember(engine *e, const half *h);

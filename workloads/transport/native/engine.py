@@ -62,6 +62,7 @@ class NativeEngine:
             reorder_s=policy.reorder_ms / 1000,
             reorder_most_s=policy.reorder_max_ms / 1000,
         )
+        self._link = link  # its socket goes after the engine that uses it
         self._engine = ctypes.c_void_p(library.lb_new(settings))
         if not self._engine:
             raise MemoryError("no memory for a transport engine")

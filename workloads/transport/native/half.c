@@ -263,8 +263,14 @@ static void check_alive(engine *e, const half *h, const flow *f, ns now)
     if (p->heard >= p->needed_since) p->needed_since = p->heard > h->began ? p->heard : h->began;
     if (now - p->needed_since >= e->timeout) break_group(e, SILENT, e->rank, f->peer, 0);
     else sooner(e, p->needed_since + e->timeout);
-    ns since = SEEN(p->refused_since); /* it is there, and this host takes nothing for it */
-    if (since && p->heard > since && now - since >= e->timeout)
+}
+
+/* It is there, there is something for it, and this host takes nothing. */
+static void check_refused(engine *e, const flow *f, ns now)
+{
+    peer *p = &e->peers[f->peer];
+    ns since = SEEN(p->refused_since);
+    if (!f->done && since && p->heard > since && now - since >= e->timeout)
         break_group(e, UNSENDABLE, e->rank, f->peer, SEEN(p->refused_error));
 }
 
@@ -296,7 +302,10 @@ void check_halves(engine *e, ns now)
         for (uint32_t i = 0; i < h->ins; i++) /* of one that has sent all nothing is waited for, whatever was lost */
             if (h->reliable || !h->in[i].ended) check_alive(e, h, &h->in[i], now);
         for (uint32_t i = 0; i < h->outs; i++) /* nor of one that has got all; but it must give room for the rest */
-            if (h->reliable || SEEN(h->out[i].cursor) < h->out[i].packets) check_alive(e, h, &h->out[i], now);
+            if (h->reliable || SEEN(h->out[i].cursor) < h->out[i].packets) {
+                check_alive(e, h, &h->out[i], now);
+                check_refused(e, &h->out[i], now);
+            }
     }
     sooner(e, next);
     if (e->failed.code) fail_all(e);

@@ -265,7 +265,7 @@ static void sort_out(engine *e, const uint8_t *data, uint32_t bytes, uint32_t se
     }
 }
 
-static void drain_errors(engine *e) /* what the host says of packets that went: full queues, peers that are not there */
+void drain_errors(engine *e) /* what the host says of packets that went: full queues, peers that are not there */
 {
     char space[512], byte;
     struct iovec io = {&byte, 1};

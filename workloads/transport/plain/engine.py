@@ -283,9 +283,9 @@ class PlainEngine(Leaving):
     def _check_alive(self, one: Open, now: float) -> None:
         """Of whoever is waited for: not of one that has sent all, whatever was lost, nor of one that has got all."""
         ins, outs = ([one.ins[peer] for peer in one.in_left], [one.outs[peer] for peer in one.out_left])
-        needed: list[Flow] = [flow for flow in ins if one.reliable or not flow.ended]
-        needed += [flow for flow in outs if one.reliable or flow.cursor < flow.packets]
-        for flow in needed:
+        needed: list[tuple[Flow, bool]] = [(flow, False) for flow in ins if one.reliable or not flow.ended]
+        needed += [(flow, True) for flow in outs if one.reliable or flow.cursor < flow.packets]
+        for flow, sends in needed:
             p = self.peers[flow.peer]
             if p.heard >= p.needed_since:
                 p.needed_since = max(p.heard, one.began)
@@ -293,7 +293,7 @@ class PlainEngine(Leaving):
                 self.break_group(structures.PEER_LEFT, flow.peer, flow.peer)
             elif now - p.needed_since >= self.timeout_s:
                 self.break_group(structures.SILENT, self.rank, flow.peer)
-            elif p.refused_since and p.heard > p.refused_since and now - p.refused_since >= self.timeout_s:
+            elif sends and p.refused_since and p.heard > p.refused_since and now - p.refused_since >= self.timeout_s:
                 self.break_group(structures.UNSENDABLE, self.rank, flow.peer, p.refused_error)
             else:
                 self.sooner(p.needed_since + self.timeout_s)

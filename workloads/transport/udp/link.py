@@ -172,6 +172,7 @@ class Link:
                     return False
                 if error.errno not in PENDING or tries == PENDING_TRIES:
                     raise
+                self._drain_errors()  # else the socket stays "ready" for what is said of it
             else:
                 return True
         return False
