@@ -114,6 +114,8 @@ class Held:
     def late_ms(self, q: float) -> float:
         """This share of the packets was late by so much or less, as far as they were told apart."""
         wanted, so_far = q * sum(self.late), 0
+        if not any(self.late):
+            return 0.0
         for limit, count in zip((*LATE_MS, math.inf), self.late, strict=True):
             so_far += count
             if so_far > wanted:

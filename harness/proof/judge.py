@@ -12,7 +12,7 @@ from lossbench.proof.verdict import Finding, Judgement, Status, Verdict
 from lossbench.proof.watched import Quiet, Watched
 from lossbench.spec.experiment import RATIOS_MARK, Expect, Experiment
 
-SATURATED, WAITED, STOLEN = 0.95, 0.25, 0.1  # of all cores, of one thread's time, of one core, in a sample
+SATURATED, WAITED, STOLEN = 0.95, 0.25, 0.1  # of all cores, of a thread's time, in a sample; of a core
 SAMPLES = 0.2  # that may be so
 EACH_MS = 2.0  # that a thread which mostly waits may wait for a core each time
 SLOW_MS, LATE_MS = 10.0, 50.0  # of the harness's own clock tick: a busy machine; nobody knows what was missed
@@ -63,7 +63,7 @@ def judge_timing(
         return Judgement(findings=(Finding(status=Status.UNKNOWN, text="the run was too short to judge timing"),)), ()
     tick = sorted(quiet.late_ms)[int(0.95 * (len(quiet.late_ms) - 1))] if quiet.late_ms else 0.0
     busy, busiest = _share(quiet.cpu_busy, SATURATED), _share(quiet.busiest, SATURATED)
-    waited, stolen = _share(quiet.waited, WAITED), _share(quiet.stolen, STOLEN)
+    waited, stolen = _share(quiet.waited, WAITED), max(quiet.stolen, default=0.0)
     text = f"CPU saturated in {busy:.0%} of the samples, the clock tick up to {tick:.0f} ms late (p95)"
     slow, void = [], list(late)
     if waited > SAMPLES:
@@ -72,8 +72,8 @@ def judge_timing(
         slow.append(f"one that was seldom given a core waited {quiet.each_ms:.1f} ms for it each time")
     if busiest > SAMPLES and not quiet.waited:
         slow.append(f"a core saturated in {busiest:.0%}, and this kernel does not tell how long programs wait for one")
-    if stolen > SAMPLES:
-        slow.append(f"the hypervisor took a core away in {stolen:.0%} of them")
+    if stolen > STOLEN:
+        slow.append(f"the hypervisor took a core away for {stolen:.0%} of the time")
     if quiet.longest_gap_s > LOOK_GAP_S:
         void.append(f"the watch looked away for {quiet.longest_gap_s:.1f} s")
     if quiet.throttled > THROTTLED:

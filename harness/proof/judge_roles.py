@@ -41,7 +41,7 @@ def _judge(
     sent, received = (sum(sum(one[key]) for one in records.values()) for key in ("sent", "received"))
     met, missing = conservation.met(between), sent - received
     text = f"{who} misses {missing} of {sent} datagrams"
-    others = met.rule + met.damaged + met.elsewhere + met.observed
+    others = met.rule + met.damaged + met.elsewhere + met.observed + met.for_nobody
     if own in watched.classes and not others:
         lost = watched.classes[own]
         whole = all(one.get("complete") for one in records.values())

@@ -24,7 +24,7 @@ class Carried:
 @dataclass(kw_only=True)
 class Quiet:
     """Was the machine quiet enough to believe latencies? Per sample of the workload: `cpu_busy`, share of the cores
-    that may be used; `busiest`, of the busiest of them; `stolen`, what a hypervisor took of one; `waited`, share of the
+    that may be used; `busiest`, of the busiest of them; `stolen`, what a hypervisor took of all; `waited`, share of the
     time that one of the run's threads spent waiting for a core (empty: the kernel does not tell). `each_ms`: how long
     one of them waited each time, if that was most of what it did; `late_ms`: how late the harness's own clock tick
     came; `longest_gap_s`: between two looks at the network; `throttled`: share of the time in which a control group

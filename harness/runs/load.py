@@ -20,12 +20,12 @@ class Load:
 
     def __init__(self, ours: Callable[[], Iterable[int]] = tuple) -> None:
         self._cpus = os.sched_getaffinity(0)
+        self._first: Ticks = {}
         self._before: Ticks = {}
         self._held_us, self._began = 0, 0.0
         self._waits = Waits(ours)
         self.busy: list[float] = []
         self.busiest: list[float] = []
-        self.stolen: list[float] = []
 
     @property
     def cores(self) -> int:
@@ -33,6 +33,7 @@ class Load:
 
     def begin(self) -> None:
         self._before, self._held_us, self._began = _cpu_times(self._cpus), _throttled_us(), time.monotonic()
+        self._first = self._before
         self._waits.begin()
 
     def sample(self) -> None:
@@ -43,8 +44,13 @@ class Load:
         if passed:
             self.busy.append(1 - sum(idle for _, idle, _ in passed) / sum(ticks for ticks, _, _ in passed))
             self.busiest.append(max(1 - idle / ticks for ticks, idle, _ in passed))
-            self.stolen.append(max(stolen / ticks for ticks, _, stolen in passed))
             self._before = now
+
+    @property
+    def stolen(self) -> list[float]:
+        """Of each core, over all the time: in a quarter of a second three ticks are a tenth."""
+        grown = [tuple(map(sub, now, self._first[core])) for core, now in self._before.items() if core in self._first]
+        return [stolen / ticks for ticks, _, stolen in grown if ticks > 0]
 
     def throttled(self) -> float:
         """Share of the time since `begin` in which a control group held us back."""

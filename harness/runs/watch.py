@@ -59,8 +59,7 @@ class Watch:
             self._load.begin()  # what starting up took is not the workload's
             self._start = time.monotonic()
             self.schedule.begin(self._start)
-            self.ranks.open_gate()
-            self.seen.opened_s = time.monotonic() - self._start
+            self.seen.opened_s = self.ranks.open_gate() - self._start
             self.progress("8 workload runs")
             self._tell(0.0)  # a program may be through before it is looked at
             self._watch()
@@ -138,6 +137,7 @@ class Watch:
         reading = self.network.read(look=look)
         self._carried(reading, began)
         self.seen.lapsed(self.network.changes() + self.network.not_in_force(look) + self.network.shaping_wrong(look))
+        self.schedule.looked(elapsed)
         for leak in conservation.leaks(Between(self.seen.before, reading)):
             if "past the rules" in leak.place and abs(leak.missing) > LEAK_PACKETS:
                 self.seen.noticed.setdefault(leak.place, round(elapsed, 1))

@@ -48,8 +48,7 @@ def test_fragments_that_find_no_room_are_lost_elsewhere(build: Build) -> None:
     before, _ = network.settled()
     send_large(network, times=300)
     lost = conservation.lost_elsewhere(Between(before, network.settled(since=before)[0]))
-    (place,) = lost
-    assert "in h1: fragments that found no room" in place and lost[place] > 100
+    assert sum(count for place, count in lost.items() if "in h1: fragments that found no room" in place) > 100
 
 
 @netns

@@ -151,7 +151,7 @@ def test_one_budget_is_shared_by_all_flows_and_hooks() -> None:
     assert rule is not None
     for count, failed in ((1, True), (250, False)):
         hooks = [Hook(rank=rank, direction="uplink") for rank in range(count)]
-        held = {hook: Held(packets=1000, overtook=250 if hook.rank else 319, late=[1000]) for hook in hooks}
+        held = {hook: {"0": Held(packets=1000, overtook=250 if hook.rank else 319, late=[1000])} for hook in hooks}
         watched = Watched(held=held, rules={hook: {"0": rule} for hook in hooks})
         assert bool(judge_fault._judge_held(watched)) is failed
 

@@ -233,6 +233,23 @@ def test_a_packet_that_was_damaged_and_duplicated_is_thrown_away_twice_and_misse
     assert counted_twice(Between(before, Reading(hooks=plain, links=sockets))) == 0
 
 
+def test_a_wire_that_has_let_nothing_go_yet_was_not_late() -> None:
+    assert Held(packets=3, overtook=0, late=[0] * (len(LATE_MS) + 1)).late_ms(0.5) == 0
+
+
+def test_what_programs_count_of_packets_for_all_is_not_compared_and_that_is_said() -> None:
+    """One that was sent arrives at each of the others."""
+    three = {**TWO, "topology": {"hosts": 3}}
+    watched = run_of(10_000, LOST, traffic={"": {0: {"sent": [0, 1], "received": [0, 900], "complete": True}}})
+    links = {**watched.after.links, 2: LinkCounts(sockets=Sockets(), left=5)}
+    watched.before = replace(watched.before, links={**watched.before.links, 2: LinkCounts(sockets=Sockets())})
+    watched.after = replace(watched.after, links=links, for_all=5)
+    assert "misses" not in fault_of(watched, **three)[1]
+    assert any(
+        "were for all hosts" in text for text in judge_fault.not_judged(experiment(**three), "ebpf", watched.after)
+    )
+
+
 def test_block_loss_that_begins_after_the_probes_is_not_proven() -> None:
     profile_ = {"why": "t", "name": "blocks", "loss": {"model": "block", "percent": 10}}
     keys = {**TWO, "impair": [{"profile": profile_, "from_s": 1.0}]}

@@ -90,6 +90,7 @@ def widths(folder: Path) -> tuple[float, float]:
     stamps = json.loads((folder / "stamps.json").read_text())
     got = set(json.loads((folder / "got.json").read_text()))
     lost = [number for number in range(len(stamps)) if number not in got]
+    assert lost and lost[0] > 0 and lost[-1] < len(stamps) - 1, f"{len(lost)} of {len(stamps)} were lost"
     assert lost == list(range(lost[0], lost[-1] + 1)), "one window"
     first, last = lost[0], lost[-1]
     return stamps[last][0] - stamps[first][1], stamps[last + 1][1] - stamps[first - 1][0]

@@ -15,7 +15,7 @@ from pyroute2 import IPRoute
 
 from lossbench.errors import RunError
 from lossbench.net.conservation import passed_by
-from lossbench.net.counters import UNMATCHED, Counters, Detour, LinkCounts, ReadBack, RuleCounters
+from lossbench.net.counters import UNMATCHED, Counters, Detour, LinkCounts, ReadBack, RuleCounters, Sockets
 from lossbench.net.host.place import Here
 from lossbench.net.host.stack import Stack
 from lossbench.net.journal import Journal
@@ -200,8 +200,12 @@ class Half:
             entered=out["taken"] - out.get("before", 0),
             came=into["taken"] - into.get("before", 0),
             left=into["returned"] if self._at("ingress") is not None else into["taken"],
-            sockets=replace(self._sockets.read(), discarded=0) if sockets else None,  # discarded: other networks' too
+            sockets=self._own_sockets() if sockets else None,
         )
+
+    def _own_sockets(self) -> Sockets:
+        """Without what a machine does to packets of all its networks."""
+        return replace(self._sockets.read(), discarded=0, unassembled=0, cut=0, cut_6=0, pieces=0, pieces_6=0)
 
     def _card(self, look: Look) -> dict[str, int]:
         """The interface's own losses, those of its queues, and of the way to the downlink's rules."""

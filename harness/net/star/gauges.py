@@ -91,7 +91,7 @@ class Gauges:
         bridge, nowhere = look.device(DATA_BRIDGE), look.device(NOWHERE)
         return {
             "for_all": bridge.rx_packets if bridge is not None else 0,
-            "for_nobody": nowhere.tx_packets if nowhere is not None else 0,
+            "for_nobody": nowhere.tx_packets + nowhere.tx_dropped if nowhere is not None else 0,
             "bare": self._bare_so_far(),
         }
 

@@ -177,10 +177,13 @@ class Ranks:
             ],
         )
 
-    def open_gate(self) -> None:
-        """Every rank waits for one byte of the FIFO: all are let through at once, and none can come too late for it."""
+    def open_gate(self) -> float:
+        """Every rank waits for one byte of the FIFO: all are let through at once, and none can come too late for it.
+        Returns when, by the monotonic clock: ranks that wake may keep us from looking at it afterwards."""
+        opened = time.monotonic()
         os.write(self._gate, b"g" * len(self.members) * max(1, self.experiment.workload.torchrun))
         self.launcher.let_go()
+        return time.monotonic() if self.experiment.topology.machines else opened
 
     def read(self) -> list[tuple[str, dict[str, Any]]]:
         """New records of all ranks, whole lines only; each with the role of who said it (empty: the workload)."""

@@ -77,6 +77,7 @@ class _Placed:
 
     def __init__(self, *, slots: dict[Rule, int], maps: dict[str, ArrayMap]) -> None:
         self.slots = slots
+        self._order = [None, *sorted(slots, key=slots.__getitem__)]  # made once: a run's beginning has no time for it
         self.maps = maps
         self.rules: tuple[Rule, ...] = ()  # in force
         self.ever: dict[str, int] = {}  # label -> slot, of those that were in force
@@ -89,19 +90,16 @@ class _Placed:
 
     def fill(self) -> None:
         """Everything at its beginning."""
-        order = self._in_order()
+        order = self._order
         self.maps["memory"].write(b"".join(memory.rule_memory(rule) for rule in order))
         for slot, rule in enumerate(order):
             self.maps["lock"].write(memory.lock_memory(rule), entry=slot)
         self.open_windows()
 
-    def _in_order(self) -> list[Rule | None]:
-        return [None, *sorted(self.slots, key=self.slots.__getitem__)]
-
     def open_windows(self) -> None:
         """As they are to be since the run's clock began, or before it does."""
         if "window" in self.maps:
-            self.maps["window"].write(b"".join(memory.window_memory(rule, self.began_ns) for rule in self._in_order()))
+            self.maps["window"].write(b"".join(memory.window_memory(rule, self.began_ns) for rule in self._order))
 
     def is_as_asked(self, rule: Rule, own: bytes, windows: bytes) -> bool:
         """`own`: the rule's memory; `windows`: of all of them."""
