@@ -19,12 +19,14 @@ from lossbench.errors import RunError
 
 INSIST_S = 1.0
 AGAIN_S = 0.05  # after one that got lost: whoever swallowed it is through by then
+IN_A_LOOP_S = 1.0  # longer than any netlink call; in a notebook an event loop runs always
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 WAIT = b"lossbench: undoing what was made; a moment\n"
 
 
 class _State:
     asked = False  # a signal came
+    asked_at = 0.0
     raised = False  # and interrupted
     raised_at = 0.0
     undid = False  # something was undone
@@ -48,12 +50,36 @@ def listen() -> dict[int, Any]:
 
 def _arrived(*_: Any) -> None:
     """Python may raise this where nobody can catch it (in a finaliser, a weakref's callback): it is lost there, and
-    comes again; where libraries swallow it, `check` raises it; so does a user who insists, a while later."""
-    _State.asked = True
-    if _State.held or (_State.raised and time.monotonic() - _State.raised_at < INSIST_S):
+    comes again; where libraries swallow it, `check` raises it; so does a user who insists, a while later.
+    In the midst of an event loop (pyroute2 has one for every call) it would leave tasks that nobody ends: it waits
+    until that call is over."""
+    now = time.monotonic()
+    if not _State.asked:
+        _State.asked, _State.asked_at = True, now
+    if _State.held or (_State.raised and now - _State.raised_at < INSIST_S):
         _say_wait()
         return
+    if not _State.raised and now - _State.asked_at < IN_A_LOOP_S and _in_a_loop():
+        _later(_knock)
+        return
     _raise()
+
+
+def _in_a_loop() -> bool:
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is not None and asyncio._get_running_loop() is not None
+
+
+def _later(what: Callable[..., None], *arguments: Any) -> None:
+    again = threading.Timer(AGAIN_S, what, arguments)
+    again.daemon = True
+    again.start()
+
+
+def _knock() -> None:
+    """A real signal, which also wakes a sleep; where a section is held its end raises what was asked."""
+    if _State.asked and not _State.raised and not _State.held:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
 
 def _unraisable(lost: sys.UnraisableHookArgs) -> None:
@@ -62,17 +88,14 @@ def _unraisable(lost: sys.UnraisableHookArgs) -> None:
     if not isinstance(lost.exc_value, KeyboardInterrupt):
         _State.unraisable(lost)
         return
-    again = threading.Timer(AGAIN_S, _once_more, [_State.raised_at])
-    again.daemon = True
-    again.start()
+    _later(_once_more, _State.raised_at)
 
 
 def _once_more(lost_at: float) -> None:
     if not _State.raised or _State.raised_at != lost_at:
         return  # it was over, or raised again, meanwhile
     _State.raised = False
-    if not _State.held:  # else the end of that section raises it
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # a real one, which also wakes a sleep
+    _knock()
 
 
 def _raise() -> None:

@@ -3,6 +3,7 @@ touched."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -426,6 +427,34 @@ def test_an_interruption_that_a_finaliser_swallows_comes_again_to_a_program_that
         del last
         time.sleep(60)
         pytest.fail("nothing came")
+
+
+def test_an_interruption_in_the_midst_of_an_event_loop_waits_until_that_is_over() -> None:
+    """As it was: a call of pyroute2 was torn, and what it left printed a traceback at the end of the program."""
+    done = []
+
+    async def call() -> None:
+        signal.raise_signal(signal.SIGINT)
+        await asyncio.sleep(0)
+        done.append("whole")
+
+    with pytest.raises(KeyboardInterrupt), interrupt.undoing():
+        asyncio.run(call())
+        time.sleep(60)
+        pytest.fail("nothing came")
+    assert done == ["whole"]
+
+
+def test_an_event_loop_that_never_ends_is_interrupted_all_the_same() -> None:
+    """A notebook has one."""
+
+    async def cell() -> None:
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(60)  # noqa: ASYNC251 - as a cell does that waits for a run
+        pytest.fail("nothing came")
+
+    with pytest.raises(KeyboardInterrupt), interrupt.undoing():
+        asyncio.run(cell())
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
