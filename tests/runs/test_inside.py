@@ -31,7 +31,7 @@ def test_programs_run_in_its_hosts_lose_packets_and_end_with_the_block() -> None
         sleeper = net.host(1).popen(["sleep", "600"])
         with pytest.raises(UsageError, match="hosts are 0 to 2"):
             net.host(3)
-    assert sleeper.wait(timeout=20) != 0 and left_behind() == []
+    assert sleeper.wait(timeout=60) != 0 and left_behind() == []
     with pytest.raises(UsageError, match="does not stand"):
         net.host(0)
 
