@@ -101,8 +101,11 @@ class _Local:
         return nullcontext()
 
 
+@dataclass(frozen=True)
 class Here(_Local):
     """This machine's own stack."""
+
+    group: str = ""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,9 @@ from typing import Any
 
 from lossbench.errors import RunError
 from lossbench.files import no_room
+from lossbench.net.host import cgroups
 from lossbench.net.host.place import Here
+from lossbench.net.journal import Journal
 from lossbench.processes import Running
 from lossbench.proof.watched import Quiet
 from lossbench.runs.launch.nursery import Nurseries
@@ -46,6 +48,8 @@ class Crew:
     def __init__(self) -> None:
         self._launcher = Nurseries()
         self._folder: Path | None = None
+        self._book: Journal | None = None
+        self._group = ""
         self._gate = -1
         self._all: dict[str, _One] = {}
         self._read_to: dict[str, int] = {}  # of samples
@@ -60,6 +64,17 @@ class Crew:
             os.mkfifo(self._folder / "go")
             self._gate = os.open(self._folder / "go", os.O_RDWR)
         return self._folder
+
+    def _joined(self) -> str:
+        """What is started here ends here, whatever sessions it makes for itself; if we are killed, by `clean`."""
+        if self._book is None:
+            self._book = Journal.claim(kind="run")
+            group = cgroups.folder(self._book.id)
+            if group is not None:
+                self._book.before_making("group", str(group))
+                cgroups.make(group)
+            self._group = cgroups.to_join(group)
+        return self._group
 
     def start(
         self, *, key: str, host: str, program: dict[str, Any], variables: dict[str, str], options: str, gated: bool
@@ -78,9 +93,8 @@ class Crew:
         ranks = max(1, asked.torchrun)
         if "OMP_NUM_THREADS" not in os.environ:
             own["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // ranks))
-        start = Start(
-            program=asked, place=Here(host), variables={**variables, **own}, log=log, hosts_path=folder / "none"
-        )
+        place = Here(host, group=self._joined())
+        start = Start(program=asked, place=place, variables={**variables, **own}, log=log, hosts_path=folder / "none")
         process = self._launcher.start(start)
         self._all[key] = _One(process=process, records=records, log=log, waiting=gated * ranks)
         return process.pid
@@ -132,6 +146,9 @@ class Crew:
             one.process.signal(9)
         for one in self._all.values():
             one.process.reap()
+        if self._book is not None:
+            book, self._book = self._book, None
+            book.undo_or_say()
         self._all.clear()
         self._read_to.clear()
         if self._folder is not None:
