@@ -65,13 +65,12 @@ def open_socket(
         return socket.socket(family, kind)
 
 
-def receive_all(receiver: socket.socket, *, quiet_s: float = 1.0) -> list[bytes]:
-    """Until nothing has come for a while; a busy machine may take its time to deliver the first."""
-    receiver.settimeout(5 * quiet_s)
-    out = []
+def receive_all(receiver: socket.socket, *, quiet_s: float = 1.0, at_least: int = 1) -> list[bytes]:
+    """Until nothing has come for a while; a busy machine may take its time to deliver those that have to come."""
+    out: list[bytes] = []
     try:
         while True:
+            receiver.settimeout(30 if len(out) < at_least else quiet_s)
             out.append(receiver.recv(65536))
-            receiver.settimeout(quiet_s)
     except TimeoutError:
         return out

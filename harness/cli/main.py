@@ -57,6 +57,8 @@ def _run() -> int:
     except BrokenPipeError:
         return ExitCode.FAILED
     except OSError as error:
+        if interrupt.caused(error):
+            return ExitCode.INTERRUPTED
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
             raise  # our mistake, and it stays loud
         _say(f"{error.filename or 'the output'} can't be written or read ({error.strerror})")
@@ -82,8 +84,12 @@ def _usage(error: Exception) -> int:
 
 
 def _say(text: str) -> None:
-    from lossbench.cli.console import Terminal
-
+    """An interruption during the imports may leave a module half made, which can't be imported again."""
+    try:
+        from lossbench.cli.console import Terminal
+    except Exception:  # noqa: BLE001 - whatever it is, that is not what there is to be said
+        sys.stderr.write(f"lossbench: {text}\n")
+        return
     Terminal(stderr=True, soft_wrap=True).print(f"lossbench: {text}", markup=False)
 
 

@@ -105,10 +105,11 @@ def _raise() -> None:
 
 def caused(error: BaseException | None) -> bool:
     """An interruption may come out as another error: Python 3.11 wraps whatever is raised while the members of a class
-    are being named, and what is closed on the way out (a socket in the middle of a request) may fail in turn."""
+    are being named, and what is closed on the way out (a socket in the middle of a request) may fail in turn. Libraries
+    in other languages make an error of their own of it, with nothing behind it; then it is whatever came after ours."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
-    return error is not None
+    return error is not None or _State.raised
 
 
 def forgive() -> None:

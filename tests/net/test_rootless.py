@@ -122,7 +122,8 @@ def test_an_ordinary_user_runs_a_command_of_their_own(home: Path) -> None:
 
 
 OUTSIDE = """
-import os, sys
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests may ignore it
 from lossbench.net.host import rootless
 program = "import sys, time; open(sys.argv[1], 'w').close(); time.sleep(600)"
 try:

@@ -204,7 +204,7 @@ def test_a_rate_on_the_uplink_is_backpressure_not_loss(build: Build) -> None:
         for _ in range(5000):
             sender.sendto(bytes(SIZE), ("10.77.0.2", 5000))
         took = time.monotonic() - start
-        assert len(receive_all(receiver)) == 5000
+        assert len(receive_all(receiver, at_least=5000)) == 5000
     assert took > 0.5 * 5000 * (SIZE + 42) * 8 / 50e6, "the sender was held back"
     assert sum(c.dropped for c in network.classes()["h0 uplink"]) == 0
 

@@ -429,6 +429,32 @@ def test_an_interruption_that_a_finaliser_swallows_comes_again_to_a_program_that
         pytest.fail("nothing came")
 
 
+INTERRUPTED = """
+import signal, sys
+from lossbench.cli import app, main
+def interrupted(**_):
+    {happens}
+app.app = interrupted
+main.main()
+"""
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        "try: signal.raise_signal(signal.SIGINT)\n    except KeyboardInterrupt: error = ValueError()\n    raise error",
+        "sys.modules['lossbench.cli.console'] = None; signal.raise_signal(signal.SIGINT)",
+    ],
+    ids=["a library that makes another error of it", "in the midst of an import"],
+)
+def test_an_interruption_is_said_in_one_line_whatever_it_comes_out_as(happens: str) -> None:
+    """As it was: pydantic's error, or that a module had been imported by half, with a traceback."""
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED.format(happens=happens)], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (130, "lossbench: interrupted\n")
+
+
 def test_an_interruption_in_the_midst_of_an_event_loop_waits_until_that_is_over() -> None:
     """As it was: a call of pyroute2 was torn, and what it left printed a traceback at the end of the program."""
     done = []
@@ -553,6 +579,7 @@ def test_a_nursery_that_is_killed_ends_the_run_with_a_word_and_leaves_nothing(tm
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # whoever started the tests may ignore it
     )
     wait_until_begun(process, tmp_path)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
