@@ -16,7 +16,7 @@ import pytest
 from lossbench.workloads.collective.context import Group
 from lossbench.workloads.collective.reduce import all_reduce, ask_all_reduce
 from lossbench.workloads.errors import TransportError
-from lossbench.workloads.transport.jobs import Call
+from lossbench.workloads.transport.jobs import Asked, Call
 from lossbench.workloads.transport.packet.codec import CODECS
 from lossbench.workloads.transport.plan import address
 from tests.transport.conftest import Make
@@ -119,6 +119,29 @@ def test_counters_of_a_forked_child_say_whose_they_are(ranks: Make) -> None:
     finally:
         over.set()
         thread.join()
+
+
+def test_a_queued_job_begins_while_the_one_before_it_is_under_way(ranks: Make) -> None:
+    """As it was: whoever came when the queue was empty waited until the one before had ended."""
+    made, began = ranks(2), [threading.Event(), threading.Event()]
+    group = made.groups[0]
+
+    def ask(number: int) -> Asked:
+        data = np.ones(10_000, np.float32)
+        plan = group.plan(group.endpoint.even(len(data)), F32)
+        asked = ask_all_reduce(group, address(data), plan=plan, holds=data)
+        began[number].set()
+        return asked
+
+    calls = [group.endpoint.begin(lambda: ask(0), queued=True)]
+    assert began[0].wait(60)
+    time.sleep(0.3)  # there is nothing more to begin
+    calls.append(group.endpoint.begin(lambda: ask(1), queued=True))
+    assert began[1].wait(60) and not calls[0].done()
+    for _ in calls:
+        made.start(1, summed).result(60)
+    for call in calls:
+        call.wait(60)
 
 
 DROPPED = """
