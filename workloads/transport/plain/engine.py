@@ -11,6 +11,7 @@ from typing import ClassVar
 from lossbench.workloads.transport import structures
 from lossbench.workloads.transport.half import Half
 from lossbench.workloads.transport.native.engine import Reading
+from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.packet.wire import Bits
 from lossbench.workloads.transport.plain.flows import Flow, Open, now_s
 from lossbench.workloads.transport.plain.leaving import Leaving
@@ -194,14 +195,14 @@ class PlainEngine(Leaving):
             self._fail_all()
 
     def _open(self, one: Open) -> bool:
-        if one.sequence - self.closed_below >= 256:
+        if one.sequence - self.closed_below >= wire.NO_WORD:
             return False
         one.listening = True
         self.opened = one.sequence + 1
         for peer, flow in one.ins.items():
             flow.limit = min(flow.packets, 2)
             if not one.reliable and self.peers[peer].passed > one.sequence:
-                self.flow_ended(one, flow)
+                self.flow_over_there(one, flow)
         self.replay_early(one)
         return True
 
@@ -246,8 +247,9 @@ class PlainEngine(Leaving):
         counts = self.counts
         for peer, flow in one.ins.items():
             gone = flow.packets - flow.count
-            counts["lost"] += one.lost(flow)
-            counts["cut"] += gone - one.lost(flow)
+            lost = max(one.known_sent(flow, deadline=why == DEADLINE) - flow.count, 0)
+            counts["lost"] += lost
+            counts["cut"] += gone - lost
             if why == DEADLINE and not flow.done and not flow.ended:
                 self.peers[peer].cut_next = one.sequence + 1
             counts["duplicates"] += flow.duplicates
@@ -260,14 +262,22 @@ class PlainEngine(Leaving):
         for peer, flow in one.outs.items():
             if not one.must_all:
                 counts["withheld"] += flow.packets - flow.cursor
-                if not flow.done and self.peers[peer].passed <= one.sequence and flow.cursor:
+                self._withheld(one, flow)
+                waits = not flow.done and self.peers[peer].passed <= one.sequence
+                if not one.reliable and (waits or flow.cursor < flow.packets):
                     self.keep_tail(one, flow, now)
         counts["halves"] += 1
         counts["reliable_halves"] += one.must_all
         counts["by_deadline"] += why == DEADLINE
-        self.remember(one)
+        self.remember(one, deadline=why == DEADLINE)
         one.finish_numbers()
         self._let_go(one, why, now)
+
+    def _withheld(self, one: Open, flow: Flow) -> None:
+        """It is said with the first word that the half is over."""
+        p = self.peers[flow.peer]
+        if flow.cursor < flow.packets and one.sequence >= p.withheld_until:
+            p.withheld_until, p.withheld_at, p.withheld_untold = one.sequence + 1, p.control_out, True
 
     def _let_go(self, one: Open, why: int, now: float) -> None:
         del self.halves[one.sequence]
