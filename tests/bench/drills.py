@@ -21,6 +21,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -42,7 +43,8 @@ from tests.transport.conftest import Ranks, make_ranks  # noqa: E402
 F32 = CODECS["float32"]
 UNDER = {"memory": ("sanitize", "libasan.so"), "threads": ("sanitize-threads", "libtsan.so")}
 REPORTS = ("ERROR: AddressSanitizer", "WARNING: ThreadSanitizer", "runtime error:")
-CHILD_S = 30
+CHILD_S = 60
+AT_ONCE = 8  # most of a drill is waiting for peers that are gone
 
 
 def quietly(work: Callable[[], object]) -> None:
@@ -157,13 +159,18 @@ DRILLS = {"abort": abort, "destroy": destroy, "fork": fork, "read": read}
 def drill(names: list[str], times: int) -> None:
     """In this process, with the library that is loaded."""
     assert not isinstance(build.load(), str), build.load()
+
+    def one(name: str, number: int) -> None:
+        dice = Random(f"{name} {number}")
+        policy = Policy(send_thread=dice.choice(["on", "off"]), tag=dice.choice(["header", "packet"]), timeout_s=60)
+        DRILLS[name](make_ranks(2, policy=policy), dice)
+        if name == "read":
+            gc.collect()
+
     for name in names:
-        for number in range(times):
-            dice = Random(f"{name} {number}")
-            policy = Policy(send_thread=dice.choice(["on", "off"]), tag=dice.choice(["header", "packet"]), timeout_s=60)
-            DRILLS[name](make_ranks(2, policy=policy), dice)
-            if name == "read":
-                gc.collect()
+        with ThreadPoolExecutor(AT_ONCE) as threads:
+            for done in [threads.submit(one, name, number) for number in range(times)]:
+                done.result()
         print(f"{name}: {times} drills", flush=True)
 
 

@@ -157,6 +157,7 @@ class Endpoint:
     # --- halves ------------------------------------------------------------------------------------------------------
 
     def start(self, *halves: Half) -> None:
+        self.here()
         self.prepare(*halves)
         for half in halves:
             half.record.step = self.step & 0xFFFFFFFF
