@@ -246,10 +246,7 @@ class PlainEngine(Leaving):
     def _close_half(self, one: Open, why: int, now: float) -> None:
         counts = self.counts
         for peer, flow in one.ins.items():
-            gone = flow.packets - flow.count
-            lost = max(one.known_sent(flow, deadline=why == DEADLINE) - flow.count, 0)
-            counts["lost"] += lost
-            counts["cut"] += gone - lost
+            gone = self.book(one, flow, deadline=why == DEADLINE)
             if why == DEADLINE and not flow.done and not flow.ended:
                 self.peers[peer].cut_next = one.sequence + 1
             counts["duplicates"] += flow.duplicates
@@ -262,7 +259,7 @@ class PlainEngine(Leaving):
         for peer, flow in one.outs.items():
             if not one.must_all:
                 counts["withheld"] += flow.packets - flow.cursor
-                self._withheld(one, flow)
+                self.note_withheld(one, flow)
                 waits = not flow.done and self.peers[peer].passed <= one.sequence
                 if not one.reliable and (waits or flow.cursor < flow.packets):
                     self.keep_tail(one, flow, now)
@@ -272,12 +269,6 @@ class PlainEngine(Leaving):
         self.remember(one, deadline=why == DEADLINE)
         one.finish_numbers()
         self._let_go(one, why, now)
-
-    def _withheld(self, one: Open, flow: Flow) -> None:
-        """It is said with the first word that the half is over."""
-        p = self.peers[flow.peer]
-        if flow.cursor < flow.packets and one.sequence >= p.withheld_until:
-            p.withheld_until, p.withheld_at, p.withheld_untold = one.sequence + 1, p.control_out, True
 
     def _let_go(self, one: Open, why: int, now: float) -> None:
         del self.halves[one.sequence]

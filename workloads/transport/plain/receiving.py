@@ -9,14 +9,14 @@ import numpy as np
 from lossbench.contract import HEADER_BYTES, Header
 from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.packet.wire import Array, Bytes
+from lossbench.workloads.transport.plain.books import Books
 from lossbench.workloads.transport.plain.flows import Flow, Open, now_s
-from lossbench.workloads.transport.plain.sending import Sending
-from lossbench.workloads.transport.plain.state import NACK_PAUSE_S, Past
+from lossbench.workloads.transport.plain.state import NACK_PAUSE_S
 
-DRAIN, RING, REMEMBERED, LEAST_PACKETS = 32, 256, 8, 2
+DRAIN, RING, LEAST_PACKETS = 32, 256, 2
 
 
-class Receiving(Sending):
+class Receiving(Books):
     def receive_some(self) -> bool:
         for count in range(DRAIN):
             got = self.link.receive()
@@ -100,7 +100,7 @@ class Receiving(Sending):
             self.keep_early(sequence, rank, rows.copy())
         else:
             heard = False  # of what is over: it may be a recording
-            self._late(sequence, rank, rows)
+            self.hear_late(sequence, rank, rows)
         if heard:
             self.peers[rank].heard = now_s()
 
@@ -259,41 +259,6 @@ class Receiving(Sending):
             assert header is not None
             if not self.failed:
                 self.hear_marker(rank, header, wire.Control.unpack(marker[HEADER_BYTES:]), marker)
-
-    def remember(self, one: Open, *, deadline: bool) -> None:
-        self._past[one.sequence] = {
-            peer: Past(flow.arrived.copy(), one.known_sent(flow, deadline=deadline)) for peer, flow in one.ins.items()
-        }
-        while len(self._past) > REMEMBERED:
-            del self._past[next(iter(self._past))]
-
-    def settle(self, rank: int, sequence: int, *, sent: int, packets: int | None = None) -> None:
-        """The books of a half that is over here: its peer had sent so much of it. What was called cut of that, and is
-        not here, was lost."""
-        past = self._past.get(sequence, {}).get(rank)
-        if past is None or packets not in (None, len(past.arrived)) or (packets is not None and sent > packets):
-            return
-        lost = int((past.arrived[past.sent : sent] == 0).sum())
-        past.sent = max(past.sent, min(sent, len(past.arrived)))
-        self.counts["lost"] += lost
-        self.counts["cut"] -= lost
-
-    def _late(self, sequence: int, rank: int, rows: Bytes) -> None:
-        past = self._past.get(sequence, {}).get(rank)
-        numbers, double = rows[:, wire.PREFIX_BYTES : HEADER_BYTES].copy().view(np.uint32)[:, 0], 0
-        if past is not None:
-            known = np.unique(numbers[numbers < len(past.arrived)])
-            new = known[past.arrived[known] == 0]
-            double = int((numbers < len(past.arrived)).sum()) - len(new)
-            past.arrived[new] = 1
-            not_lost = int((new < past.sent).sum())
-            self.counts["lost"] -= not_lost
-            self.counts["cut"] += not_lost
-        self.counts["duplicates"] += double
-        self.counts["late"] += len(rows) - double
-        if past is not None and len(rows) > double:
-            self.reorder_s = min(max(2 * self.allowance(), self.reorder_least_s), self.reorder_most_s)
-            self.since_inversion = 0
 
     # --- what control.py does ---------------------------------------------------------------------------------------
 
