@@ -11,6 +11,7 @@ Nothing may be reported, nothing may hang."""
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import gc
 import os
 import shutil
@@ -129,15 +130,18 @@ def fork(made: Ranks, dice: Random) -> None:
 
 def _as_a_child(made: Ranks) -> None:
     """It has no thread of the engine's, and locks that others may hold for ever."""
+    faulthandler.register(signal.SIGALRM, chain=True)  # where it hangs
     signal.alarm(CHILD_S)
-    for work in (made.groups[0].endpoint.read, lambda: summed(made.groups[1])):
+    end = made.groups[0].endpoint
+    end.failed(TransportError("of a call that it has from its parent"))
+    for work in (end.read, end.start, lambda: end.begin(lambda: None)):
         try:
             work()
         except TransportError as error:
             if "forked" in str(error):
                 continue
         os._exit(1)
-    made.groups[0].endpoint.close()
+    end.close()
     os._exit(0)
 
 

@@ -182,6 +182,7 @@ class Base(dist.ProcessGroup):
     def _begin(self, tensors: Any, job: Callable[[], Asked | None], *, opts: Any = None, steps: bool = False) -> Work:
         """After what was begun before on these tensors, and after what their streams still do. `steps`: a job that
         waits between its halves; it runs in a thread of its own, unless the caller (as `opts` says) waits for it."""
+        self._endpoint.here()
         events, spans = events_of(tensors), spans_of(tensors)
         before = self._under_way.before(spans)
         # Now: ranks agree on the order of calls, not on time, and a deadline is that of whoever calls.
