@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ import pytest
 from lossbench.workloads.collective.context import Group
 from lossbench.workloads.collective.reduce import all_reduce, ask_all_reduce
 from lossbench.workloads.errors import TransportError
-from lossbench.workloads.transport.jobs import Call
+from lossbench.workloads.transport.jobs import Asked, Call
 from lossbench.workloads.transport.packet.codec import CODECS
 from lossbench.workloads.transport.plan import address
 from tests.transport.conftest import Make
@@ -95,7 +96,15 @@ def test_a_program_that_aborts_when_it_is_told_to_end_ends(ranks: Make) -> None:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_counters_of_a_forked_child_say_whose_they_are(ranks: Make) -> None:
+def _not_refused(work: Callable[[], object]) -> bool:
+    try:
+        work()
+    except TransportError as error:
+        return "belongs to the process that was forked" not in str(error)
+    return True
+
+
+def test_counters_and_halves_of_a_forked_child_say_whose_they_are(ranks: Make) -> None:
     """As it was: half of the children hung, with locks that nobody will open."""
     made, over = ranks(2), threading.Event()
 
@@ -110,15 +119,36 @@ def test_counters_of_a_forked_child_say_whose_they_are(ranks: Make) -> None:
             child = os.fork()
             if not child:
                 signal.alarm(30)
-                try:
-                    made.groups[0].endpoint.read()
-                except TransportError as error:
-                    os._exit(0 if "belongs to the process that was forked" in str(error) else 2)
-                os._exit(1)
+                end = made.groups[0].endpoint
+                end.failed(TransportError("of a call that it has from its parent"))
+                os._exit(sum(map(_not_refused, (end.read, end.start, lambda end=end: end.begin(lambda: None)))))
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     finally:
         over.set()
         thread.join()
+
+
+def test_a_queued_job_begins_while_the_one_before_it_is_under_way(ranks: Make) -> None:
+    """As it was: whoever came when the queue was empty waited until the one before had ended."""
+    made, began = ranks(2), [threading.Event(), threading.Event()]
+    group = made.groups[0]
+
+    def ask(number: int) -> Asked:
+        data = np.ones(10_000, np.float32)
+        plan = group.plan(group.endpoint.even(len(data)), F32)
+        asked = ask_all_reduce(group, address(data), plan=plan, holds=data)
+        began[number].set()
+        return asked
+
+    calls = [group.endpoint.begin(lambda: ask(0), queued=True)]
+    assert began[0].wait(60)
+    time.sleep(0.3)  # there is nothing more to begin
+    calls.append(group.endpoint.begin(lambda: ask(1), queued=True))
+    assert began[1].wait(60) and not calls[0].done()
+    for _ in calls:
+        made.start(1, summed).result(60)
+    for call in calls:
+        call.wait(60)
 
 
 DROPPED = """

@@ -421,6 +421,36 @@ def test_one_dead_link_costs_its_own_parts_and_no_more_where_a_deadline_is_asked
     assert counted[0]["lost"] == 0 and counted[0]["cut"] > 0 and counted[1]["withheld"] > 0
 
 
+def without_the_late_one(ranks: Ranks, count: int) -> None:
+    """Two cut what the third does not take; it comes when they are through."""
+    early = [ranks.start(rank, lambda group: reduced(group, count)) for rank in (0, 1)]
+    for future in early:
+        future.result(120)
+    ranks.start(2, lambda group: reduced(group, count)).result(120)
+
+
+@forms("engines", [["native"] * 3, ["plain"] * 3, ["native", "plain", "native"]])
+def test_under_a_deadline_lost_is_what_the_kernel_dropped_and_the_rest_was_not_sent(
+    build: Build, meet: Meet, engines: list[str]
+) -> None:
+    """As it was: a tail that was sent and lost was called cut, where its sender's next half was what told its end."""
+    loss = {"why": "test", "loss": {"model": "iid", "percent": 20}, "match": {"datagram": {"kinds": ["data"]}}}
+    network = build(topology={"hosts": 3}, impair=[{"profile": loss}])
+    ranks = meet(network, engines=engines, deadline_ms=200, timeout_s=60)
+    for _ in range(8):  # few packets: their last ones are many of them
+        ranks.all(lambda group: reduced(group, 4000))
+    for _ in range(2):
+        without_the_late_one(ranks, COUNT)
+    ranks.all(reduced)
+    settle(ranks)
+    counted = [group.endpoint.read() for group in ranks.groups]
+    total = {name: sum(one[name] for one in counted) for name in counted[0] if name not in ("sent", "received")}
+    dropped = sum(c.dropped for here in network.counters().values() for c in here.values())
+    assert total["withheld"] > 0 and total["overflow"] == total["early"] == 0
+    assert total["data_expected"] == total["data_arrived"] + total["lost"] + total["cut"]
+    assert (total["lost"], total["cut"]) == (dropped, total["withheld"] + total["late"])
+
+
 @pytest.mark.parametrize("engine", ["compiled", "python"])
 def test_a_link_that_is_down_for_seconds_is_waited_for(
     build: Build, meet: Meet, monkeypatch: pytest.MonkeyPatch, engine: str

@@ -524,7 +524,7 @@ def test_a_stranger_spraying_the_port_changes_nothing(ranks: Make) -> None:
     assert counters["strangers"] > 300 and counters["overflow"] == 0
 
 
-def packets_of(end: Endpoint, *, source: int, tags: Tags | None) -> list[bytes]:
+def packets_of(end: Endpoint, *, source: int, tags: Tags | None, behind: int = 0) -> list[bytes]:
     """Data and markers of the first halves to come, as `source` would send them; `tags`: of whoever has the key."""
     poison = np.full((end.datagram_bytes - HEADER_BYTES) // 4, 1e6, np.float32).tobytes()
     out = []
@@ -539,6 +539,7 @@ def packets_of(end: Endpoint, *, source: int, tags: Tags | None) -> list[bytes]:
             half=sequence % 2,
             dtype=wire.signature("float32", "sum"),
             size=20_000,
+            behind=behind,
         )
         bodies = [(head.pack()[: wire.PREFIX_BYTES] + chunk.to_bytes(4, "little"), poison) for chunk in range(30)]
         marker = Header(**{**head.__dict__, "kind": wire.MARKER}).pack()
@@ -611,7 +612,7 @@ def test_whole_packets_can_be_tagged_against_whoever_reads_the_link(ranks: Make)
     assert end.read()["strangers"] >= len(good)
 
 
-@pytest.mark.parametrize("what", ["altered", "repeated"])
+@pytest.mark.parametrize("what", ["altered", "repeated", "early"])
 def test_whoever_reads_the_link_does_not_keep_a_dead_rank_alive(ranks: Make, what: str) -> None:
     """A packet of it that was seen, changed or sent again as it is. As it was: a sign of life, as long as one likes."""
     made = ranks(2, policy=Policy(tag="packet", timeout_s=0.5))
@@ -619,6 +620,8 @@ def test_whoever_reads_the_link_does_not_keep_a_dead_rank_alive(ranks: Make, wha
     peer.link.admit_only([("127.0.0.1", 9)])  # it hears nothing, and so says nothing
     tags, width = Tags(end.key, whole=True), (end.datagram_bytes - HEADER_BYTES) // 8 * 8
     head = packets_of(end, source=1, tags=None)[0][:HEADER_BYTES]
+    if what == "early":  # of a half that is not asked for yet
+        head = packets_of(end, source=1, tags=None, behind=3)[-2][:HEADER_BYTES]
     seen = tags.stamped(head + bytes(width))
     future = made.start(0, summed)
     peer.link.send(seen, end.link.address)
@@ -825,7 +828,7 @@ def test_a_library_that_others_could_have_written_is_not_loaded(
         build.built()
 
 
-SAID = {"version": 2, "policy": Policy().shared(), "address": "10.0.0.1", "port": 9, "window": 9}
+SAID = {"version": meeting.SPEAKS, "policy": Policy().shared(), "address": "10.0.0.1", "port": 9, "window": 9}
 WRONG: list[dict[str, object]] = [
     {"address": "a.b.c.d"},
     {"port": 0},

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import signal
+import time
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from lossbench.workloads.errors import OptionError
 from lossbench.workloads.replay import fold, prepare
-from lossbench.workloads.replay.__main__ import Train, asked
+from lossbench.workloads.replay.__main__ import Replay, Train, asked
 from lossbench.workloads.replay.conclude import conclude
 from lossbench.workloads.replay.recording import Recording, load, period_s
 from tests.shared import ROOT
@@ -109,6 +113,38 @@ def test_requests_come_for_a_whole_number_of_steps(name: str, form: str) -> None
     seconds = changed.get("beside.1.options.seconds", web["seconds"])
     step_s = period_s(model_bytes=model_mb * 1e6, hosts=suite["topology"]["hosts"], mbit=options["mbit"])
     assert seconds / step_s == pytest.approx(round(seconds / step_s)), (seconds, step_s)
+
+
+def test_a_host_without_a_way_to_one_keeps_nobody_else_waiting_and_is_not_called_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it was: whoever came behind it in the queue waited too, and the host was said not to have come to send."""
+    said: list[str] = []
+    door = SimpleNamespace(options={"mbit": 1.0}, rank=0, world_size=3, port=0, dscp=0, token=1, seed=1)
+    door.addresses = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
+    door.record = lambda kind, **_: said.append(kind)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # this process is told to end by others
+    replay = Replay(door)  # type: ignore[arg-type]
+    sent, gone = list[str](), {"127.0.0.2"}
+
+    def send_rows(rows: np.ndarray, peer: tuple[str, int]) -> int:
+        if peer[0] in gone:
+            raise OSError(errno.EHOSTUNREACH, "no way")
+        sent.extend([peer[0]] * len(rows))
+        return len(rows)
+
+    monkeypatch.setattr(replay.link, "send_rows", send_rows)
+    burst = int(np.argmax(replay.packets))
+    for step in range(2):
+        replay._offer(step, burst, time.monotonic())
+        replay._turn(0.0)
+    each = 2 * replay.packets[burst]
+    assert replay.sent == [0, 0, each] and sent == ["127.0.0.3"] * each
+    assert replay.idle_s == 0 and not replay.refused, "its link had nothing to do, and rightly so"
+    gone.clear()
+    replay._turn(0.0)
+    assert replay.sent == [0, each, each] and not replay.aside and not replay.to_send
+    replay.link.close()
 
 
 def replayed(folder: Path, *, offered: int, sent: int) -> Path:

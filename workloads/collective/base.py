@@ -19,7 +19,7 @@ from lossbench.workloads.collective.reduce import is_lossy
 from lossbench.workloads.collective.roll import EPOCHS_TRIED, Roll
 from lossbench.workloads.collective.staging import Pinned, Staged
 from lossbench.workloads.collective.where import cores_per_rank, inner_gloo, own_address
-from lossbench.workloads.collective.work import CallWork, Results, Work
+from lossbench.workloads.collective.work import CallWork, Results, UnderWay, Work, spans_of
 from lossbench.workloads.errors import AbsentError, TransportError
 from lossbench.workloads.transport.endpoint import Endpoint
 from lossbench.workloads.transport.half import Account, Result
@@ -52,7 +52,7 @@ class Base(dist.ProcessGroup):
         else:
             self._meet(policy)
         self._pinned, self._room = Pinned(), 0
-        self._results = Results()
+        self._results, self._under_way = Results(), UnderWay()
         # torch wants an inner backend to exist; point-to-point goes by it, over TCP.
         self._inner = inner_gloo(dist.PrefixStore(f"inner/{made.times}", store), rank, size, timeout)
         for device in ("cpu", "cuda") if torch.cuda.is_available() else ("cpu",):
@@ -180,20 +180,28 @@ class Base(dist.ProcessGroup):
     # --- running -------------------------------------------------------------------------------------------------
 
     def _begin(self, tensors: Any, job: Callable[[], Asked | None], *, opts: Any = None, steps: bool = False) -> Work:
-        """After what was begun before, and after what the tensors' streams still do. `steps`: a job that waits between
-        its halves; it runs in a thread of its own, unless the caller (as `opts` says) waits for it anyway."""
-        events = events_of(tensors)
+        """After what was begun before on these tensors, and after what their streams still do. `steps`: a job that
+        waits between its halves; it runs in a thread of its own, unless the caller (as `opts` says) waits for it."""
+        self._endpoint.here()
+        events, spans = events_of(tensors), spans_of(tensors)
+        before = self._under_way.before(spans)
         # Now: ranks agree on the order of calls, not on time, and a deadline is that of whoever calls.
         step, deadline = self._next_step(), self._endpoint.asked_deadline_s
 
         def run() -> Asked | None:
+            for work in before:
+                with suppress(Exception):  # whoever waits for it is told
+                    work.wait()
             self._endpoint.step, self._endpoint.deadline_s = step, deadline
             self._room = (self._room + 1) % (self.policy.pipeline + 1)  # jobs begin one by one, and overlap
             with torch.no_grad():
                 return self._in_streams(events, job) if events else job()
 
-        queued = bool(events) or (steps and getattr(opts, "asyncOp", True))
-        return CallWork(self._endpoint.begin(run, queued=queued), tensors, self._results)
+        queued = bool(events) or bool(before) or (steps and getattr(opts, "asyncOp", True))
+        out = CallWork(self._endpoint.begin(run, queued=queued), tensors, self._results)
+        if spans:
+            self._under_way.add(out, spans)
+        return out
 
     def _next_step(self) -> int:
         self._calls += 1

@@ -85,8 +85,11 @@ class LossyGroup(Moves):
         if len(tensors) == 1:
             if tensor.is_cpu and tensor.is_contiguous() and self._endpoint.idle():
                 shape = self._shapes.get((tensor.numel(), tensor.dtype, op)) or self._shape(tensor, op)
-                if shape is not None:
-                    return shape.begin(tensor, self._next_step(), self._results)
+                place = tensor.data_ptr()
+                if shape is not None and not self._under_way.before(span := [(place, place + shape.bytes)]):
+                    work = shape.begin(tensor, self._next_step(), self._results)
+                    self._under_way.add(work, span)
+                    return work
             if goes_in_two_halves(tensor, op):
                 return self._begin(tensors, lambda: self._ask_all_reduce(tensor, op), opts=opts)
 

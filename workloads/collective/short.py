@@ -22,12 +22,13 @@ SHORT_BYTES = 1 << 20  # a wait of a millisecond or so
 
 
 class Shape:
-    """All-reduces of one size, type and operation."""
+    """All-reduces of one size, type and operation; a deadline is that of each call."""
 
     def __init__(self, group: Group, plan: Plan, *, op: str, lossy: bool) -> None:
         self.group, self.plan, self.op, self.lossy = group, plan, op, lossy
         self.packets = plan.scatter_receives.packets + plan.gather_receives.packets
-        self.short = plan.elements * plan.layout.codec.memory.itemsize <= SHORT_BYTES
+        self.bytes = plan.elements * plan.layout.codec.memory.itemsize
+        self.short = self.bytes <= SHORT_BYTES
         self.spare: list[tuple[ScatterHalf, GatherHalf]] = []
 
     def begin(self, tensor: torch.Tensor, step: int, results: Results) -> ShortWork:
@@ -36,6 +37,7 @@ class Shape:
         arrived = np.empty(self.packets, np.bool_)
         if group.measures and self.lossy:
             pair[0].weigh(group.weights())
+        pair[0].record.deadline = pair[1].record.deadline = round(group.endpoint.asked_deadline_s * 1e9)
         group.endpoint.engine.submit_pair(pair, tensor.data_ptr(), self.plan.mine_at, arrived, step, short=self.short)
         return ShortWork(self, pair, tensor, arrived, results)
 
@@ -91,6 +93,8 @@ class ShortWork(Work):
             if shape.lossy:
                 shape.group.noted(found)
             shape.spare.append(pair)
+            if self.left is not None:
+                self.left(self)
         except BaseException as error:  # noqa: BLE001 - for whoever waits
             self._error = error
         self._done = True

@@ -44,8 +44,50 @@ class Results:
             self._asked.put(None)
 
 
+Span = tuple[int, int]  # of memory: from, to
+
+
+def spans_of(tensors: Any) -> list[Span]:
+    """Where they lie. Addresses of GPUs and of the host do not overlap."""
+    flat = [t for entry in tensors for t in (entry if isinstance(entry, list) else [entry])]
+    return [(at, at + _reach(tensor)) for tensor in flat if tensor.numel() for at in (tensor.data_ptr(),)]
+
+
+def _reach(tensor: torch.Tensor) -> int:
+    """Bytes from its first element to the end of its last."""
+    steps = ((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (1 + sum(steps)) * tensor.element_size()
+
+
+class UnderWay:
+    """Calls that have not ended, and where their tensors lie: a call that touches the memory of an earlier one begins
+    when that has ended, as on a stream."""
+
+    def __init__(self) -> None:
+        self._spans: dict[Work, Sequence[Span]] = {}
+
+    def add(self, work: Work, spans: Sequence[Span]) -> None:
+        work.left = self._left
+        self._spans[work] = spans
+
+    def _left(self, work: Work) -> None:
+        self._spans.pop(work, None)
+
+    def before(self, spans: Sequence[Span]) -> list[Work]:
+        """Those that have to end before a call with such tensors begins."""
+        out = []
+        for work, theirs in list(self._spans.items()) if self._spans else ():
+            if work.is_completed():
+                self._left(work)
+            elif any(low < end and first < high for low, high in spans for first, end in theirs):
+                out.append(work)
+        return out
+
+
 class Work(C10dWork):
     """Its errors reach whoever waits: torch's own wrapper of a future swallows them."""
+
+    left: Callable[[Work], None] | None = None  # told when it was waited for
 
     def __init__(self, tensors: Any, results: Results) -> None:
         super().__init__()
@@ -102,6 +144,8 @@ class CallWork(Work):
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         self._call.wait(timeout.total_seconds() if timeout and timeout.total_seconds() > 0 else None)
+        if self.left is not None:
+            self.left(self)
         return True
 
     def is_completed(self) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import signal
 import socket
 import struct
@@ -78,6 +79,7 @@ class Replay:
         self.sent, self.received = [0] * door.world_size, [0] * door.world_size
         self.rows = {rank: self._rows(rank) for rank in self.others}
         self.to_send: deque[Train] = deque()  # in the order of their turns
+        self.aside: dict[int, deque[Train]] = {}  # of peers that this host has no way to now
         self.late_s = 0.0  # a burst began so much later than it should have
         self.idle_s = 0.0  # the link had nothing, though there was something to send
         self.looked_s, self.refused = 0.0, False
@@ -117,7 +119,8 @@ class Replay:
             if moment - said > SAY_S:
                 said = moment
                 self._say(complete=False)
-        self.offered = asked(self.offered, self.to_send, since=time.monotonic() - self.period_s)
+        waiting = itertools.chain(self.to_send, *self.aside.values())
+        self.offered = asked(self.offered, waiting, since=time.monotonic() - self.period_s)
         self._until_quiet()
         self._say(complete=True)
         if self.late_s > LATE_S:
@@ -151,26 +154,44 @@ class Replay:
         if self.to_send and self.refused and not self._waiting_bytes():
             self.idle_s += moment - self.looked_s  # at most: it ran dry some time since then
         self.looked_s, self.refused = moment, False
-        while self.to_send:
-            train = self.to_send[0]
-            went = self._send(train)
-            self.sent[train.rank] += went
-            if went < train.packets:
-                self.to_send[0] = train._replace(packets=train.packets - went)
+        for rank in list(self.aside):
+            self._ask_again(rank)
+        while self.to_send and not self.refused:
+            train = self.to_send.popleft()
+            left = train if train.rank in self.aside else self._send(train)
+            if left is None:
+                continue
+            if left.rank in self.aside:
+                self.aside[left.rank].append(left)
+            else:
+                self.to_send.appendleft(left)
                 self.refused = True  # a link that is slow, or serves others first, is no fault of ours
-                break
-            self.to_send.popleft()
         self._receive()
         time.sleep(min(TICK_S, seconds))
 
-    def _send(self, train: Train) -> int:
-        """How many went. A host that takes nothing now (no way there) is asked again."""
+    def _send(self, train: Train) -> Train | None:
+        """What is left of it: all or a part where a queue is full. Where this host has no way to a peer, all of what is
+        for it goes `aside`: that is no reason to keep others waiting."""
         try:
-            return self.link.send_rows(self._numbered(train), (self.door.addresses[train.rank], self.door.port))
+            went = self.link.send_rows(self._numbered(train), (self.door.addresses[train.rank], self.door.port))
         except OSError as error:
             if error.errno in (errno.EMSGSIZE, errno.EBADF):
                 raise
-            return 0
+            self.aside.setdefault(train.rank, deque())
+            return train
+        self.sent[train.rank] += went
+        return train._replace(packets=train.packets - went) if went < train.packets else None
+
+    def _ask_again(self, rank: int) -> None:
+        """Is there a way again? Then what waited goes before all others: it was due before."""
+        trains = self.aside.pop(rank)
+        left = self._send(trains.popleft())
+        if left is not None:
+            trains.appendleft(left)
+        if rank in self.aside:
+            self.aside[rank] = trains
+        else:
+            self.to_send.extendleft(reversed(trains))
 
     def _waiting_bytes(self) -> int:
         """In the socket's buffer and in the host's queue."""
@@ -189,6 +210,7 @@ class Replay:
 
     def _until_quiet(self) -> None:
         self.to_send.clear()
+        self.aside.clear()
         heard = time.monotonic()
         while time.monotonic() < heard + QUIET_S:
             heard = time.monotonic() if self._receive() else heard

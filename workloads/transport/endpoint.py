@@ -100,7 +100,8 @@ class Endpoint:
         """After a failure in the middle of halves the ranks no longer agree which comes next: the group is broken."""
         if self._broken is None:
             self._broken = error
-            self.engine.give_up()
+            if os.getpid() == self._pid:  # a fork has no engine, and its lock may be held for ever
+                self.engine.give_up()
 
     def here(self) -> None:
         """Before any lock: in a fork another thread may hold it for ever."""
@@ -157,6 +158,7 @@ class Endpoint:
     # --- halves ------------------------------------------------------------------------------------------------------
 
     def start(self, *halves: Half) -> None:
+        self.here()
         self.prepare(*halves)
         for half in halves:
             half.record.step = self.step & 0xFFFFFFFF

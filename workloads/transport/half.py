@@ -115,7 +115,6 @@ class Result:
         record = half.record
         self.half, self.step, self.ended = record.half, record.step, half.ended
         self._seconds = record.closed - record.first if record.first else 0
-        self._may_end_early = bool(record.deadline) and not record.reliable
         self._rows, self._arrived = half.rows(), half.arrived
 
     @cached_property
@@ -123,10 +122,10 @@ class Result:
         sends, receives = (np.frombuffer(one, FLOW) if len(one) > 1 else np.zeros(0, FLOW) for one in self._rows)
         packets = receives["packets"].astype(np.int64)
         ends = np.cumsum(packets).tolist()
-        # A peer may have ended early itself: what it is not known to have sent the network did not lose.
-        sent = receives["highest"].astype(np.int64) if self._may_end_early else packets
+        # What a peer is not known to have sent the network did not lose: `known_sent` in engine.h.
+        known = (receives["ended"] != 0) | (self.ended == "deadline")
         gone = packets - receives["count"]
-        lost = np.where(receives["ended"] != 0, np.maximum(sent - receives["count"], 0), 0)
+        lost = np.where(known, np.maximum(receives["highest"].astype(np.int64) - receives["count"], 0), 0)
         parts = zip(receives["peer"].tolist(), ends, packets.tolist(), strict=True)
         return Account(
             half=self.half,

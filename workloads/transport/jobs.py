@@ -1,17 +1,16 @@
 """Jobs of a group in their order. A job asks the engine for halves and says what is to be done when they are over.
 
 Where nothing waits for its turn a job begins in the caller's thread, and whoever waits for it drives the engine: nobody
-is woken. What takes several steps, or waits for a GPU, is `queued` to a thread that is made when it is first needed; it
-begins the next job before the one under way has ended."""
+is woken. What takes several steps, or waits for a GPU or for an earlier call, is `queued` to a thread that is made when
+it is first needed; it begins the next job before the one under way has ended."""
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections import deque
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -93,15 +92,18 @@ class Call:
 
 
 class Worker:
-    """One thread, one job after the other; up to `depth` are under way at once."""
+    """Two threads: one begins jobs in their order, the other ends them in that order, so that a job is begun while
+    those before it are waited for; up to `depth` are under way at once."""
 
     def __init__(self, endpoint: Waits, *, depth: int, name: str) -> None:
-        self._endpoint, self._depth = endpoint, depth
+        self._endpoint, self._room = endpoint, threading.Semaphore(depth)
         self._jobs: queue.SimpleQueue[tuple[Job, Future[None]] | None] = queue.SimpleQueue()
-        self._flying: deque[tuple[Call, Future[None]]] = deque()
+        self._flying: queue.SimpleQueue[tuple[Call, Future[None]] | None] = queue.SimpleQueue()
         self._count, self._lock = 0, threading.Lock()
-        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
-        self._thread.start()
+        targets = ((self._begins, name), (self._ends, f"{name}-ends"))
+        self._threads = [threading.Thread(target=target, name=what, daemon=True) for target, what in targets]
+        for thread in self._threads:
+            thread.start()
 
     @property
     def pending(self) -> int:
@@ -118,24 +120,30 @@ class Worker:
     def stop(self, patience_s: float) -> bool:
         """True if it has ended, or is the one who asks."""
         self._jobs.put(None)
-        if self._thread is threading.current_thread():
+        if threading.current_thread() in self._threads:
             return True
-        self._thread.join(min(patience_s, threading.TIMEOUT_MAX))
-        return not self._thread.is_alive()
+        until = time.monotonic() + patience_s
+        for thread in self._threads:
+            thread.join(min(max(until - time.monotonic(), 0.0), threading.TIMEOUT_MAX))
+        return not any(thread.is_alive() for thread in self._threads)
 
-    def _main(self) -> None:
-        while True:
-            with suppress(queue.Empty):
-                entry = self._jobs.get() if not self._flying else self._jobs.get_nowait()
-                if entry is None:
-                    break
-                self._begin(*entry)
-                del entry
-                if len(self._flying) < self._depth:
-                    continue
-            self._land()
-        while self._flying:
-            self._land()
+    def _begins(self) -> None:
+        while (entry := self._jobs.get()) is not None:
+            self._room.acquire()
+            self._begin(*entry)
+            del entry
+        self._flying.put(None)
+
+    def _ends(self) -> None:
+        while (entry := self._flying.get()) is not None:
+            call, future = entry
+            try:
+                call.wait()
+            except BaseException as error:  # noqa: BLE001 - whoever waits is told
+                self._told(future, error)
+            else:
+                self._told(future, None)
+            del entry, call, future
 
     def _begin(self, job: Job, future: Future[None]) -> None:
         before = self._endpoint.asked
@@ -146,20 +154,10 @@ class Worker:
                 self._endpoint.failed(error)
             self._told(future, error)
         else:
-            self._flying.append((call, future))
-
-    def _land(self) -> None:
-        if not self._flying:
-            return
-        call, future = self._flying.popleft()
-        try:
-            call.wait()
-        except BaseException as error:  # noqa: BLE001
-            self._told(future, error)
-        else:
-            self._told(future, None)
+            self._flying.put((call, future))
 
     def _told(self, future: Future[None], error: BaseException | None) -> None:
+        self._room.release()
         with self._lock:
             self._count -= 1
         if error is None:

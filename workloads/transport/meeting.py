@@ -14,11 +14,13 @@ from typing import Protocol
 from lossbench.contract import DATA_PORT, VERSION
 from lossbench.workloads.errors import TransportError
 from lossbench.workloads.transport.endpoint import Endpoint, MakeEngine, best_engine
+from lossbench.workloads.transport.packet.wire import CONTROL_BYTES
 from lossbench.workloads.transport.policy import Membership, Policy
 from lossbench.workloads.transport.udp.link import LARGEST_DATAGRAM, Address, Link
 
 PORTS_TRIED = 64
 SMALLEST_DATAGRAM = 128  # header and some elements
+SPEAKS = f"{VERSION}.{CONTROL_BYTES}"  # of the header, and of what is said beside data
 
 
 class Store(Protocol):
@@ -51,7 +53,7 @@ def meet(
         if rank == keeper:
             store.set("secret", secrets.token_hex(16))
         mine = {
-            "version": VERSION,
+            "version": SPEAKS,
             "policy": policy.shared(),
             "address": link.address[0],
             "port": link.address[1],
@@ -100,10 +102,8 @@ def _member(rank: int, said: bytes, *, policy: Policy) -> _Member:
         address, port, window = str(ipaddress.ip_address(read["address"])), int(read["port"]), int(read["window"])
     except (ValueError, KeyError, TypeError) as error:
         raise TransportError(f"what rank {rank} says of itself can't be read ({error})") from None
-    if read.get("version") != VERSION:
-        raise TransportError(
-            f"rank {rank} speaks another protocol: version {read.get('version')}; here it is {VERSION}"
-        )
+    if read.get("version") != SPEAKS:
+        raise TransportError(f"rank {rank} speaks another protocol: version {read.get('version')}; here it is {SPEAKS}")
     theirs, ours = read.get("policy") or {}, json.loads(json.dumps(policy.shared()))
     for name in sorted({*theirs, *ours}):
         if theirs.get(name) != ours.get(name):

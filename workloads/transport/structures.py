@@ -16,7 +16,7 @@ ENDED = ("", "all", "markers", "fraction", "deadline", "failed")
 SILENT, DISAGREE, PEER_GAVE_UP, PEER_LEFT, SOCKET_ERROR, ABORTED, UNSENDABLE = 1, 2, 3, 4, 5, 6, 7
 
 _numbers = ("cursor", "limit", "count", "highest", "duplicates", "done", "ended", "known", "marker", "repair_after")
-_more = ("repairs", "repaired", "repeats", "given_again", "unheard", "top")
+_more = ("repairs", "repaired", "repeats", "given_again", "unheard", "top", "solid")
 _times = ("due", "pause", "asked_at", "highest_at", "heard_at", "nacked_at", "given_at", "marker_at", "again_at")
 FLOW = np.dtype(
     [
@@ -112,8 +112,8 @@ COUNTED = {
     "reliable_halves": "among them; the data counters below are those of the others",
     "data_expected": "packets of lossy halves",
     "data_arrived": "among them",
-    "lost": "the peer had sent it, it never came in time: the network",
-    "cut": "a deadline came first, here or where it was to be sent",
+    "lost": "the peer had sent it, and it never came: the network",
+    "cut": "not lost, and not there in time: never sent (a deadline came first, here or there), or `late`",
     "withheld": "not sent: the peer gave no room, or wanted nothing more",
     "by_deadline": "halves that the deadline ended",
     "payload_bytes": "that arrived in lossy halves: proof that bytes went the lossy way",
@@ -214,5 +214,5 @@ def layout() -> tuple[int, ...]:
         ctypes.sizeof(Counted),
         ctypes.sizeof(Failure),
         ctypes.sizeof(HeaderRecord),
-        56,
+        60,
     )

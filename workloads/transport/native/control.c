@@ -63,10 +63,12 @@ void time_flow(engine *e, flow *f)
 
 /* Which packets below the highest known are missing, `most` of them, others at every half. Returns the bytes of the
  * bitmap. `sequence` 0: the first of them. */
-static uint32_t bitmap_of(const flow *f, uint32_t most, uint32_t sequence, uint8_t *bits, uint32_t *base)
+static uint32_t bitmap_of(flow *f, uint32_t most, uint32_t sequence, uint8_t *bits, uint32_t *base)
 {
-    uint32_t at = 0, last = 0, holes = f->highest - f->count;
+    uint32_t last = 0, holes = f->highest - f->count;
     if (!most) return 0;
+    while (f->solid < f->highest && f->arrived[f->solid]) f->solid++; /* once for each packet, not for each look */
+    uint32_t at = f->solid;
     uint32_t skip = holes > most ? (sequence * 2654435761u >> 8) % (holes - most + 1) : 0;
     for (; at < f->highest && (f->arrived[at] || skip); at++) skip -= !f->arrived[at];
     *base = at;
@@ -197,10 +199,11 @@ void disagree(engine *e, half *h, flow *f, uint32_t rank, const header *theirs, 
 
 /* --- what is heard ------------------------------------------------------------------------------------------------- */
 
+/* That all of it was sent is of no use to it now; that less was it must hear. */
 static void drop_tails(engine *e, peer *p, uint32_t below)
 {
     for (uint32_t i = 0; p->tails_live && i < TAILS; i++)
-        if (p->tails[i].live && ahead(p->tails[i].sequence, below) < 0) {
+        if (p->tails[i].live && p->tails[i].sent == p->tails[i].packets && ahead(p->tails[i].sequence, below) < 0) {
             p->tails[i].live = 0;
             p->tails_live--;
             e->tails_live--;
@@ -226,10 +229,11 @@ void note_passed(engine *e, uint32_t rank, uint32_t passed)
         flow *in = in_of(e, h, rank), *out = out_of(e, h, rank);
         if (in && !in->done) {
             if (h->reliable) break_group(e, PEER_GAVE_UP, rank, rank, 0); /* nobody leaves what others still need */
-            else flow_ended(e, h, in, now);
+            else flow_over_there(e, h, in, now);
         }
         if (out && h->sending) flow_finished(h, out);
     }
+    settle(e, rank, p->whole, passed, NULL);
     drop_tails(e, p, passed);
     sooner(e, 0);
 }
@@ -263,6 +267,7 @@ void hear_marker(engine *e, uint32_t rank, const header *h, const control *c, ns
     half *one = half_at(e, h->sequence);
     ns now = now_ns();
     if (!one && ahead(h->sequence, e->opened) < 0) {
+        if (c->packets) settle(e, rank, h->sequence, h->sequence + 1, c);
         answer(e, rank, h, c, FINISHED, arrived);
     } else if (!one || !one->listening) {
         if (c->packets) keep_early(e, rank, (const uint8_t *)h, HEADER + sizeof *c, HEADER + sizeof *c, arrived);
@@ -327,6 +332,7 @@ static void hear_ack(engine *e, uint32_t rank, const header *h, const control *c
     half *one = half_at(e, h->sequence);
     flow *f = one && one->sending ? out_of(e, one, rank) : NULL;
     if (c->extra) SHOW(p->window, c->extra);
+    if (c->answers && ahead(c->answers, p->withheld_at) > 0) p->withheld_untold = 0;
     if (f && !f->done) {
         if (c->state == NOT_YET) {
             f->pause = f->pause < BUSY_PAUSE ? BUSY_PAUSE : f->pause + f->pause / 4 < 10 * BUSY_PAUSE ? f->pause + f->pause / 4 : f->pause;
@@ -380,6 +386,7 @@ void hear_control(engine *e, uint32_t rank, const uint8_t *packet, uint32_t byte
     p->received++;
     if (heard_before(p, c->number)) { e->counts.duplicates++; return; }
     p->heard = now_ns();
+    if (ahead(c->whole, p->whole) > 0) p->whole = c->whole;
     if (h->kind == ACK && c->state == GAVE_UP) {
         p->gave_up_too = 1;
         break_group(e, PEER_GAVE_UP, rank, c->about, c->base);

@@ -419,6 +419,7 @@ void lb_free(engine *e)
         }
     for (uint32_t i = 0; i < PAST; i++) {
         free(e->past[i].starts);
+        free(e->past[i].sent);
         free(e->past[i].arrived);
     }
     if (!e->closed) { /* it was never started */

@@ -20,7 +20,7 @@
  *   both locks to write, one to read  first, last                                                         next, previous
  *   shown by the sending thread       look, send_error, send_about        timed_* (its own), sent,        cursor, unsent
  *                                                                         refused_*
- *   shown under `lock`, to it         failed.code, closed_below,          window                          sending, limit, held,
+ *   shown under `lock`, to it         failed.code, closed_below,          window, withheld_until          sending, limit, held,
  *                                     sender_stops                                                        unheard, out_left, done
  *   shown by both                     markers, refused, pace_at, asleep,  control_out, asked              progress
  *                                     sender_asleep, no_segments
@@ -42,6 +42,7 @@ enum { MAGIC = 0x424C, VERSION = 2, HEADER = 40, PREFIX = 36 };
 enum { DATA = 1, MARKER = 2, ACK = 3, RELIABLE = 4 };
 enum { ASKS = 0, TIMES = 1, ENDS = 2 }; /* what a MARKER wants: an answer, or to be timed; an answer, and nothing more will come */
 enum { GOING_ON = 0, FINISHED = 1, NOT_YET = 2, REFUSED = 3, GAVE_UP = 4, GOODBYE = 5 }; /* what an ACK says */
+enum { NO_WORD = 255 }; /* of `behind`: nothing is said */
 enum { RING = 256, TAILS = 16, PAST = 8, ROOM = 1 << 16, BATCH = 64, BITMAP = 1024, ASKED = 64 };
 enum { ADD_F32 = 1, ADD_BF16 = 2, ADD_F16 = 3, PUT = 4 };            /* what is done with a payload */
 enum { BY_COUNT = 0, BY_WORLD = 1 };                                  /* how sums become means */
@@ -79,6 +80,7 @@ typedef struct __attribute__((packed)) { /* what follows the header of a marker 
     uint64_t bytes;       /* of the flow's payload */
     uint32_t base, extra; /* ack: first packet of the bitmap that may follow (1: missing), the window for halves to come;
                              marker: the latest control packet that its sender heard, kind of its data packets */
+    uint32_t whole;       /* of every half from this one to `passed` all was sent; of earlier ones markers say how much */
 } control;
 
 typedef struct {          /* the packets of one half from or to one peer */
@@ -100,6 +102,7 @@ typedef struct {          /* the packets of one half from or to one peer */
     uint32_t repeats, given_again;
     uint32_t unheard;     /* out: of what was sent lately nothing came: no room comes by itself */
     uint32_t top;         /* in: one past the highest number that came; highest_at: when, by the kernel's clock */
+    uint32_t solid;       /* in: below it nothing is missing, or more: where a look for holes begins */
     ns due, pause, asked_at, highest_at, heard_at, nacked_at, given_at;
     ns marker_at, again_at; /* in: when the marker came, by the wall clock; when room was given again */
     uint32_t *repair;     /* out: their numbers */
@@ -164,7 +167,10 @@ typedef struct {
     uint64_t sent, received;
     uint32_t control_out, control_in;
     uint64_t control_seen; /* the 64 numbers up to control_in */
-    uint32_t passed;
+    uint32_t passed, whole; /* every half below is over there; of those from `whole` on it had sent all */
+    uint32_t withheld_until; /* below, something may not have been sent to it; untold: it has not answered a control packet */
+    uint32_t withheld_at, withheld_untold; /* behind this one, which were the first to say so */
+    uint32_t early_half, early_end; /* the farthest that came early, and one past its packet: what lies below may be a recording */
     ns heard, needed_since, answer; /* when anything came from it; since when it is needed; how long it takes to answer */
     uint32_t cut_next;     /* the half before this one went on without it; 0: none did */
     float loss;            /* of what we sent lately, as it says */
@@ -186,6 +192,7 @@ typedef struct {
 typedef struct {          /* what came of a half that is over: late packets can be told from double ones */
     uint32_t sequence, used;
     uint64_t *starts;     /* of each rank's bytes in `arrived`; as many entries as ranks, and one more */
+    uint32_t *sent;       /* by each rank, as far as is known: what did not come of that is called lost */
     uint8_t *arrived;
 } past;
 
@@ -272,6 +279,7 @@ void drain_errors(engine *e);
 void keep_early(engine *e, uint32_t rank, const uint8_t *data, uint32_t bytes, uint32_t segment, ns now);
 void replay_early(engine *e, half *h);
 void remember(engine *e, const half *h);
+void settle(engine *e, uint32_t rank, uint32_t from, uint32_t below, const control *said);
 
 /* control.c */
 void hear_control(engine *e, uint32_t rank, const uint8_t *packet, uint32_t bytes, ns arrived);
@@ -307,6 +315,7 @@ int open_half(engine *e, half *h);
 void fail_all(engine *e);
 void flow_complete(half *h, flow *f);
 void flow_ended(engine *e, half *h, flow *f, ns now);
+void flow_over_there(engine *e, half *h, flow *f, ns now);
 void check_halves(engine *e, ns now);
 half *half_at(engine *e, uint32_t sequence);
 static inline flow *in_of(const engine *e, const half *h, uint32_t rank) { (void)e; return h->of[rank]; }
@@ -330,6 +339,10 @@ static inline uint32_t wanted(const half *h, const flow *f) /* packets that must
 static inline int enough(const half *h, const flow *f) /* nothing of it is asked for again */
 {
     return f->count == f->packets || (h->reliable && f->highest == f->packets && f->count >= wanted(h, f));
+}
+static inline uint32_t known_sent(const half *h, const flow *f) /* what did not come of it was lost: nothing else can */
+{
+    return f->ended || h->ended == DEADLINE ? f->highest : 0; /* a deadline is silence: what was sent would be here */
 }
 static inline uint32_t to_repair(const half *h, const flow *f) /* of those that are missing now */
 {

@@ -71,7 +71,7 @@ static void drop_order(engine *e, half *h)
 /* Ears open: packets of it go where they belong; those that came early are taken in. 0 if it must wait for room. */
 int open_half(engine *e, half *h)
 {
-    if (h->sequence - e->closed_below >= RING) return 0;
+    if (h->sequence - e->closed_below >= RING - 1) return 0; /* NO_WORD is not a number */
     h->of = calloc(2 * e->world, sizeof *h->of);
     if (!make_order(e, h) || !h->of) { break_group(e, SOCKET_ERROR, e->rank, e->rank, 12); return 0; }
     for (uint32_t i = 0; i < h->ins; i++) {
@@ -86,7 +86,7 @@ int open_half(engine *e, half *h)
     e->opened = h->sequence + 1;
     e->ring[h->sequence % RING] = h;
     for (uint32_t i = 0; i < h->ins; i++) /* it may be over there already */
-        if (!h->reliable && ahead(e->peers[h->in[i].peer].passed, h->sequence) > 0) flow_ended(e, h, &h->in[i], now_ns());
+        if (!h->reliable && ahead(e->peers[h->in[i].peer].passed, h->sequence) > 0) flow_over_there(e, h, &h->in[i], now_ns());
     if (e->early_bytes) replay_early(e, h);
     return 1;
 }
@@ -107,6 +107,13 @@ void flow_ended(engine *e, half *h, flow *f, ns now)
     if (!h->first) h->first = now;
     h->ended_open++;
     sooner(e, 0);
+}
+
+/* Its half is over at the peer, which had sent all of it, or will say how much. */
+void flow_over_there(engine *e, half *h, flow *f, ns now)
+{
+    if (ahead(h->sequence, e->peers[f->peer].whole) >= 0) f->highest = f->packets;
+    flow_ended(e, h, f, now);
 }
 
 static float share_of(const half *h)
@@ -173,9 +180,7 @@ static void account(engine *e, half *h, ns now)
     h->expected = h->came = 0;
     for (uint32_t i = 0; i < h->ins; i++) {
         flow *f = &h->in[i];
-        /* Under a deadline a peer may have ended early itself: what it is not known to have sent the network did not lose. */
-        uint32_t gone = f->packets - f->count, sent = h->deadline && !h->reliable ? f->highest : f->packets;
-        uint32_t lost = f->ended && sent > f->count ? sent - f->count : 0;
+        uint32_t gone = f->packets - f->count, sent = known_sent(h, f), lost = sent > f->count ? sent - f->count : 0;
         h->expected += f->packets;
         h->came += f->count;
         e->counts.lost += lost;
@@ -192,7 +197,8 @@ static void account(engine *e, half *h, ns now)
     for (uint32_t i = 0; i < h->outs; i++) {
         flow *f = &h->out[i];
         if (!must_all(h)) e->counts.withheld += f->packets - f->cursor;
-        if (!h->reliable && !f->done && ahead(e->peers[f->peer].passed, h->sequence) <= 0 && f->cursor) keep_tail(e, h, f, now);
+        int waits = !f->done && ahead(e->peers[f->peer].passed, h->sequence) <= 0;
+        if (!h->reliable && (waits || f->cursor < f->packets)) keep_tail(e, h, f, now);
     }
     e->counts.halves++;
     if (must_all(h)) { /* all of it arrived in the end */
@@ -204,7 +210,7 @@ static void account(engine *e, half *h, ns now)
     e->counts.by_deadline += h->ended == DEADLINE;
 }
 
-/* From here on nothing of it is sent. */
+/* From here on nothing of it is sent; what was not is said with the first word that it is over. */
 static void take_out(engine *e, half *h)
 {
     pthread_mutex_lock(&e->send_lock);
@@ -213,6 +219,13 @@ static void take_out(engine *e, half *h)
     if (h->next) h->next->previous = h->previous;
     else e->last = h->previous;
     if (half_at(e, h->sequence) == h) e->ring[h->sequence % RING] = NULL;
+    for (uint32_t i = 0; i < h->outs && h->sending && !must_all(h); i++) {
+        peer *p = &e->peers[h->out[i].peer];
+        if (h->out[i].cursor >= h->out[i].packets || ahead(h->sequence + 1, p->withheld_until) <= 0) continue;
+        SHOW(p->withheld_until, h->sequence + 1);
+        p->withheld_at = SEEN(p->control_out);
+        p->withheld_untold = 1;
+    }
     SHOW(e->closed_below, e->first ? e->first->sequence : e->next);
     h->next = h->previous = NULL;
     pthread_mutex_unlock(&e->send_lock);

@@ -178,10 +178,12 @@ void remember(engine *e, const half *h)
     past *p = &e->past[e->past_next++ % PAST];
     uint64_t all = 0;
     free(p->starts);
+    free(p->sent);
     free(p->arrived);
     for (uint32_t i = 0; i < h->ins; i++) all += h->in[i].packets;
-    *p = (past){.sequence = h->sequence, .starts = calloc(e->world + 1, sizeof *p->starts), .arrived = malloc(all + 1)};
-    if (!p->starts || !p->arrived) return;
+    *p = (past){.sequence = h->sequence, .starts = calloc(e->world + 1, sizeof *p->starts),
+                .sent = calloc(e->world, sizeof *p->sent), .arrived = malloc(all + 1)};
+    if (!p->starts || !p->sent || !p->arrived) return;
     p->used = 1;
     all = 0;
     for (uint32_t rank = 0; rank < e->world; rank++) {
@@ -189,13 +191,31 @@ void remember(engine *e, const half *h)
         p->starts[rank] = all;
         if (f) {
             memcpy(p->arrived + all, f->arrived, f->packets);
+            p->sent[rank] = known_sent(h, f);
             all += f->packets;
         }
     }
     p->starts[e->world] = all;
 }
 
-/* Of a half that is over: if its end overtook it, the ends to come are waited for longer. */
+/* The books of halves that are over here, from one to below another: their peer had sent all of them, or so much. What
+ * was called cut of that, and is not here, was lost. */
+void settle(engine *e, uint32_t rank, uint32_t from, uint32_t below, const control *said)
+{
+    for (uint32_t i = 0; i < PAST; i++) {
+        past *p = &e->past[i];
+        if (!p->used || ahead(p->sequence, from) < 0 || ahead(p->sequence, below) >= 0) continue;
+        uint64_t first = p->starts[rank], packets = p->starts[rank + 1] - first, sent = said ? said->sent : packets;
+        if (said && (said->packets != packets || sent > packets)) continue;
+        for (; p->sent[rank] < sent; p->sent[rank]++) {
+            uint32_t lost = !p->arrived[first + p->sent[rank]];
+            e->counts.lost += lost;
+            e->counts.cut -= lost;
+        }
+    }
+}
+
+/* Of a half that is over: if its end overtook it, the ends to come are waited for longer. What was called lost was not. */
 static void hear_late(engine *e, uint32_t rank, const uint8_t *data, uint32_t bytes, uint32_t segment)
 {
     uint32_t late = 0, number, double_ = 0;
@@ -204,8 +224,12 @@ static void hear_late(engine *e, uint32_t rank, const uint8_t *data, uint32_t by
         if (e->past[i].used && e->past[i].sequence == ((const header *)data)->sequence) p = &e->past[i];
     for (uint32_t at = 0; at < bytes; at += segment) {
         number = ((const header *)(data + at))->chunk;
-        if (p && number < p->starts[rank + 1] - p->starts[rank] && p->arrived[p->starts[rank] + number]) double_++;
-        else late++;
+        uint8_t *here = p && number < p->starts[rank + 1] - p->starts[rank] ? &p->arrived[p->starts[rank] + number] : NULL;
+        if (here && *here) { double_++; continue; }
+        late++;
+        if (!here) continue;
+        *here = 1;
+        if (number < p->sent[rank]) { e->counts.lost--; e->counts.cut++; }
     }
     e->counts.late += late;
     e->counts.duplicates += double_;
@@ -213,6 +237,17 @@ static void hear_late(engine *e, uint32_t rank, const uint8_t *data, uint32_t by
     ns longer = e->reorder > e->reorder_least ? 2 * e->reorder : 2 * e->reorder_least;
     e->reorder = longer < e->reorder_most ? longer : e->reorder_most;
     e->since_inversion = 0;
+}
+
+/* Whether what came early ends beyond all that came early before: what does not may be a recording. */
+static int farther(peer *p, uint32_t sequence, uint32_t last)
+{
+    int32_t on = ahead(sequence, p->early_half);
+    uint32_t end = last < UINT32_MAX ? last + 1 : last;
+    if (p->early_end && (on < 0 || (on == 0 && end <= p->early_end))) return 0;
+    p->early_half = sequence;
+    p->early_end = end;
+    return 1;
 }
 
 /* A run of data packets of one sender and flow. */
@@ -230,14 +265,16 @@ static void hear_data(engine *e, uint32_t rank, const uint8_t *data, uint32_t by
     flow *f = listens ? in_of(e, h, rank) : NULL;
     if (listens && !expected(e, h, f, rank, data, bytes < segment ? bytes : segment)) return;
     p->received += packets;
-    if (ahead(head->sequence - head->behind, p->passed) > 0) note_passed(e, rank, head->sequence - head->behind);
+    uint32_t passed = head->behind == NO_WORD ? p->passed : head->sequence - head->behind;
+    if (ahead(passed, p->passed) > 0) note_passed(e, rank, passed);
     if (listens) {
         if (take_run(e, h, f, data, bytes, segment)) {
             p->heard = now;
             after_run(e, h, f, bytes, now);
         }
     } else if (ahead(head->sequence, e->opened) >= 0) {
-        p->heard = now;
+        const header *last = (const header *)(data + (bytes - 1) / segment * segment);
+        if (farther(p, head->sequence, last->chunk)) p->heard = now;
         keep_early(e, rank, data, bytes, segment, now);
     } else
         hear_late(e, rank, data, bytes, segment); /* of what is over: it may be a recording */

@@ -46,7 +46,8 @@ void begin_sending(engine *e, half *h)
         flow *f = &h->out[i];
         header head;
         prepare_header(e, h, f, &head, 0);
-        head.behind = (uint8_t)(behind < 255 ? behind : 255);
+        const peer *p = &e->peers[f->peer]; /* there is no room to say that less was sent: until it knows, no word */
+        head.behind = (uint8_t)(p->withheld_untold ? NO_WORD : behind);
         head.tag = tag_of(e, (uint8_t *)&head, PREFIX);
         memcpy(f->prefix, &head, HEADER);
         uint32_t room = e->peers[f->peer].window / f->segment;
@@ -285,6 +286,7 @@ void send_control(engine *e, peer *p, header *h, control *c, const uint8_t *bitm
     uint32_t bytes = HEADER + sizeof *c + bitmap_bytes;
     c->number = __atomic_add_fetch(&p->control_out, 1, __ATOMIC_RELAXED);
     c->passed = SEEN(e->closed_below);
+    c->whole = SEEN(p->withheld_until); /* not older than the former */
     memcpy(packet, h, HEADER);
     memcpy(packet + HEADER, c, sizeof *c);
     if (bitmap_bytes) memcpy(packet + HEADER + sizeof *c, bitmap, bitmap_bytes);

@@ -19,6 +19,7 @@ DATA, MARKER, ACK, RELIABLE = (KINDS[name] for name in ("data", "marker", "ack",
 PREFIX_BYTES = 36  # everything before the packet's number: the same in all packets of one flow of one half
 ASKS, TIMES, ENDS = range(3)  # what a marker wants: an answer; to be timed; an answer, and nothing more will come
 GOING_ON, FINISHED, NOT_YET, REFUSED, GAVE_UP, GOODBYE = range(6)  # what an acknowledgement says
+NO_WORD = 255  # of `behind`: nothing is said
 
 # The header's `dtype`: low four bits the element type, high four bits the call. Ranks that differ in them disagree.
 DTYPES = ("bytes", "float32", "bfloat16", "float16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -60,6 +61,7 @@ class Control(NamedTuple):
     size: int = 0  # bytes of the flow's payload
     base: int = 0
     extra: int = 0
+    whole: int = 0
 
     def pack(self) -> bytes:
         return CONTROL.pack(*self)
@@ -69,7 +71,7 @@ class Control(NamedTuple):
         return cls(*CONTROL.unpack_from(body))
 
 
-CONTROL = struct.Struct("<7I2H2Q2I")
+CONTROL = struct.Struct("<7I2H2Q3I")
 CONTROL_BYTES = CONTROL.size
 SEQUENCES = 1 << 32
 

@@ -26,7 +26,8 @@ class Control(Receiving):
     def _send(self, rank: int, header: Header, bits: bytes = b"", **fields: Any) -> None:
         p = self.peers[rank]
         p.control_out += 1
-        body = Body(number=p.control_out, passed=self.closed_below % wire.SEQUENCES, **fields)
+        passed, whole = (number % wire.SEQUENCES for number in (self.closed_below, p.withheld_until))
+        body = Body(number=p.control_out, passed=passed, whole=whole, **fields)
         packet = self.tags.stamped(replace(header, tag=0).pack() + body.pack() + bits)
         with suppress(OSError):  # whatever goes wrong here is a lost packet: it is repeated anyway
             p.sent += self.link.send(packet, p.address)
@@ -140,6 +141,7 @@ class Control(Receiving):
             self.counts["duplicates"] += 1
             return
         p.heard = now_s()
+        p.whole = max(p.whole, self.full(c.whole))
         if header.kind == wire.ACK and c.state == wire.GAVE_UP:
             p.gave_up_too = True
             self.break_group(structures.PEER_GAVE_UP, rank, c.about, c.base)
@@ -178,16 +180,21 @@ class Control(Receiving):
                 if one.reliable:
                     self.break_group(structures.PEER_GAVE_UP, rank, rank)
                 else:
-                    self.flow_ended(one, flow)
+                    self.flow_over_there(one, flow)
             if out is not None and one.sending:
                 _finished(one, out)
-        p.tails = {sequence: tail for sequence, tail in p.tails.items() if sequence >= passed}
+        for sequence in [sequence for sequence in self._past if p.whole <= sequence < passed]:
+            self.settle(rank, sequence, sent=wire.SEQUENCES)
+        # That all of it was sent is of no use to it now; that less was it must hear.
+        p.tails = {n: tail for n, tail in p.tails.items() if n >= passed or tail.sent < tail.packets}
         self.sooner(0)
 
     def hear_marker(self, rank: int, header: Header, c: Body, packet: bytes) -> None:
         sequence = self.full(header.sequence)
         one = self.halves.get(sequence)
         if one is None and sequence < self.opened:
+            if c.packets:
+                self.settle(rank, sequence, sent=c.sent, packets=c.packets)
             self._answer(rank, header, c, wire.FINISHED)
         elif one is None or not one.listening:
             if c.packets:
@@ -225,6 +232,7 @@ class Control(Receiving):
         one = self.halves.get(sequence)
         flow = one.outs.get(rank) if one is not None and one.sending else None
         p.window = c.extra or p.window
+        p.withheld_untold = p.withheld_untold and c.answers <= p.withheld_at
         if one is None or flow is None or flow.done:
             tail = p.tails.get(sequence)
             if tail is not None and c.state == wire.FINISHED:

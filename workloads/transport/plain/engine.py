@@ -11,6 +11,7 @@ from typing import ClassVar
 from lossbench.workloads.transport import structures
 from lossbench.workloads.transport.half import Half
 from lossbench.workloads.transport.native.engine import Reading
+from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.packet.wire import Bits
 from lossbench.workloads.transport.plain.flows import Flow, Open, now_s
 from lossbench.workloads.transport.plain.leaving import Leaving
@@ -194,14 +195,14 @@ class PlainEngine(Leaving):
             self._fail_all()
 
     def _open(self, one: Open) -> bool:
-        if one.sequence - self.closed_below >= 256:
+        if one.sequence - self.closed_below >= wire.NO_WORD:
             return False
         one.listening = True
         self.opened = one.sequence + 1
         for peer, flow in one.ins.items():
             flow.limit = min(flow.packets, 2)
             if not one.reliable and self.peers[peer].passed > one.sequence:
-                self.flow_ended(one, flow)
+                self.flow_over_there(one, flow)
         self.replay_early(one)
         return True
 
@@ -245,9 +246,7 @@ class PlainEngine(Leaving):
     def _close_half(self, one: Open, why: int, now: float) -> None:
         counts = self.counts
         for peer, flow in one.ins.items():
-            gone = flow.packets - flow.count
-            counts["lost"] += one.lost(flow)
-            counts["cut"] += gone - one.lost(flow)
+            gone = self.book(one, flow, deadline=why == DEADLINE)
             if why == DEADLINE and not flow.done and not flow.ended:
                 self.peers[peer].cut_next = one.sequence + 1
             counts["duplicates"] += flow.duplicates
@@ -260,12 +259,14 @@ class PlainEngine(Leaving):
         for peer, flow in one.outs.items():
             if not one.must_all:
                 counts["withheld"] += flow.packets - flow.cursor
-                if not flow.done and self.peers[peer].passed <= one.sequence and flow.cursor:
+                self.note_withheld(one, flow)
+                waits = not flow.done and self.peers[peer].passed <= one.sequence
+                if not one.reliable and (waits or flow.cursor < flow.packets):
                     self.keep_tail(one, flow, now)
         counts["halves"] += 1
         counts["reliable_halves"] += one.must_all
         counts["by_deadline"] += why == DEADLINE
-        self.remember(one)
+        self.remember(one, deadline=why == DEADLINE)
         one.finish_numbers()
         self._let_go(one, why, now)
 

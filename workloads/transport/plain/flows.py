@@ -151,10 +151,9 @@ class Open:
         flow.looks, flow.answered = flow.looks + 1, answer
         return flow.looks > ROUNDS_IN_VAIN
 
-    def lost(self, flow: Flow) -> int:
-        """By the network. A deadline may have ended it there, too: what is not known to have been sent was not lost."""
-        sent = flow.highest if self.record.deadline and not self.reliable else flow.packets
-        return max(sent - flow.count, 0) if flow.ended else 0
+    def known_sent(self, flow: Flow, *, deadline: bool) -> int:
+        """What did not come of it was lost: nothing else can. A deadline is silence: what was sent would be here."""
+        return flow.highest if flow.ended or deadline else 0
 
     def complete(self, flow: Flow) -> None:
         flow.done = True

@@ -9,14 +9,14 @@ import numpy as np
 from lossbench.contract import HEADER_BYTES, Header
 from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.packet.wire import Array, Bytes
+from lossbench.workloads.transport.plain.books import Books
 from lossbench.workloads.transport.plain.flows import Flow, Open, now_s
-from lossbench.workloads.transport.plain.sending import Sending
 from lossbench.workloads.transport.plain.state import NACK_PAUSE_S
 
-DRAIN, RING, REMEMBERED, LEAST_PACKETS = 32, 256, 8, 2
+DRAIN, RING, LEAST_PACKETS = 32, 256, 2
 
 
-class Receiving(Sending):
+class Receiving(Books):
     def receive_some(self) -> bool:
         for count in range(DRAIN):
             got = self.link.receive()
@@ -88,14 +88,19 @@ class Receiving(Sending):
             return
         if not again:
             self.peers[rank].received += len(rows)
-            self.note_passed(rank, sequence - header.behind)
+            if header.behind != wire.NO_WORD:
+                self.note_passed(rank, sequence - header.behind)
         if listened:
             assert one is not None and flow is not None
             heard = self._take(one, flow, rows) and not again
-        elif heard := sequence >= self.opened:
+        elif sequence >= self.opened:
+            last = (sequence, int.from_bytes(bytes(rows[-1, wire.PREFIX_BYTES : HEADER_BYTES]), "little"))
+            heard = last > self.peers[rank].early
+            self.peers[rank].early = max(last, self.peers[rank].early)
             self.keep_early(sequence, rank, rows.copy())
         else:
-            self._late(sequence, rank, rows)  # of what is over: it may be a recording
+            heard = False  # of what is over: it may be a recording
+            self.hear_late(sequence, rank, rows)
         if heard:
             self.peers[rank].heard = now_s()
 
@@ -254,22 +259,6 @@ class Receiving(Sending):
             assert header is not None
             if not self.failed:
                 self.hear_marker(rank, header, wire.Control.unpack(marker[HEADER_BYTES:]), marker)
-
-    def remember(self, one: Open) -> None:
-        """What came of a half that has ended: late packets can be told from double ones."""
-        self._past[one.sequence] = {peer: flow.arrived.copy() for peer, flow in one.ins.items()}
-        while len(self._past) > REMEMBERED:
-            del self._past[next(iter(self._past))]
-
-    def _late(self, sequence: int, rank: int, rows: Bytes) -> None:
-        arrived = self._past.get(sequence, {}).get(rank)
-        numbers = rows[:, wire.PREFIX_BYTES : HEADER_BYTES].copy().view(np.uint32)[:, 0]
-        double = 0 if arrived is None else int(arrived[numbers[numbers < len(arrived)]].sum())
-        self.counts["duplicates"] += double
-        self.counts["late"] += len(rows) - double
-        if arrived is not None and len(rows) > double:
-            self.reorder_s = min(max(2 * self.allowance(), self.reorder_least_s), self.reorder_most_s)
-            self.since_inversion = 0
 
     # --- what control.py does ---------------------------------------------------------------------------------------
 

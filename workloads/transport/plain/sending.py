@@ -18,8 +18,9 @@ FIRST_REFUSED_S, MOST_REFUSED_S = 0.0005, 0.02  # until a host that takes nothin
 
 class Sending(State):
     def begin_sending(self, one: Open) -> None:
-        behind = min(one.sequence - self.closed_below, 255)
         for peer, flow in one.outs.items():
+            # There is no room to say that less was sent: until the peer knows, no word.
+            behind = wire.NO_WORD if self.peers[peer].withheld_untold else one.sequence - self.closed_below
             header = one.header(flow, source=self.rank, destination=peer)
             bare = Header(**{**header.__dict__, "behind": behind, "sequence": one.sequence % wire.SEQUENCES}).pack()
             flow.prefix = self.tags.stamped(bare) if not self.tags.whole else bare

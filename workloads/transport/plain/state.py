@@ -35,6 +35,14 @@ class Tail:
 
 
 @dataclass
+class Past:
+    """What came of a flow whose half is over: late packets can be told from double ones, lost ones from those cut."""
+
+    arrived: Bytes
+    sent: int  # as far as is known
+
+
+@dataclass
 class Peer:
     address: tuple[str, int]
     heard: float
@@ -45,6 +53,14 @@ class Peer:
     seen: set[int] = field(default_factory=set)
     control_in: int = 0
     passed: int = 0
+    whole: int = 0  # of every half from this one to `passed` it had sent all
+    withheld_until: int = 0  # below, something may not have been sent to it; untold: it has not answered a packet
+    withheld_at: int = 0  # behind this one, which were the first to say so
+    withheld_untold: bool = False
+    early: tuple[int, int] = (
+        -1,
+        -1,
+    )  # the farthest that came early, half and packet: what lies below may be a recording
     answer: float = 0.0
     cut_next: int = -1  # the half before this one went on without it
     loss: float = 0.0
@@ -110,7 +126,7 @@ class State:
         self.reorder_s, self.since_inversion = 0.0, 0
         self.tick_at, self.blocked = 0.0, False
         self._room = np.zeros(1 << 16, np.uint8)
-        self._past: dict[int, dict[int, Bytes]] = {}
+        self._past: dict[int, dict[int, Past]] = {}
 
     @property
     def closed_below(self) -> int:
@@ -127,6 +143,12 @@ class State:
         if self.reorder_s > self.reorder_least_s:
             return self.reorder_s
         return 0.0 if self.since_inversion > ORDERLY else self.reorder_least_s
+
+    def flow_over_there(self, one: Open, flow: Flow) -> None:
+        """Its half is over at the peer, which had sent all of it, or will say how much."""
+        if one.sequence >= self.peers[flow.peer].whole:
+            flow.highest = flow.packets
+        self.flow_ended(one, flow)
 
     def flow_ended(self, one: Open, flow: Flow) -> None:
         if not flow.ended and not flow.done:
