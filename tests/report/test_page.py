@@ -156,6 +156,15 @@ def test_another_data_set_is_not_a_figure_of_the_paper(tmp_path: Path) -> None:
     assert "paper" not in [one.name for one in all_pictures(gather(read_suite(place)))]
 
 
+@pytest.mark.parametrize(("model", "drawn"), [("tagger_slots", True), ("tagger", False)])
+def test_only_the_loss_of_slots_stands_beside_the_papers_atis(model: str, drawn: bool, tmp_path: Path) -> None:
+    """As it was, the sum of two losses."""
+    points = [{"strategy": "rps", "percent": p} for p in (0, 10)]
+    options = {"strategy": "rps", "model": model, "data": "atis"}
+    place = paper_like(made.suite(tmp_path, points, 1, row, options=options))
+    assert ("paper" in [one.name for one in all_pictures(gather(read_suite(place)))]) == drawn
+
+
 def test_asked_bursts_are_summed_to_one_length_and_each_pattern_counts_once(tmp_path: Path) -> None:
     """Rows that saw no long burst were left out of what was asked for long ones: asked 1.07, seen 9, truth 2.1."""
     chain = lossmodel.gilbert_from_means(mean=0.05, burst_packets_mean=8)

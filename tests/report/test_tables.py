@@ -66,6 +66,22 @@ def test_best_is_marked_only_beyond_doubt(tmp_path: Path) -> None:
     assert [name for name, cell in clear.items() if cell.style == "best"] == ["reliable loss_10"]
 
 
+def test_a_target_that_was_not_reached_is_called_so_and_whose_time_is_told(tmp_path: Path) -> None:
+    """As it was: a dash, and "the others did not end" of runs that had."""
+    late = {"reliable": 0, "rps": 2, "gradient_averaging": 5}  # seeds that did not
+
+    def row(point: dict[str, Any], seed: int) -> dict[str, Any]:
+        took = "not reached" if seed < late[point["strategy"]] else 3.0 + seed
+        return {"train_loss": 1.0, "target_s": took}
+
+    one = table(content(tmp_path, row=row), "results")
+    found = cells(one, "target_s")
+    assert found["gradient_averaging loss_10"].text == "not reached"
+    assert "(3 of 5)" in found["rps loss_10"].text and "the others: not reached" in found["rps loss_10"].detail
+    assert "of 5" not in found["reliable loss_10"].text
+    assert "target_s: of the other seeds: not reached." in one.notes
+
+
 def test_what_is_unknown_is_shown_greyed_and_never_averaged(tmp_path: Path) -> None:
     columns = {"fault": "valid", "timing": "unknown", "outcome": "valid"}
     one = table(content(tmp_path, columns=columns), "results")

@@ -9,6 +9,7 @@ from lossbench.workloads.errors import ModelError
 from lossbench.workloads.training.models import MODELS, build
 from lossbench.workloads.training.models.llama import SHAPES, Llama, Shape, angles, rotated
 from lossbench.workloads.training.models.resnet import ResNet
+from lossbench.workloads.training.tasks import judge_utterances, utterance_loss
 
 pytestmark = pytest.mark.training
 IMAGES = {"channels": 3, "side": 32, "classes": 10}
@@ -81,6 +82,19 @@ def test_the_tagger_names_slots_and_intent_and_ignores_what_follows_the_last_wor
     assert slots.shape == (1, 5, 127) and intent.shape == (1, 26)
     torch.testing.assert_close(intent, model(words[:, :3])[1])
     assert model.lstm.hidden_size == 300 and model.embedding.embedding_dim == 150 and model.lstm.num_layers == 1
+
+
+def test_the_tagger_of_slots_alone_learns_and_is_judged_by_them() -> None:
+    """The RPS paper's ATIS model has the sizes of CNTK's slot tagger."""
+    model = build("tagger_slots", kind="utterances", about=UTTERANCES)
+    words, slots = torch.tensor([[5, 6, 7, 0, 0]]), torch.tensor([[1, 2, 3, -100, -100]])
+    batch = (words, slots, torch.tensor([4]))
+    scores, intent = model(words)
+    wanted = torch.nn.functional.cross_entropy(scores[0, :3], slots[0, :3])
+    assert intent is None and model.lstm.hidden_size == 300 and model.embedding.embedding_dim == 150
+    torch.testing.assert_close(utterance_loss(model, batch), wanted)
+    found = judge_utterances([f"B-{n}" for n in range(127)], model, [batch])
+    assert found["loss"] == pytest.approx(float(wanted)) and "intent_accuracy" not in found
 
 
 def test_wrong_names_say_what_there_is() -> None:

@@ -164,6 +164,35 @@ def test_the_mean_is_of_what_can_be_read_by_every_normaliser() -> None:
     assert 1.5 < count < 2.6 and 1.5 < world < 2.2 and expected == pytest.approx(2.5, rel=0.1)
 
 
+@pytest.mark.parametrize("coding", [lambda c: c, Important])
+def test_a_worker_that_is_heard_less_counts_as_much_where_means_are_unbiased(coding: Any) -> None:
+    """As it was, `expected` divided by what came of all workers together: of one that loses 40 % its weight was .17."""
+    bad = Rule.iid(0.4, sources=(1,))
+
+    def work(channel: Any) -> float:
+        seen = []
+        for step in range(40):
+            channel.set_step(step)
+            values = torch.full((sum(COUNTS),), float(channel.rank == 1))
+            mean, _ = channel.begin_scatter(values, counts=COUNTS, owners=OWNERS, normaliser="expected").wait()
+            seen.append(float(mean.mean()))
+        return float(np.mean(seen))
+
+    weights = together(around(coding, simulated(WORLD, bad)), work)
+    assert weights == pytest.approx([1 / WORLD] * WORLD, abs=0.02)
+
+
+def test_sums_of_bfloat16_are_made_in_float32() -> None:
+    """As it was where loss is simulated, 256 + 1 + 1 + 1 was 256."""
+
+    def work(channel: Any) -> float:
+        values = torch.full((sum(COUNTS),), 256.0 if channel.rank == 0 else 1.0)
+        return float(channel.begin_scatter(values, counts=COUNTS, owners=OWNERS).wait()[0][0])
+
+    for channels in (simulated(WORLD), over_loopback(WORLD)):
+        assert together(around(Bfloat16, channels), work) == pytest.approx([259 / 4] * WORLD, abs=0.26)
+
+
 @pytest.mark.parametrize("size", [1, 7, 1400, 5000])
 def test_int8_is_near_by_half_a_step_of_its_packet_and_right_on_average(size: int) -> None:
     values = torch.randn(size, generator=torch.Generator().manual_seed(size)) * 3

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 import torch
 
 from lossbench.contract import Door
+from lossbench.workloads.sync.channels.simulated import Simulated
 from lossbench.workloads.training.__main__ import Trainer
-from lossbench.workloads.training.data.batches import Batches
+from lossbench.workloads.training.data.batches import Batches, normalised
 from lossbench.workloads.training.data.sets import load
 from tests.forked import lossbench_module
 from tests.forms import forms, full
@@ -109,7 +111,7 @@ def test_the_time_to_a_target_is_that_of_the_first_evaluation_that_has_it(tmp_pa
 def test_a_target_that_was_not_reached_has_no_time(tmp_path: Path) -> None:
     trained(tmp_path, target=1.1)
     (row,) = records(tmp_path, 0, "row")
-    assert row["reached"] == 0.0 and "target_s" not in row
+    assert row["reached"] == 0.0 and row["target_s"] == "not reached" and "target_steps" not in row
     assert len({one["step"] for one in records(tmp_path, 0, "evaluation")}) == 12, "it was looked for"
 
 
@@ -119,6 +121,36 @@ def test_a_resumed_run_knows_that_it_reached_its_target_but_not_when(tmp_path: P
     trained(tmp_path / "rest", **keys, resume=True, checkpoint_dir=str(tmp_path / "half" / "checkpoints"))
     (row,) = records(tmp_path / "rest", 0, "row")
     assert row["reached"] == 1.0 and "target_steps" not in row and "target_s" not in row
+
+
+def test_the_typical_step_of_workers_that_meet_now_and_then_has_its_share_of_the_meeting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was, the median of steps of which three in four send nothing: the network took no time."""
+    gather = Simulated.begin_gather
+    monkeypatch.setattr(Simulated, "begin_gather", lambda *given, **how: (time.sleep(0.2), gather(*given, **how))[1])
+    trainer = trained(tmp_path, strategy="local_steps", strategy_options={"every": 4}, drift_every=0)
+    (row,) = records(tmp_path, 0, "row")
+    rounds = sorted(1000 * sum(trainer.step_s[at : at + 4]) / 4 for at in (0, 4, 8))
+    assert row["ms_step"] == pytest.approx(rounds[1]) and rounds[0] >= 200 / 4
+    assert row["samples_s"] == pytest.approx(3 * QUICK["batch"] * 1000 / row["ms_step"])
+
+
+def test_the_mean_squared_gradient_is_of_all_steps_the_first_ones_too(tmp_path: Path) -> None:
+    """As it was, of the ends of intervals: the start, where it is largest, was left out and the end counted."""
+    trained(
+        tmp_path, model="linear", optimizer="sgd", lr=0.1, gradient_square=True, evaluate_every=3, evaluate_items=2000
+    )
+    (row,) = records(tmp_path, 0, "row")
+    seen = [one["gradient_square"] for one in records(tmp_path, 0, "evaluation") if one["model"] == "mean"]
+    assert len(seen) == 4, "after 3, 6, 9 and 12 steps"
+    pixels, labels = load("digits").train
+    inputs = normalised(pixels).flatten(1)
+    errors = 0.1 - torch.nn.functional.one_hot(labels, 10).float()  # of softmax regression from zero
+    weights, biases = errors.t() @ inputs / len(labels), errors.mean(0)
+    start = float(weights.square().sum() + biases.square().sum())
+    assert start != pytest.approx(seen[-1], rel=0.1)
+    assert row["gradient_square"] == pytest.approx((start + sum(seen[:3])) / 4, rel=1e-4)
 
 
 def test_workers_with_other_labels_more_often(tmp_path: Path) -> None:

@@ -133,6 +133,11 @@ class Strategy(GoesOn):
         """As tables call it."""
         return self.name
 
+    @property
+    def every(self) -> int:
+        """Steps of which one has an exchange."""
+        return int(getattr(self.options, "every", 1))
+
     def step(self) -> None:
         self.flat.check_untouched()
         self.flat.check_groups(self.optimizer.param_groups)

@@ -18,7 +18,8 @@ from lossbench.contract import Door, ready_together
 from lossbench.workloads.errors import TrainingError, WorkloadError
 from lossbench.workloads.training import checkpoint
 from lossbench.workloads.training.build import Built, built
-from lossbench.workloads.training.evaluate import judge_all
+from lossbench.workloads.training.evaluate import gradient_square, judge_all
+from lossbench.workloads.training.links import bytes_sent
 from lossbench.workloads.training.measure import gradient_bias
 from lossbench.workloads.training.report import Reached, mean_over_ranks, result_row
 from lossbench.workloads.training.settings import read
@@ -37,7 +38,8 @@ class Trainer:
         self.outside_s = 0.0
         self.drifts: list[dict[str, Any]] = []
         self.reached: Reached | None = None  # when the target first was
-        self.squares: list[float] = []  # of gradients, where rank 0 lives
+        self.squares: list[float] = []  # of gradients, where rank 0 lives: at the start, then at every evaluation
+        self.sent: list[int | None] = []  # bytes, by seat: when the clock began
 
     def run(self) -> None:
         first = self._begin()
@@ -69,8 +71,12 @@ class Trainer:
         if self.job.data is not None and "tokenizer" in self.job.data.about and self.doors[0].rank == 0:
             kept = Path(self.doors[0].records_path or ".").parent.parent / "tokenizer.json"
             kept.write_text(self.job.data.about["tokenizer"], encoding="utf-8")
+        if self.settings.gradient_square and first == 0 and self.doors[0].rank == 0 and self.job.data is not None:
+            most = self.settings.evaluate_items
+            self.squares.append(gradient_square(self.seats[0], self.job.task, self.job.batches, most))
         self._synchronize()
         ready_together(self.doors)
+        self.sent = self.crew.each(lambda n: bytes_sent(self.doors[n]))
         for seat in self.seats:
             seat.door.record(
                 "begin",
@@ -158,18 +164,32 @@ class Trainer:
             self.reached = Reached() if resumed else Reached(steps=step + 1, seconds=took)
 
     def _finish(self, steps: int) -> None:
+        sent = self._sent_since()
         found = self._evaluate(steps - 1)
         rows = result_row(
-            self.job, found, step_s=self.step_s, outside_s=self.outside_s, drifts=self.drifts, reached=self.reached
+            self.job,
+            found,
+            step_s=self.step_s,
+            outside_s=self.outside_s,
+            drifts=self.drifts,
+            reached=self.reached,
+            sent=sent,
         )
         for seat, row in zip(self.seats, rows, strict=True):
             if seat.door.rank == 0:
                 if self.squares and len(self.step_s) == steps:  # of a resumed run only its end is known
-                    row["gradient_square"] = sum(self.squares) / len(self.squares)
+                    before = self.squares[:-1]  # each at the beginning of its steps; the last is after all of them
+                    row["gradient_square"] = sum(before) / len(before)
                 seat.door.record("row", **row)
             seat.door.record("summary", **{k: v for k, v in row.items() if isinstance(v, int | float)})
         self._say_traffic()
         self.crew.each(lambda n: self.seats[n].strategy.channel.close())
+
+    def _sent_since(self) -> list[int] | None:
+        """Bytes, by seat, since the clock began; none where there are no links."""
+        now = self.crew.each(lambda n: bytes_sent(self.doors[n]))
+        pairs = [(a, b) for a, b in zip(self.sent, now, strict=True) if a is not None and b is not None]
+        return [b - a for a, b in pairs] if len(pairs) == len(now) else None
 
     def _say_traffic(self) -> None:
         """Datagrams that each rank sent and received: held against what the kernel dropped. Not all of them: a few more

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from lossbench.workloads.training.build import Built
 from lossbench.workloads.training.settings import Settings
@@ -14,6 +15,7 @@ from lossbench.workloads.training.settings import Settings
 LAST = 0.1  # of all steps: the training loss is their mean
 WORST_TAIL = 0.99
 CUT_SAID = 0.001
+NOT_REACHED = "not reached"
 MIXING = {"alpha_1": "left", "alpha_2": "shifted"}
 SPEEDS = ("samples_s", "samples_s_worker", "tokens_s", "tokens_s_worker")
 SHOWN = [
@@ -23,6 +25,7 @@ SHOWN = [
     "drift_first",
     "drift_last",
     "arrived",
+    "mb_step",
     "ms_step",
     "reached",
     "target_s",
@@ -56,10 +59,12 @@ def result_row(
     outside_s: float,
     drifts: list[dict[str, Any]],
     reached: Reached | None = None,
+    sent: list[int] | None = None,
 ) -> list[dict[str, Any]]:
     """One row for each rank here, equal on all but for its own judgement; rank 0's goes into the table."""
     settings, measure = job.settings, job.task.measure
     ms = 1000 * np.array(step_s) if step_s else np.zeros(1)
+    typical = float(np.median(by_rounds(ms, job.seats[0].strategy.every)))
     last = max(1, round(LAST * len(step_s)))
     ran = bool(step_s)  # a resumed run may have nothing left to do
     train_loss = mean_over_ranks(job, [float(np.mean(s.losses[-last:])) for s in job.seats]) if ran else None
@@ -68,8 +73,8 @@ def result_row(
         "workers": job.seats[0].door.world_size,
         "steps": job.steps,
         "train_loss": train_loss,
-        **(_speed(job, float(np.median(ms))) if ran and measure else {}),
-        "ms_step": float(np.median(ms)),
+        **(_speed(job, typical) if ran and measure else {}),
+        "ms_step": typical,
         "ms_step_p99": float(np.quantile(ms, WORST_TAIL)),
         "arrived_1": _arrived(job, 0),
         "arrived_2": _arrived(job, 1),
@@ -84,11 +89,18 @@ def result_row(
     shown = SHOWN if measure else SHOWN_OF_NOISE
     shown = [name.replace("MEASURE", measure) for name in shown]
     shared |= _heard(job)
-    shared |= _memory(job)
+    shared |= _memory(job) | _sent(job, sent, len(step_s))
     shared["cut"] = mean_over_ranks(job, [seat.cut / max(seat.expected, 1) for seat in job.seats])
     note = "; ".join(_notes(job, shared["cut"]))
     shown = [name for name in shown if name in shared]
     return [{**shared, "shown": shown, "note": note, "units": UNITS} for _ in job.seats]
+
+
+def by_rounds(times: NDArray[np.float64], every: int) -> NDArray[np.float64]:
+    """The mean step of each round of so many, which has one exchange: the median of steps of which seven in eight send
+    nothing would be of those."""
+    rounds = len(times) // every
+    return times[: rounds * every].reshape(rounds, every).mean(1) if rounds else times.mean(keepdims=True)
 
 
 def _memory(job: Built) -> dict[str, float]:
@@ -100,12 +112,19 @@ def _memory(job: Built) -> dict[str, float]:
     return {"gpu_mb": job.seats[0].door.world_size * mean_over_ranks(job, [here] * len(job.seats))}
 
 
+def _sent(job: Built, sent: list[int] | None, steps: int) -> dict[str, float]:
+    """Of all workers together, per step."""
+    if sent is None or not steps:
+        return {}
+    return {"mb_step": job.seats[0].door.world_size * mean_over_ranks(job, [float(one) for one in sent]) / steps / 1e6}
+
+
 def _target(settings: Settings, reached: Reached | None) -> dict[str, Any]:
     """Of a run that did not reach it no time is known, only that it was not enough."""
     if settings.target is None:
         return {}
     if reached is None:
-        return {"reached": 0.0}
+        return {"reached": 0.0, "target_s": NOT_REACHED}
     if reached.steps is None:
         return {"reached": 1.0}
     return {"reached": 1.0, "target_steps": reached.steps, "target_s": reached.seconds}

@@ -83,7 +83,8 @@ class Settings(BaseModel):
     """Of the task's measure (accuracy, perplexity, slot_f1), as workers' own models have it on average: how long did it
     take? Looked for at every evaluation; without evaluate_every twenty times."""
     gradient_square: bool = False
-    """At every evaluation: the squared gradient of the training loss at the mean model, for its mean over the run."""
+    """At the start and at every evaluation (twenty without evaluate_every): the squared gradient of the training loss
+    at the mean model, for its mean over the run's steps."""
     drift_every: int = Field(25, ge=0)
     bias_every: int = Field(0, ge=0)
     """Costs a reliable exchange of all gradients."""
@@ -95,7 +96,7 @@ class Settings(BaseModel):
 
     def looks_every(self, steps: int) -> int:
         """Steps between two evaluations; 0: at the end only."""
-        return self.evaluate_every or (max(1, steps // LOOKS) if self.target is not None else 0)
+        return self.evaluate_every or (max(1, steps // LOOKS) if self.target is not None or self.gradient_square else 0)
 
     def of_strategy(self) -> dict[str, Any]:
         """Those of these settings that the strategy takes, and what is its own."""

@@ -46,40 +46,46 @@ def text_loss(call: Any, batch: Batch) -> torch.Tensor:
     return F.cross_entropy(scores.flatten(0, 1), batch[0][..., 1:].reshape(-1))
 
 
-def judge_text(bytes_per_token: float, model: torch.nn.Module, batches: Any) -> dict[str, float]:
-    total, count = 0.0, 0
+def judge_text(token_bytes: torch.Tensor | None, model: torch.nn.Module, batches: Any) -> dict[str, float]:
+    """`token_bytes`: how many bytes each token stands for; none: tokens are bytes. Bits are by the bytes of this very
+    text, as other text has longer words."""
+    total, count, size = 0.0, 0, 0
     for (tokens,) in batches:
-        total += float(text_loss(model, (tokens,))) * len(tokens)
-        count += len(tokens)
+        foretold = tokens[..., 1:]
+        total += float(text_loss(model, (tokens,))) * foretold.numel()
+        count += foretold.numel()
+        size += foretold.numel() if token_bytes is None else int(token_bytes.to(tokens.device)[foretold].sum())
     mean = total / count
-    bits = mean / math.log(2) / bytes_per_token
+    bits = total / math.log(2) / size
     return {"loss": mean, "perplexity": math.exp(min(mean, 700.0)), "bits_per_byte": bits}
 
 
 def utterance_loss(call: Any, batch: Batch) -> torch.Tensor:
+    """Of slots, and of the intent where the model names it."""
     slots, intents = call(batch[0])
-    return F.cross_entropy(slots.float().flatten(0, 1), batch[1].reshape(-1), ignore_index=IGNORED) + F.cross_entropy(
-        intents.float(), batch[2]
-    )
+    loss = F.cross_entropy(slots.float().flatten(0, 1), batch[1].reshape(-1), ignore_index=IGNORED)
+    return loss if intents is None else loss + F.cross_entropy(intents.float(), batch[2])
 
 
 def judge_utterances(names: list[str], model: torch.nn.Module, batches: Any) -> dict[str, float]:
     total, count, right = 0.0, 0, 0
     found = asked = hits = 0
+    intent_scores: Any = None
     for words, slots, intents in batches:
         slot_scores, intent_scores = model(words)
         total += float(utterance_loss(lambda _, s=slot_scores, i=intent_scores: (s, i), (words, slots, intents))) * len(
             words
         )
         count += len(words)
-        right += int((intent_scores.argmax(1) == intents).sum())
+        right += 0 if intent_scores is None else int((intent_scores.argmax(1) == intents).sum())
         for guess, truth in zip(slot_scores.argmax(2).tolist(), slots.tolist(), strict=True):
             length = sum(tag != IGNORED for tag in truth)
             a = spans([names[tag] for tag in guess[:length]])
             b = spans([names[tag] for tag in truth[:length]])
             found, asked, hits = found + len(a), asked + len(b), hits + len(a & b)
     f1 = 2 * hits / (found + asked) if found + asked else 1.0
-    return {"loss": total / count, "intent_accuracy": right / count, "slot_f1": f1}
+    intent = {} if intent_scores is None else {"intent_accuracy": right / count}
+    return {"loss": total / count, **intent, "slot_f1": f1}
 
 
 def spans(tags: list[str]) -> set[tuple[int, int, str]]:
@@ -103,7 +109,7 @@ TASKS: dict[str, Callable[[dict[str, Any]], Task]] = {
     "images": lambda _: Task(loss=image_loss, judge=judge_images, measure="accuracy"),
     "text": lambda about: Task(
         loss=text_loss,
-        judge=lambda m, b: judge_text(about.get("bytes_per_token", 1.0), m, b),
+        judge=lambda m, b: judge_text(about.get("token_bytes"), m, b),
         measure="perplexity",
         higher_is_better=False,
         counts="tokens",

@@ -35,7 +35,7 @@ def _paper_figure(group: Group) -> str:
         spec = spec.get(part) if isinstance(spec, dict) else None
     spec = spec if isinstance(spec, dict) else {}
     row = {"rps": "4", "gradient_averaging": "5"}.get(str(spec.get("strategy")), "")
-    column = {("resnet20", "cifar10"): "a", ("resnet110", "cifar10"): "b", ("tagger", "atis"): "c"}.get(
+    column = {("resnet20", "cifar10"): "a", ("resnet110", "cifar10"): "b", ("tagger_slots", "atis"): "c"}.get(
         (str(spec.get("model")), str(spec.get("data"))), ""
     )
     return f"fig{row}{column}" if row and column else ""

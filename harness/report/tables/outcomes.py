@@ -47,7 +47,8 @@ def _cell(group: Group, name: str, *, best: bool, bootstrap: bool) -> Cell:
         detail += f", standard deviation {short(found.sd)}, 95 % interval {ends} ({found.method})"
     if not group.complete(name):
         lines.append(f"({found.n} of {group.planned})")
-        detail += f"; {len(void)} left out: {void[0].void}" if void else "; the others did not end"
+        others = "; the others: " + ", ".join(dict.fromkeys(group.words.get(name, ["did not end"])))
+        detail += f"; {len(void)} left out: {void[0].void}" if void else others
     return Cell("\n".join(lines), "best" if best else "", detail)
 
 
@@ -71,6 +72,9 @@ def _notes(groups: list[Group], names: list[str], rows: list[list[Cell]], bold: 
         out.append("From ... to: a 95 % bootstrap interval (BCa).")
     if any(" of " in text and "\n(" in text for text in texts):
         out.append("(2 of 3): only so many of the planned seeds have a number that may be averaged.")
+    for name in names:
+        said = dict.fromkeys(word for group in groups if group.sound(name) for word in group.words.get(name, []))
+        out += [f"{name}: of the other seeds: {', '.join(said)}."] if said else []
     if bold:
         out.append(f"Bold: better than every other line, p < {ALPHA:g} after Holm's correction.")
     why = sorted({v.void for group in groups for name in names for v in group.void(name)})

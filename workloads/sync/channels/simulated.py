@@ -175,14 +175,11 @@ class Simulated:
         posted = self._meet(values)
         low = layout.offsets[block]
         own = posted[self.rank][low : low + counts[block]]
-        sums, number = torch.zeros_like(own), torch.zeros_like(own)
-        arrived = {}
-        for peer in self._peers():
-            arrived[peer] = self._arrived(peer, HALVES["reduce_scatter"], block, layout.packets[block])
-            mask = spread(arrived[peer], layout.width, own).to(own.dtype)
-            sums += mask * posted[peer][low : low + counts[block]]
-            number += mask
-        mean = self._means.of(own, sums, number, arrived=arrived, normaliser=normaliser, world=self.world)
+        arrived = {
+            peer: self._arrived(peer, HALVES["reduce_scatter"], block, layout.packets[block]) for peer in self._peers()
+        }
+        given = [(peer, posted[peer][low : low + counts[block]], bits, layout.width) for peer, bits in arrived.items()]
+        mean = self._means.of(own, given, normaliser=normaliser, world=self.world)
         self._part()
         return Done(mean, self._account(HALVES["reduce_scatter"], arrived, layout.segment - HEADER_BYTES, begun))
 

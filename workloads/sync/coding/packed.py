@@ -127,16 +127,11 @@ class _Mean:
 
     def wait(self) -> tuple[torch.Tensor, Account]:
         taken, wire = self._carried.wait()
-        coding, own = self._coding, self._own.float()
-        sums, number, arrived = torch.zeros_like(own), torch.zeros_like(own), {}
-        for peer in sorted(taken):
-            values, arrived[peer], width = coding.read(taken[peer], wire.arrived[peer], self._own)
-            there = spread(arrived[peer], width, own)
-            sums += torch.where(there, values.float(), 0.0)
-            number += there
-        world = len(coding.present)
-        mean = coding.means.of(own, sums, number, arrived=arrived, normaliser=self._normaliser, world=world)
-        return mean.to(self._own.dtype), coding.account(FIRST, wire, arrived)
+        coding, own = self._coding, self._own
+        given = [(peer, *coding.read(taken[peer], wire.arrived[peer], own)) for peer in sorted(taken)]
+        mean = coding.means.of(own, given, normaliser=self._normaliser, world=len(coding.present))
+        arrived = {peer: bits for peer, _, bits, _ in given}
+        return mean, coding.account(FIRST, wire, arrived)
 
 
 class _Landed:

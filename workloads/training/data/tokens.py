@@ -3,6 +3,7 @@ as papers have it. Made once for a text and a size, and kept in the cache."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable
 from dataclasses import replace
@@ -20,7 +21,7 @@ LEAST, MOST = 257, 1 << 17  # every byte is a token, too
 
 
 def tokenised(data: DataSet, size: int) -> DataSet:
-    """`about` then has `vocabulary`, `bytes_per_token` (of the validation text) and `tokenizer` (its whole file)."""
+    """`about` then has `vocabulary`, `token_bytes` (how many each of them stands for) and `tokenizer` (its file)."""
     if data.kind != "text":
         raise DataError(f"a vocabulary is about text; {data.name} is {data.kind}")
     if not LEAST <= size <= MOST:
@@ -30,13 +31,17 @@ def tokenised(data: DataSet, size: int) -> DataSet:
         _make(data, size, folder)
     with np.load(folder / "tokens.npz") as kept:
         train, valid = (torch.from_numpy(kept[split].astype(np.int32)) for split in ("train", "valid"))
-    about = {
-        **data.about,
-        "vocabulary": size,
-        "bytes_per_token": len(data.valid[0]) / len(valid),
-        "tokenizer": (folder / "tokenizer.json").read_text(encoding="utf-8"),
-    }
+    tokenizer = (folder / "tokenizer.json").read_text(encoding="utf-8")
+    about = {**data.about, "vocabulary": size, "token_bytes": _lengths(tokenizer, size), "tokenizer": tokenizer}
     return replace(data, train=(train,), valid=(valid,), about=about)
+
+
+def _lengths(tokenizer: str, size: int) -> torch.Tensor:
+    """Bytes of every token: a byte-level vocabulary writes each byte as one character."""
+    out = torch.zeros(size, dtype=torch.long)
+    for token, number in json.loads(tokenizer)["model"]["vocab"].items():
+        out[number] = len(token)
+    return out
 
 
 def _make(data: DataSet, size: int, folder: Path) -> None:

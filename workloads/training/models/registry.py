@@ -29,7 +29,8 @@ def _resnet(depth: int, about: Mapping[str, Any]) -> nn.Module:
 
 
 def _tagger(sizes: Mapping[str, int], about: Mapping[str, Any]) -> nn.Module:
-    return Tagger(vocabulary=about["vocabulary"], slots=len(about["slots"]), intents=about["intents"], **sizes)
+    known = {"vocabulary": about["vocabulary"], "slots": len(about["slots"]), "intents": about["intents"]}
+    return Tagger(**{**known, **sizes})
 
 
 def _llama(name: str, about: Mapping[str, Any]) -> nn.Module:
@@ -45,6 +46,7 @@ MODELS: dict[str, tuple[str, Callable[[Mapping[str, Any]], nn.Module]]] = {
     "resnet110": ("images", partial(_resnet, 110)),
     "resnet8": ("images", partial(_resnet, 8)),
     "tagger": ("utterances", partial(_tagger, {})),
+    "tagger_slots": ("utterances", partial(_tagger, {"intents": 0})),  # as the RPS paper has it
     "tagger_small": ("utterances", partial(_tagger, {"embedding": 32, "hidden": 48})),
     **{name: ("text", partial(_llama, name)) for name in SHAPES},
     "walk": ("noise", lambda about: Walk(**about)),

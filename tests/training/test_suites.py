@@ -1,0 +1,110 @@
+"""What the suites about training ask for, in their small and their full form: the papers' set-ups, contrasts that have
+their zero, nothing that differs beside what is compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from lossbench.spec.asking import points
+from lossbench.spec.experiment import Experiment
+from lossbench.spec.userfile import read_toml
+from lossbench.workloads.training import settings
+from lossbench.workloads.training.data.sets import load
+from lossbench.workloads.training.models import build
+
+pytestmark = pytest.mark.training
+CONTRASTS = ("halves", "granularity", "uneven", "bursty", "wan")
+PAYLOAD = 1440  # bytes of numbers in a packet, about
+CIFAR = {"classes": 10, "channels": 3, "side": 32}
+
+
+def experiments(name: str, *, full: bool) -> list[Experiment]:
+    return [one for _, one in points.points(points.find(name), settings=[], full=full)]
+
+
+def of_training() -> list[tuple[str, bool]]:
+    """(suite, its full form)."""
+    out = []
+    for name in points.suite_names():
+        if read_toml(points.find(name)).get("workload", {}).get("name") == "training":
+            out += [(name, False)] + ([(name, True)] if "full" in read_toml(points.find(name)) else [])
+    return out
+
+
+def losses(one: Experiment) -> list[float]:
+    """Mean loss of each rule."""
+    return [entry.profile.mean_loss() for entry in one.impair]
+
+
+@pytest.mark.parametrize(("name", "full"), of_training())
+def test_every_point_of_both_forms_is_one_that_can_be_trained(name: str, full: bool) -> None:
+    for one in experiments(name, full=full):
+        settings.read(one.workload.options)
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("name", CONTRASTS)
+def test_a_contrast_has_its_zero_and_the_same_optimizer_for_all(name: str, full: bool) -> None:
+    found = experiments(name, full=full)
+    free = {settings.read(one.workload.options).strategy for one in found if not any(losses(one))}
+    assert free == {settings.read(one.workload.options).strategy for one in found}, "each strategy has its own zero"
+    how = {(one.workload.options["optimizer"], one.workload.options["lr"], str(one.workload.options.get("clip_norm")))
+           for one in found}  # fmt: skip
+    assert len(how) == 1 and "None" in next(iter(how))
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_bursts_grow_to_several_blocks(full: bool) -> None:
+    """As it was, the full form's ended at two thirds of one."""
+    found = experiments("bursty", full=full)
+    options = settings.read(found[0].workload.options)
+    with torch.device("meta"):
+        about: dict[str, Any] = CIFAR if full else load("digits").about
+        model = build(options.model, kind="images", about=about)
+    block = sum(p.numel() for p in model.parameters()) * 4 / found[0].topology.hosts / PAYLOAD
+    longest = max(getattr(one.impair[0].profile.loss, "burst_packets_mean", 0.0) for one in found)
+    assert longest > 3 * block > 10
+
+
+@pytest.mark.parametrize(("row", "strategy"), [("4", "rps"), ("5", "gradient_averaging")])
+@pytest.mark.parametrize(
+    ("column", "model", "epochs"), [("a", "resnet20", 160), ("b", "resnet110", 160), ("c", "tagger_slots", 20)]
+)
+def test_a_figure_of_the_rps_paper_is_asked_for_as_it_was(
+    row: str, strategy: str, column: str, model: str, epochs: int
+) -> None:
+    found = experiments(f"rps-figure-{row}{column}", full=True)
+    for one in found:
+        options = settings.read(one.workload.options)
+        assert (options.strategy, options.model, options.epochs, one.topology.hosts) == (strategy, model, epochs, 16)
+        assert options.optimizer == "sgd" and not options.optimizer_options and options.clip_norm is None
+        assert strategy == "rps" or options.strategy_options == {"owners": "random"}
+        if column != "c":  # of ATIS the paper says neither
+            assert (options.lr, options.batch, options.schedule) == (4.0, 32, "steps")
+            assert options.warm_up == 5 / 160 and options.drop_at == (80 / 160, 120 / 160)
+    rates = {(one.impair[0].profile.loss.model, round(100 * losses(one)[0])) for one in found}
+    asked = (0, 1, 5, 10, 20, 40) if strategy == "rps" else (0, 1, 5)
+    assert {rate for model, rate in rates if model == "iid"} == set(asked)
+    assert {rate for model, rate in rates if model == "block"} == set(asked) - {0}
+
+
+def test_figures_4_and_5_in_one_suite_differ_in_what_is_averaged_alone() -> None:
+    """As it was, gradients had fixed owners there, models random ones."""
+    by_strategy = {one.workload.options["strategy"]: one for one in experiments("rps-convergence", full=True)}
+    assert by_strategy["gradient_averaging"].workload.options["strategy_options"] == {"owners": "random"}
+    assert set(by_strategy) == {"rps", "gradient_averaging"}
+
+
+def test_the_papers_changes_are_held_against_text_of_both_kinds() -> None:
+    for full in (False, True):
+        said = {
+            (round(100 * losses(one)[0]), claim.measure, claim.change_percent)
+            for one in experiments("packet-loss-llm", full=full)
+            for claim in one.stated
+        }
+        for percent, change in ((10, 0.8), (20, 2.6), (30, 3.8)):
+            assert {(percent, "perplexity", change), (percent, "fit_perplexity", change)} <= said
+        assert {(10, "perplexity", 1.17), (40, "perplexity", 6.65)} <= said
