@@ -12,6 +12,7 @@ from lossbench.net.conservation import Between, counted_twice
 from lossbench.net.counters import LATE_MS, Held, LinkCounts, Position, Queue, Reading, RuleCounters, Sockets
 from lossbench.net.impair import registry
 from lossbench.proof import judge, judge_fault
+from lossbench.proof.covers.rows import covered, not_judged
 from lossbench.proof.evidence import FlowSeen, Seen
 from lossbench.proof.pace import judge_rates
 from lossbench.proof.prove import prove
@@ -245,9 +246,7 @@ def test_what_programs_count_of_packets_for_all_is_not_compared_and_that_is_said
     watched.before = replace(watched.before, links={**watched.before.links, 2: LinkCounts(sockets=Sockets())})
     watched.after = replace(watched.after, links=links, for_all=5)
     assert "misses" not in fault_of(watched, **three)[1]
-    assert any(
-        "were for all hosts" in text for text in judge_fault.not_judged(experiment(**three), "ebpf", watched.after)
-    )
+    assert any("were for all hosts" in text for text in not_judged(covered(experiment(**three), "ebpf", watched.after)))
 
 
 def test_block_loss_that_begins_after_the_probes_is_not_proven() -> None:
@@ -535,5 +534,5 @@ def test_a_slow_link_is_held_to_its_rate_as_a_fast_one_is(rate: float, reached: 
 @pytest.mark.parametrize(("backend", "said"), [("relay", True), ("edt", True), ("netem", False)])
 def test_that_duplicates_do_not_wait_is_said(backend: str, said: bool) -> None:
     slow = {"why": "t", "name": "slow", "delay": {"mean_ms": 50}, "duplicate_percent": 20}
-    texts = judge_fault.not_judged(experiment(impair=[{"profile": slow}]), backend)
+    texts = not_judged(covered(experiment(impair=[{"profile": slow}]), backend))
     assert any("they do not wait" in text for text in texts) is said
