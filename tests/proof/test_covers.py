@@ -89,7 +89,7 @@ if rank == 0:
     from pyroute2 import IPRoute
     from lossbench.net.tc import kinds
     kinds.install()
-    from tests.bench.adversary import PARENT
+    from tests.bench.deeds import PARENT
     with IPRoute() as ip:
         index = ip.link_lookup(ifname="eth0")[0]
         {deed}
