@@ -36,24 +36,27 @@ from lossbench.spec.lossmodel import Bits, first_state, predict
 from lossbench.spec.placement import Hook, Rule, Rules, rules_ever, rules_in_force
 
 SEEDED = ("ebpf", "edt", "relay")
-PROBES, PACKETS, SAMPLES, SECONDS = 6000, 4000, 300, 4.0
+PROBES, PACKETS, SAMPLES, SECONDS = 3000, 2000, 300, 4.0
 SEED = 3
 
 
 @dataclass
 class Paper:
-    """`really`: what it does; `larger` packets than the MTU pass its hooks; `silent`: the workload sends nothing."""
+    """`really`: what it does, with `after_probes` only in the run; `larger` packets than the MTU pass its hooks;
+    `silent`: the workload sends nothing."""
 
     asked: Experiment
     really: Experiment
     backend: str
     larger: int = 0
     silent: bool = False
+    after_probes: bool = False
     random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(SEED))
     done: Counter[tuple[Hook, Rule]] = field(default_factory=Counter)  # packets that each rule has decided on
 
     def verdict(self) -> Verdict:
-        rules, real = (rules_in_force(one, seed=SEED) for one in (self.asked, self.really))
+        probed = self.asked if self.after_probes else self.really
+        rules, real = (rules_in_force(one, seed=SEED) for one in (self.asked, probed))
         flows, remarks = plan(rules, self.asked.topology)
         before = self._reading(rules)
         after, seen = self._through(flows, PROBES, rules, real, before)

@@ -85,6 +85,15 @@ def test_a_judged_cell_that_is_made_false_is_not_valid(condition: str, backend: 
     assert wrong.status != Status.VALID, wrong.findings
 
 
+@pytest.mark.parametrize(("condition", "backend"), JUDGED)
+def test_what_becomes_false_after_the_probes_is_found_or_said_to_be_not_judged(condition: str, backend: str) -> None:
+    false = FALSE[condition]
+    verdict = Paper(false.asked(), false.really(), backend, **false.happens, after_probes=True).verdict()
+    rows = [row for row in verdict.covers if row.condition in (condition, "delay")]
+    said = any("during the run" in text or "does not count" in text for row in rows for text in row.not_judged)
+    assert (verdict.columns["fault"].status == Status.VALID) is said
+
+
 def test_every_backend_has_its_column() -> None:
     assert set(BACKENDS) == set(registry.KINDS)
     assert {tuple(one.cells) for one in CONDITIONS} == {BACKENDS}

@@ -42,7 +42,7 @@ def in_steps(experiment: Experiment) -> bool:
     return any(entry.from_step or entry.to_step is not None for entry in experiment.impair)
 
 
-def _bursty(profile: Profile) -> bool:
+def bursty(profile: Profile) -> bool:
     return isinstance(profile.loss, GilbertElliottLoss | State4Loss | TraceLoss | BlockLoss)
 
 
@@ -63,7 +63,7 @@ CONDITIONS = (
     ),
     Condition(
         name="bursts",
-        asked=_any(_bursty),
+        asked=_any(bursty),
         cells=_by(PATTERN, netem="exact tails of the probes' burst lengths; fields read back", cbpf=REFUSED),
     ),
     Condition(

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lossbench.net.counters import Reading
-from lossbench.proof.covers.conditions import BACKENDS, in_steps, in_time, profiles_of, rated
-from lossbench.spec.experiment import Experiment
+from lossbench.proof.covers.conditions import BACKENDS, bursty, in_steps, in_time, profiles_of, rated
+from lossbench.spec.experiment import Experiment, Impair
 from lossbench.spec.losses import BlockLoss, GilbertElliottLoss, IidLoss, State4Loss
 from lossbench.spec.profile import Profile
 
@@ -22,6 +22,10 @@ class Asked:
     experiment: Experiment
     backend: str
     after: Reading | None = None
+
+    @property
+    def entries(self) -> tuple[Impair, ...]:
+        return self.experiment.impair
 
     @property
     def profiles(self) -> list[Profile]:
@@ -51,7 +55,7 @@ class Limit:
 
 def _delayed_twice(asked: Asked) -> bool:
     """May a packet meet two delays on its way?"""
-    sides = {side for entry in asked.experiment.impair if entry.profile.delay for side in entry.directions()}
+    sides = {side for entry in asked.entries if entry.profile.delay for side in entry.directions()}
     return len(sides) > 1
 
 
@@ -92,6 +96,12 @@ LIMITS = (
         when=lambda a: any(_general(p) for p in a.profiles),
     ),
     Limit(
+        text="burst lengths during the run: fields read back, their count tested, measured before the run only",
+        of="bursts",
+        backends=("netem",),
+        when=lambda a: any(bursty(p) for p in a.profiles),
+    ),
+    Limit(
         text="delays during the run: kept by the kernel, read back, measured before the run only",
         of="delay",
         backends=("netem", "edt"),
@@ -102,6 +112,12 @@ LIMITS = (
         of="delay",
         backends=("netem",),
         when=lambda a: any(p.delay and p.delay.correlation_percent for p in a.profiles),
+    ),
+    Limit(
+        text="spread of delays during the run: its wire draws them, measured before the run only",
+        of="jitter",
+        backends=("relay",),
+        when=lambda a: any(p.delay and p.delay.jitter_ms for p in a.profiles),
     ),
     Limit(
         text="spread of delays where packets meet two of them: only their sum's median is",
@@ -161,13 +177,13 @@ LIMITS = (
         text="single rules: cbpf counts per port, their sum is judged",
         of="loss",
         backends=("cbpf",),
-        when=lambda a: len(a.profiles) > 1 or any(not p.match.is_everything() for p in a.profiles),
+        when=lambda a: len(a.profiles) > 1 or any(e.pairs or not e.profile.match.is_everything() for e in a.entries),
     ),
     Limit(
         text="packets past the rules of one side of a port: cbpf counts both sides together",
         of="directions",
         backends=("cbpf",),
-        when=lambda a: any("downlink" in entry.directions() for entry in a.experiment.impair),
+        when=lambda a: any("downlink" in entry.directions() for entry in a.entries),
     ),
     Limit(
         text="what programs count of their own packets: some were for all hosts",
