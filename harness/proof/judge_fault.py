@@ -22,6 +22,7 @@ from lossbench.spec.profile import Profile
 
 LATE_SHARE, LATE_MS = 0.05, 2.0  # of a delay, as in the proof
 TAIL_SHARE, TAIL_MS = 0.25, 20.0  # that one packet in twenty may be late by
+STALL_SHARE, STALL_MS = 1.0, 250.0  # that none may be: whoever sends less while a wire stands still has few late ones
 AROUND = 0.01  # of the bytes on the data links that may go over the control links, declared or not
 PORTS_SHOWN = 6
 
@@ -221,11 +222,15 @@ def _judge_held(watched: Watched) -> list[Finding]:
         if not held.packets or rule is None or rule.profile.delay is None:
             continue
         asked = rule.profile.delay.mean_ms
-        for share, room_ms in ((0.5, LATE_SHARE * asked + LATE_MS), (0.05, TAIL_SHARE * asked + TAIL_MS)):
+        for who, share, room_ms in (
+            ("50% of", 0.5, LATE_SHARE * asked + LATE_MS),
+            ("5% of", 0.05, TAIL_SHARE * asked + TAIL_MS),
+            ("the latest of", 0.5 / held.packets, STALL_SHARE * asked + STALL_MS),
+        ):
             late = held.late_ms(1 - share)
             if late > room_ms:
                 about = f"about {min(late, counters.LATE_MS[-1]):.3g} ms late or more ({room_ms:g} allowed)"
-                text = f"{hook.name}: {share:.0%} of {held.packets} packets left {about}; {asked:g} ms were asked"
+                text = f"{hook.name}: {who} {held.packets} packets left {about}; {asked:g} ms were asked"
                 out.append(Finding(status=Status.UNKNOWN, text=text))
                 break
         wanted = rule.profile.reorder.share() if rule.profile.reorder is not None else 0.0

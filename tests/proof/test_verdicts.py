@@ -521,6 +521,16 @@ def test_a_wire_that_is_later_than_its_rule_allows_is_unknown(late: dict[str, fl
     assert status == Status.VALID or "10 ms were asked" in said
 
 
+@pytest.mark.parametrize(("late", "status"), [(100.0, Status.VALID), (500.0, Status.UNKNOWN)])
+def test_a_wire_that_stood_still_is_unknown_however_few_packets_came_meanwhile(late: float, status: Status) -> None:
+    """Half a second, 10 ms asked: TCP waits when nothing comes back, and fewer than one packet in twenty was late."""
+    watched = late_by(ms10=1.0)
+    watched.held[UP]["0:ms10"].late[bisect.bisect_left(LATE_MS, late)] += 20
+    found, said = fault_of(watched, **TWO)
+    assert found == status, said
+    assert status == Status.VALID or "the latest of" in said
+
+
 @pytest.mark.parametrize(
     ("rate", "reached", "too_fast"), [(0.5, 0.73, True), (0.5, 0.52, False), (1000, 1040, False), (1000, 1100, True)]
 )
