@@ -16,6 +16,7 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -149,11 +150,14 @@ def main() -> None:
     parser.add_argument("--touched", type=int, default=10)
     parser.add_argument("--untouched", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=1e9, help="Begin no other run after so long.")
     asked = parser.parse_args()
     plan = drawn(asked.backends, asked.touched, asked.untouched, seed=asked.seed)
     score = {backend: [0, 0, 0, 0] for backend in asked.backends}  # touched, false valid, untouched, false alarm
-    busy = 0
+    busy, until = 0, time.monotonic() + 60 * asked.minutes
     for number, one in enumerate(plan):
+        if time.monotonic() > until:
+            break
         with tempfile.TemporaryDirectory() as folder:
             seed = asked.seed + number
             summary = run_with(one.deed, one.backend, seed=seed, folder=Path(folder), talks=one.talks)

@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 
-from lossbench.net.impair import registry
+from lossbench.net.bpf.classic import classifier
+from lossbench.net.impair import cbpf, registry
+from lossbench.net.impair.netem.options import differences, options_of
 from lossbench.proof.covers.conditions import BACKENDS, CONDITIONS, NOT_JUDGED, REFUSED
 from lossbench.proof.covers.limits import LIMITS, Asked
 from lossbench.proof.covers.rows import covered, not_judged
 from lossbench.proof.verdict import Status
 from lossbench.spec.experiment import Experiment
+from lossbench.spec.placement import Rules, rules_in_force
 from lossbench.spec.userfile import check
 from tests.bench import adversary
 from tests.proof.paper import Paper
@@ -92,6 +95,30 @@ def test_what_becomes_false_after_the_probes_is_found_or_said_to_be_not_judged(c
     rows = [row for row in verdict.covers if row.condition in (condition, "delay")]
     said = any("during the run" in text or "does not count" in text for row in rows for text in row.not_judged)
     assert (verdict.columns["fault"].status == Status.VALID) is said
+
+
+def put_there(backend: str, rules: Rules) -> Any:
+    """What the kernel is given, and tells when it is asked."""
+    if backend == "netem":
+        return {hook: [(classifier(r.match), options_of(r)) for r in here] for hook, here in rules.items()}
+    return {hook: cbpf.program(here) for hook, here in rules.items()}
+
+
+@pytest.mark.parametrize(
+    ("condition", "backend"),
+    [
+        (condition, backend)
+        for condition, backend, words in CELLS
+        if "fields read back" in words or "instructions read back" in words
+    ],
+)
+def test_what_is_judged_by_reading_back_is_in_what_the_kernel_tells(condition: str, backend: str) -> None:
+    asked, really = (rules_in_force(one, seed=1) for one in (FALSE[condition].asked(), FALSE[condition].really()))
+    one, other = (put_there(backend, rules) for rules in (asked, really))
+    assert one != other
+    if backend == "netem":
+        ((_, wanted),), ((_, found),) = next(iter(one.values())), next(iter(other.values()))
+        assert differences(wanted, found), "and it is one of the fields that are compared"
 
 
 def test_every_backend_has_its_column() -> None:
