@@ -39,6 +39,7 @@ PASS_ALL = struct.pack("<HBBI", 0x06, 0, 0, 0)  # classic BPF: return TC_ACT_OK,
 DROP_ALL = struct.pack("<HBBI", 0x06, 0, 0, 2)  # TC_ACT_SHOT
 SECONDS = 2.0  # that a workload talks
 STEP_S = 0.04
+LIMIT_S = 60  # who talks over a wire that was killed would wait for ever
 
 # --- what is asked, by condition -------------------------------------------------------------------------------------
 
@@ -124,10 +125,11 @@ WORKLOADS = ("chatter", *SILENT)
 def workload(name: str, folder: Path) -> dict[str, Any]:
     if name == "chatter":
         steps = round(SECONDS / STEP_S)
-        return {"name": name, "options": {"steps": steps, "blocks": 2, "spacing_ms": round(1000 * STEP_S)}}
+        options = {"steps": steps, "blocks": 2, "spacing_ms": round(1000 * STEP_S)}
+        return {"name": name, "options": options, "time_limit_s": LIMIT_S}
     program = folder / f"{name}.py"
     program.write_text(f"SECONDS = {SECONDS}\n{SILENT[name]}")
-    return {"command": ["python", str(program)], "barrier": False}
+    return {"command": ["python", str(program)], "barrier": False, "time_limit_s": LIMIT_S}
 
 
 def experiment(backend: str, of: str, talks: str, *, seed: int, folder: Path, beside: bool = False) -> dict[str, Any]:
