@@ -12,12 +12,12 @@ from lossbench.cli.console import say
 def schema(
     ctx: typer.Context,
     kind: str = typer.Argument(
-        "", help="profile, experiment, campaign, suite, run, result, or commands; empty lists them."
+        "", help="profile, experiment, campaign, suite, run, result, commands or covers; empty lists them."
     ),
     markdown: bool = typer.Option(False, "--markdown", help="As tables for people instead."),
 ) -> None:
     """JSON schemas: of profiles, experiments and campaigns that you write, and of what runs leave (suite.json,
-    summary.json).
+    summary.json). covers: by what a verdict judges every condition on every backend, as a table.
 
     Example: lossbench schema experiment > experiment.schema.json
     """
@@ -32,8 +32,13 @@ def schema(
 
         say(manual.page(ctx.find_root().command), nl=False)
         return
+    if kind == "covers":
+        from lossbench.proof.covers import rows
+
+        say(rows.tables(), nl=False)
+        return
     if kind not in api.KINDS:
-        raise UsageError(f"no schema '{kind}'", next_step=f"known: {', '.join([*api.KINDS, 'commands'])}")
+        raise UsageError(f"no schema '{kind}'", next_step=f"known: {', '.join([*api.KINDS, 'commands', 'covers'])}")
     if markdown:
         from lossbench.spec.asking.reference import tables
 

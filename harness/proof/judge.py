@@ -6,8 +6,9 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from lossbench.proof.covers.rows import also_not_judged, covered
 from lossbench.proof.evidence import Proof
-from lossbench.proof.judge_fault import judge_fault, met_by_workload, not_judged
+from lossbench.proof.judge_fault import judge_fault, met_by_workload
 from lossbench.proof.verdict import Finding, Judgement, Status, Verdict
 from lossbench.proof.watched import Quiet, Watched
 from lossbench.spec.experiment import RATIOS_MARK, Expect, Experiment
@@ -24,11 +25,11 @@ OBSERVED_MARK = "loss observed, not counted"
 def judge(*, experiment: Experiment, backend: str, proof: Proof | None, watched: Watched) -> Verdict:
     timing, marks = judge_timing(watched.quiet, late=watched.late, interleaved=experiment.workload.interleaved)
     met = met_by_workload(watched)
-    unsaid: tuple[str, ...] = ()
+    covers = covered(experiment, backend, watched.after)
     if met.observed:
         marks = (*marks, OBSERVED_MARK)
         where = f"where {met.observed} of {met.packets} packets were lost between the machines"
-        unsaid = (f"{where}: observed, not counted",)
+        covers = also_not_judged(covers, "loss", f"{where}: observed, not counted")
     outcome = judge_outcome(experiment, watched)
     return Verdict(
         columns={
@@ -43,7 +44,7 @@ def judge(*, experiment: Experiment, backend: str, proof: Proof | None, watched:
         },
         essential=("fault", *experiment.essential) if experiment.backend == "simulated" else experiment.essential,
         marks=marks,
-        not_judged=(*not_judged(experiment, backend, watched.after), *unsaid),
+        covers=covers,
     )
 
 

@@ -6,25 +6,25 @@ from typing import Any
 
 from lossbench.net import conservation, counters
 from lossbench.net.conservation import Between, Met
-from lossbench.net.counters import TOTAL, Reading
+from lossbench.net.counters import TOTAL
 from lossbench.proof import significance, statistics
 from lossbench.proof.evidence import Proof
-from lossbench.proof.judge_fragments import judge_fragments
 from lossbench.proof.judge_roles import judge_roles
-from lossbench.proof.judge_rules import judge_rules
+from lossbench.proof.judge_rules import judge_fragments, judge_rules
 from lossbench.proof.judge_windows import judge_windows
 from lossbench.proof.pace import judge_rates
 from lossbench.proof.verdict import Finding, Judgement, Status
 from lossbench.proof.watched import Watched
 from lossbench.spec.experiment import Experiment, Impair
-from lossbench.spec.losses import BlockLoss, TraceLoss
+from lossbench.spec.losses import TraceLoss
 from lossbench.spec.placement import Hook, Rule
 from lossbench.spec.profile import Profile
 
 LATE_SHARE, LATE_MS = 0.05, 2.0  # of a delay, as in the proof
 TAIL_SHARE, TAIL_MS = 0.25, 20.0  # that one packet in twenty may be late by
+STALL_SHARE, STALL_MS = 1.0, 250.0  # that none may be: whoever sends less while a wire stands still has few late ones
 AROUND = 0.01  # of the bytes on the data links that may go over the control links, declared or not
-PORTS_SHOWN = HOSTS_SHOWN = 6
+PORTS_SHOWN = 6
 
 
 def judge_fault(experiment: Experiment, proof: Proof | None, watched: Watched, backend: str = "") -> Judgement:
@@ -222,11 +222,15 @@ def _judge_held(watched: Watched) -> list[Finding]:
         if not held.packets or rule is None or rule.profile.delay is None:
             continue
         asked = rule.profile.delay.mean_ms
-        for share, room_ms in ((0.5, LATE_SHARE * asked + LATE_MS), (0.05, TAIL_SHARE * asked + TAIL_MS)):
+        for who, share, room_ms in (
+            ("50% of", 0.5, LATE_SHARE * asked + LATE_MS),
+            ("5% of", 0.05, TAIL_SHARE * asked + TAIL_MS),
+            ("the latest of", 0.5 / held.packets, STALL_SHARE * asked + STALL_MS),
+        ):
             late = held.late_ms(1 - share)
             if late > room_ms:
                 about = f"about {min(late, counters.LATE_MS[-1]):.3g} ms late or more ({room_ms:g} allowed)"
-                text = f"{hook.name}: {share:.0%} of {held.packets} packets left {about}; {asked:g} ms were asked"
+                text = f"{hook.name}: {who} {held.packets} packets left {about}; {asked:g} ms were asked"
                 out.append(Finding(status=Status.UNKNOWN, text=text))
                 break
         wanted = rule.profile.reorder.share() if rule.profile.reorder is not None else 0.0
@@ -234,46 +238,3 @@ def _judge_held(watched: Watched) -> list[Finding]:
             text = f"{hook.name}: {held.overtook} of {held.packets} packets overtook, asked {wanted:.1%}"
             overtaking.append((text, statistics.binomial_two_sided(held.overtook, held.packets, wanted)))
     return out + significance.failed(overtaking)
-
-
-def not_judged(experiment: Experiment, backend: str, after: Reading | None = None) -> tuple[str, ...]:
-    """What was asked and no verdict speaks of, on this backend; and what `after` the run is known to have been."""
-    bare = after.bare if after is not None else ()
-    profiles = [entry.profile for entry in experiment.impair]
-    rated = experiment.topology.uplink_mbit() or experiment.topology.downlink_mbit()
-    by_step = any(entry.from_step or entry.to_step for entry in experiment.impair)
-    several = len(profiles) > 1 or any(not p.match.is_everything() for p in profiles)
-    found = {
-        "ranks behind the first: a window in steps goes by the rank that is furthest ahead": by_step,
-        "steps that machines had begun and not yet told when a rule came or went": (
-            by_step and bool(experiment.topology.machines)
-        ),
-        "what programs count of their own packets: some were for all hosts": (
-            after is not None and after.for_all > 0 and len(after.links) > 2
-        ),
-        "single rules: cbpf counts per port, their sum is judged": backend == "cbpf" and several,
-        "packets past the rules of one side of a port: cbpf counts both sides together": (
-            backend == "cbpf" and any("downlink" in entry.directions() for entry in experiment.impair)
-        ),
-        "delays during the run: kept by the kernel, read back, measured before the run only": (
-            backend in ("netem", "edt") and any(p.delay for p in profiles)
-        ),
-        "the rate of damage: netem does not count it": backend == "netem" and any(p.corrupt_percent for p in profiles),
-        "duplicates beside loss on netem": backend == "netem" and any(p.duplicate_percent and p.loss for p in profiles),
-        "duplicates of delayed packets: they do not wait": backend in ("relay", "edt")
-        and any(p.duplicate_percent and p.delay for p in profiles),
-        "which blocks were lost during the run: counted, not predicted": any(
-            isinstance(p.loss, BlockLoss) for p in profiles
-        ),
-        "slots, ECN marks and a profile's own rate: read back only": any(
-            p.slot or p.ecn or p.rate_mbit for p in profiles
-        ),
-        "what went over the control network: a lab's is not counted": bool(experiment.topology.machines),
-        "machines' own firewalls, routes and tcx programs: daemons of theirs change them": bool(
-            experiment.topology.machines
-        ),
-        "which packets were the workload's own: programs beside it send on the same links": bool(experiment.beside),
-        "whether links reach their rate: only that none exceeds it": bool(rated),
-        f"what sockets for whole packets (raw, AF_PACKET) lose: open in {', '.join(bare[:HOSTS_SHOWN])}": bool(bare),
-    }
-    return tuple(text for text, present in found.items() if present)

@@ -10,6 +10,7 @@ import numpy as np
 
 from lossbench.net.counters import RuleCounters
 from lossbench.proof import statistics
+from lossbench.proof.covers.limits import OVERTAKING_FROM_MS
 from lossbench.proof.evidence import FlowSeen
 from lossbench.proof.verdict import Finding, Status
 from lossbench.spec import lossmodel
@@ -18,7 +19,6 @@ from lossbench.spec.placement import Hook, Rule
 from lossbench.spec.profile import Profile
 
 TOLERANCE, TOLERANCE_MS = 0.05, 2.0  # of a delay; what a path adds by itself is some tenths of a millisecond
-OVERTAKING_FROM_MS = 4.0  # below this a packet that goes at once can't be told from one that waits
 FORGOTTEN = 10  # a channel has forgotten its beginning after so many times its memory
 
 

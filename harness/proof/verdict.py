@@ -7,6 +7,8 @@ from enum import IntEnum
 from typing import Any, Literal
 
 from lossbench.errors import ExitCode
+from lossbench.proof.covers import rows
+from lossbench.proof.covers.rows import Covered
 
 
 class Status(IntEnum):
@@ -54,8 +56,13 @@ class Verdict:
     columns: dict[str, Judgement]
     essential: tuple[str, ...]
     marks: tuple[str, ...] = field(default=())
-    not_judged: tuple[str, ...] = field(default=())  # asked, and no column speaks of it
+    covers: tuple[Covered, ...] = field(default=())  # what was asked, and by what it is judged
     roles: dict[str, dict[str, Judgement]] = field(default_factory=dict)  # of several programs: the columns of each
+
+    @property
+    def not_judged(self) -> tuple[str, ...]:
+        """Asked, and no column speaks of it."""
+        return rows.not_judged(self.covers)
 
     @property
     def status(self) -> Status:
@@ -69,6 +76,7 @@ class Verdict:
             "verdict": self.status.word,
             "essential": list(self.essential),
             "marks": list(self.marks),
+            "covers": [asdict(row) for row in self.covers],
             "not_judged": list(self.not_judged),
             "roles": self.words_by_role(),
             "columns": {

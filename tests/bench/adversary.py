@@ -1,8 +1,10 @@
 """An adversary beside lossbench: at a random moment it bypasses, removes or changes what a run stands on.
 
-A touched run must never be *valid* in the column concerned, an untouched one always.
+A touched run must never be *valid* in the column concerned, an untouched one always. What it does, to which condition,
+on which backend, to programs that count their packets and to such as report nothing, is drawn from the table of what a
+verdict covers (tests/bench/deeds.py).
 
-    python tests/bench/adversary.py --backend ebpf --touched 100 --untouched 100
+    python tests/bench/adversary.py --backends ebpf cbpf relay --touched 100 --untouched 50
 """
 
 from __future__ import annotations
@@ -11,204 +13,33 @@ import argparse
 import json
 import os
 import random
-import signal
-import socket
-import struct
+import re
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / ".package"), str(ROOT)]
 
-from lossbench.net.bpf import syscalls  # noqa: E402
-from lossbench.net.bpf.assembler import Assembler  # noqa: E402
-from lossbench.net.host import namespaces  # noqa: E402
-from lossbench.net.tc import kinds, offloads  # noqa: E402
-from lossbench.net.tc.hook import PARENT as SIDES  # noqa: E402
-from tests.conftest import namespaces_of  # noqa: E402
+from lossbench.net.tc import kinds  # noqa: E402
+from lossbench.proof.covers.conditions import CONDITIONS, NOT_JUDGED, REFUSED  # noqa: E402
+from lossbench.spec.experiment import Experiment  # noqa: E402
+from lossbench.spec.userfile import check  # noqa: E402
+from tests.bench.deeds import ASKS, DEEDS, Deed, Running, experiment, honest, nothing  # noqa: E402
 from tests.shared import wait_until_begun  # noqa: E402
 
+__all__ = ["DEEDS", "honest", "run_with", "wrong"]
 LOSSBENCH = [sys.executable, "-m", "lossbench.cli.main"]
-PARENT = {"uplink": SIDES["ingress"], "downlink": SIDES["egress"]}
-PASS_ALL = struct.pack("<HBBI", 0x06, 0, 0, 0)  # classic BPF: return TC_ACT_OK, whatever comes after
-SECONDS = 1.6  # that chatter talks
-DELAY = {"why": "t", "loss": {"model": "iid", "percent": 5}, "delay": {"mean_ms": 10}}
-LOSS = {"why": "t", "loss": {"model": "iid", "percent": 5}}
+LATE = re.compile(r"delay ([\d.]+) ms, asked ([\d.]+) ms")  # of the probes
 LATE_WIRE = """
 import sys, time
 if "lossbench.net.impair.relay.process" in sys.orig_argv: time.sleep(0.6)
 """
-
-
-@dataclass
-class Running:
-    """A lossbench that runs, and the places of its network."""
-
-    process: subprocess.Popen[str]
-    random: random.Random
-    helpers: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    def place(self, end: str) -> str:
-        return next(name for name in namespaces_of(self.process.pid) if name.endswith(f"-{end}"))
-
-    def pause(self, low: float, high: float) -> None:
-        time.sleep(self.random.uniform(low, high))
-
-
-def _pass_all(run: Running, direction: str) -> None:
-    with namespaces.open_inside(run.place("sw")) as switch:
-        port = switch.link_lookup(ifname="p0")[0]
-        there = {"parent": PARENT[direction], "prio": 1, "handle": 7}
-        switch.tc("add-filter", "bpf", port, ops=PASS_ALL, direct_action=True, **there)
-        run.pause(0.05, 0.4)
-        switch.tc("del-filter", "bpf", port, **there)
-
-
-def filter_ahead(run: Running) -> None:
-    _pass_all(run, "uplink")
-
-
-def tcx_ahead(run: Running) -> None:
-    """Runs before clsact; gone with its descriptor, and no netlink message tells of it."""
-    with namespaces.open_inside(run.place("sw")) as switch:
-        port = switch.link_lookup(ifname="p0")[0]
-    code = Assembler()
-    code.exit(0)
-    program = syscalls.load_classifier(code.assemble(), name="ahead")
-    with namespaces.inside(run.place("sw")):
-        link = syscalls._bpf(28, struct.pack("<IIII32x", program, port, 46, 0))  # BPF_LINK_CREATE, tcx ingress
-    run.pause(0.05, 0.4)
-    os.close(link)
-    os.close(program)
-
-
-def remove_clsact(run: Running) -> None:
-    with namespaces.open_inside(run.place("sw")) as switch:
-        switch.tc("del", "clsact", switch.link_lookup(ifname="p1")[0])
-
-
-def fault_away_for_a_moment(run: Running) -> None:
-    """The filter is taken out; what comes back is not ours."""
-    with namespaces.open_inside(run.place("sw")) as switch:
-        port = switch.link_lookup(ifname="p1")[0]
-        prio = max(f["info"] >> 16 for f in switch.get_filters(index=port, parent=PARENT["uplink"]))
-        switch.tc("del-filter", "bpf", port, parent=PARENT["uplink"], prio=prio, handle=1)
-        run.pause(0.05, 0.2)
-        switch.tc(
-            "add-filter", "bpf", port, parent=PARENT["uplink"], prio=prio, handle=1, ops=PASS_ALL, direct_action=True
-        )
-
-
-def remove_rate(run: Running) -> None:
-    with namespaces.open_inside(run.place("h0")) as host:
-        host.tc("del", index=host.link_lookup(ifname="eth0")[0], parent=0xFFFFFFFF)
-
-
-def change_rate(run: Running) -> None:
-    """And back again before anybody looks."""
-    with namespaces.open_inside(run.place("sw")) as switch:
-        port = switch.link_lookup(ifname="p1")[0]
-        (link,) = [c for c in switch.get_classes(port) if c["handle"] == 0x10001]
-        rate = link.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_PARMS")["ceil"]
-        for now in (10 * rate, rate):
-            more = {"burst": 20_000, "cburst": 20_000, "prio": 0, "quantum": 1514, "mtu": 1600}
-            switch.tc("change-class", "htb", port, handle=0x10001, parent=0x10000, rate=now, ceil=now, **more)
-            time.sleep(0.02)
-
-
-def kill_the_wire(run: Running) -> None:
-    for entry in Path("/proc").iterdir():
-        try:
-            words, status = (entry / "cmdline").read_bytes(), (entry / "status").read_text()
-        except (OSError, ValueError):
-            continue
-        if b"relay.process" in words and f"PPid:\t{run.process.pid}\n" in status:
-            os.kill(int(entry.name), signal.SIGKILL)
-
-
-def flood_a_port(run: Running) -> None:
-    with namespaces.inside(run.place("h0")):
-        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    with sender:
-        for _ in range(3000):
-            sender.sendto(bytes(200), ("10.77.0.2", 9))
-
-
-def another_mtu(run: Running) -> None:
-    with namespaces.open_inside(run.place("sw")) as switch:
-        port = switch.link_lookup(ifname="p0")[0]
-        switch.link("set", index=port, mtu=1400)
-        switch.link("set", index=port, mtu=1500)
-
-
-def offloads_on(run: Running) -> None:
-    with namespaces.inside(run.place("h1")):
-        offloads.switch("eth0", {"tx-udp-segmentation": True, "tx-generic-segmentation": True})
-
-
-def steal_cpu(run: Running) -> None:
-    """Until the run ends."""
-    for _ in range(2 * (os.cpu_count() or 1)):
-        run.helpers.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
-
-
-def nothing(run: Running) -> None:
-    del run
-
-
-@dataclass(frozen=True)
-class Deed:
-    """`voids`: the column that must not be valid afterwards; empty if nothing may be voided."""
-
-    act: Callable[[Running], None]
-    voids: str = "fault"
-    backends: tuple[str, ...] = ("ebpf", "cbpf", "relay", "netem", "edt")
-    rate: bool = False  # of links that have one
-    late_wire: bool = False
-
-    @property
-    def name(self) -> str:
-        return "late_wire" if self.late_wire else self.act.__name__
-
-
-ROOTED = ("ebpf", "relay", "netem", "edt")  # where bpf(2) is known to work
-DEEDS = {
-    deed.name: deed
-    for deed in (
-        Deed(filter_ahead),
-        Deed(tcx_ahead, backends=("ebpf", "cbpf", "relay")),
-        Deed(remove_clsact),
-        Deed(fault_away_for_a_moment),
-        Deed(remove_rate, rate=True),
-        Deed(change_rate, rate=True),
-        Deed(kill_the_wire, backends=("relay",)),
-        Deed(flood_a_port),
-        Deed(another_mtu),
-        Deed(offloads_on),
-        Deed(steal_cpu, voids="timing"),
-        Deed(nothing, voids="", backends=("relay",), late_wire=True),
-    )
-}
-UNTOUCHED = Deed(nothing, voids="")
-
-
-def experiment(backend: str, *, rate: bool, seed: int) -> dict[str, Any]:
-    rated = rate or backend == "relay"
-    return {
-        "name": "adversary",
-        "backend": backend,
-        "first_seed": seed,
-        "topology": {"hosts": 3, **({"rate_mbit": 50} if rated else {})},
-        "probe": {"packets": 3000},
-        "impair": [{"profile": DELAY if backend in ("relay", "edt") else LOSS}],
-        "workload": {"name": "chatter", "options": {"steps": round(SECONDS / 0.04), "blocks": 2, "spacing_ms": 40}},
-    }
+JUDGED = {one.name: [b for b, words in one.cells.items() if words not in (REFUSED, NOT_JUDGED)] for one in CONDITIONS}
 
 
 def toml(value: Any) -> str:
@@ -218,11 +49,12 @@ def toml(value: Any) -> str:
     return "[" + ", ".join(map(toml, value)) + "]" if isinstance(value, list) else json.dumps(value)
 
 
-def run_with(deed: Deed, backend: str, *, seed: int, folder: Path) -> dict[str, Any]:
+def run_with(deed: Deed, backend: str, *, seed: int, folder: Path, talks: str = "chatter") -> dict[str, Any]:
     """The run's summary, after the deed was done to it."""
     kinds.install()
     spec = folder / "adversary.toml"
-    spec.write_text("".join(f"{k} = {toml(v)}\n" for k, v in experiment(backend, rate=deed.rate, seed=seed).items()))
+    asked = experiment(backend, deed.of, talks, seed=seed, folder=folder, beside=deed.beside)
+    spec.write_text("".join(f"{k} = {toml(v)}\n" for k, v in asked.items()))
     environment = dict(os.environ)
     if deed.late_wire:
         (folder / "late").mkdir()
@@ -234,13 +66,13 @@ def run_with(deed: Deed, backend: str, *, seed: int, folder: Path) -> dict[str, 
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
-        cwd=Path(__file__).resolve().parents[2],
+        cwd=ROOT,
     )
-    run = Running(process, random.Random(seed))
+    run = Running(process, random.Random(seed), check(Experiment, asked, origin="adversary"), seed)
     try:
         wait_until_begun(process, folder)
-        if deed.act is not nothing:
-            run.pause(0.0 if deed.voids == "timing" else 0.1, 0.2 if deed.voids == "timing" else 0.6 * SECONDS)
+        if deed.act is not nothing and process.poll() is None:
+            run.pause(0.0 if deed.voids == "timing" else 0.1, 0.2 if deed.voids == "timing" else deed.within_s)
             deed.act(run)
         output, errors = process.communicate(timeout=900)
     finally:
@@ -255,45 +87,100 @@ def run_with(deed: Deed, backend: str, *, seed: int, folder: Path) -> dict[str, 
 
 def wrong(deed: Deed, summary: dict[str, Any]) -> str:
     """What the verdict should not have said; empty if it is right."""
-    columns = summary["columns"]
+    columns, reasons = summary["columns"], summary["reasons"]
     if deed.voids and columns[deed.voids] == "valid":
-        return f"{deed.name}: false valid {deed.voids}: {summary['reasons'][deed.voids]}"
-    # A wire in user space is late on a machine that is too busy for it, and says so: that is true, whoever did it.
-    said = summary["reasons"]["fault"]
-    honest = (
-        summary["backend"] == "relay" and columns["timing"] != "valid" and said and all("ms late; " in r for r in said)
-    )
-    if deed.voids != "fault" and columns["fault"] != "valid" and not honest:
-        return f"{deed.name}: false {columns['fault']} fault: {summary['reasons']['fault']}"
+        return f"{deed.name}: false valid {deed.voids}: {reasons[deed.voids]}"
+    if deed.voids != "fault" and columns["fault"] != "valid" and not was_late(deed, summary):
+        return f"{deed.name}: false {columns['fault']} fault: {reasons['fault']}"
     if deed.voids == "" and columns["outcome"] != "valid":
-        return f"{deed.name}: outcome {columns['outcome']}: {summary['reasons']['outcome']}"
+        return f"{deed.name}: outcome {columns['outcome']}: {reasons['outcome']}"
     return ""
 
 
+def was_late(deed: Deed, summary: dict[str, Any]) -> bool:
+    """A wire in user space, or a harness that has to open a window, is late on a machine that is too busy for it, and
+    says so: that is true, whoever did it."""
+    words: tuple[str, ...] = ()
+    if summary["backend"] == "relay" and summary["columns"]["timing"] != "valid":
+        words += ("ms late or more (", "delay late")
+    if deed.of == "windows in steps" or (deed.of == "windows in time" and summary["backend"] not in ("ebpf", "edt")):
+        words += (" late (", "before its ranks were let go")
+    said = [LATE.sub(_late, text) for text in summary["reasons"]["fault"]]
+    return bool(said) and all(any(one in text for one in words) for text in said)
+
+
+def _late(found: re.Match[str]) -> str:
+    return "delay late" if float(found[1]) > float(found[2]) else found[0]
+
+
+# --- many ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Draw:
+    deed: Deed
+    backend: str
+    talks: str
+
+
+def drawn(backends: list[str], touched: int, untouched: int, *, seed: int) -> list[Draw]:
+    """Every deed of every backend comes up before one comes up again, so does every condition that is left alone."""
+    chance = random.Random(seed)
+    able = [Draw(d, b, w) for b in backends for d in DEEDS.values() if b in d.backends for w in d.workloads]
+    alone = [
+        Draw(deed, backend, talks)
+        for backend in backends
+        for of in ASKS
+        if backend in JUDGED[of]
+        for deed in honest(of)
+        for talks in deed.workloads
+    ]
+    out = []
+    for every, count in ((able, touched), (alone, untouched)):
+        chance.shuffle(every)
+        often: dict[tuple[str, str, str], int] = {}
+        order = []
+        for one in every:
+            key = (one.deed.name, one.deed.of, one.backend)
+            often[key] = often.get(key, 0) + 1
+            order.append((often[key], one))
+        order.sort(key=lambda pair: pair[0])
+        out += [order[number % len(order)][1] for number in range(count)]
+    chance.shuffle(out)
+    return out
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--backend", default="ebpf")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backends", nargs="+", default=["ebpf", "cbpf", "relay"])
     parser.add_argument("--touched", type=int, default=10)
     parser.add_argument("--untouched", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=1e9, help="Begin no other run after so long.")
     asked = parser.parse_args()
-    able = [deed for deed in DEEDS.values() if asked.backend in deed.backends]
-    plan = [able[n % len(able)] for n in range(asked.touched)] + [UNTOUCHED] * asked.untouched
-    random.Random(asked.seed).shuffle(plan)
-    mistakes, busy = [], 0
-    for number, deed in enumerate(plan):
+    plan = drawn(asked.backends, asked.touched, asked.untouched, seed=asked.seed)
+    score = {backend: [0, 0, 0, 0] for backend in asked.backends}  # touched, false valid, untouched, false alarm
+    busy, late, until = 0, 0, time.monotonic() + 60 * asked.minutes
+    for number, one in enumerate(plan):
+        if time.monotonic() > until:
+            break
         with tempfile.TemporaryDirectory() as folder:
-            summary = run_with(deed, asked.backend, seed=asked.seed + number, folder=Path(folder))
-        said = wrong(deed, summary)
-        busy += deed is UNTOUCHED and summary["columns"]["timing"] != "valid"
-        mistakes += [said] if said else []
-        reason = summary["reasons"][deed.voids][0] if deed.voids else ""
-        print(f"{number + 1}/{len(plan)} {deed.name}: {said or 'right'}  {reason[:110]}", flush=True)
-    print(
-        f"{asked.backend}: {asked.touched} touched, {asked.untouched} untouched, {len(mistakes)} wrong verdicts; "
-        f"timing unknown in {busy} untouched runs"
-    )
-    sys.exit(bool(mistakes))
+            seed = asked.seed + number
+            summary = run_with(one.deed, one.backend, seed=seed, folder=Path(folder), talks=one.talks)
+        said = wrong(one.deed, summary)
+        left_alone = one.deed.voids == ""
+        score[one.backend][2 * left_alone] += 1
+        score[one.backend][2 * left_alone + 1] += bool(said)
+        busy += left_alone and summary["columns"]["timing"] != "valid"
+        late += left_alone and not said and summary["columns"]["fault"] != "valid"
+        reason = next(iter(summary["reasons"][one.deed.voids or "fault"]), "")
+        what = f"{one.deed.name} ({one.deed.of}), {one.backend}, {one.talks}"
+        print(f"{number + 1}/{len(plan)} {what}: {said or 'right'}  {reason[:110]}", flush=True)
+    print("| backend | touched | false valid | left alone | false alarm |", "|---|---|---|---|---|", sep="\n")
+    for backend, figures in score.items():
+        print(f"| {backend} | {' | '.join(str(one) for one in figures)} |")
+    print(f"of those left alone: timing unknown in {busy}, the fault not valid since it truly was late in {late}")
+    sys.exit(any(figures[1] or figures[3] for figures in score.values()))
 
 
 if __name__ == "__main__":

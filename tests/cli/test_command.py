@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from lossbench.proof.covers.conditions import CONDITIONS
 from tests.forked import lossbench
 
 pytestmark = pytest.mark.netns
@@ -41,6 +42,10 @@ def test_a_run_is_valid_and_stored_from_manifest_to_verdict(tmp_path: Path) -> N
         "records/rank-3.jsonl",
     ):
         assert (folder / name).exists(), name
+    covers = {row["condition"]: row for row in json.loads((folder / "verdict.json").read_text())["covers"]}
+    assert list(covers) == ["loss", "directions", "MTU", "presence"] and covers["loss"]["not_judged"] == []
+    cell = next(one.cells for one in CONDITIONS if one.name == "loss")[row["backend"]]
+    assert covers["loss"]["judged_by"] == cell, "as the table of docs/fidelity.md has it"
 
 
 def test_people_get_a_table_that_fits_80_columns(tmp_path: Path) -> None:

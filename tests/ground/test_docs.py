@@ -12,6 +12,7 @@ import typer.main
 from lossbench import api
 from lossbench.cli.app import app
 from lossbench.cli.screen import manual
+from lossbench.proof.covers import rows
 from tests.shared import ROOT, python_files
 
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "ARCHITECTURE.md")]
@@ -105,3 +106,9 @@ def test_the_readme_is_short_and_names_the_papers() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.split()) < 900 and "arxiv.org/abs/2507.07114" in text and "arxiv.org/abs/1810.07766" in text
     assert max(len(line) for line in text.splitlines() if not line.startswith("|")) <= 125
+
+
+def test_the_table_of_what_is_judged_is_the_one_that_verdicts_carry() -> None:
+    text = (ROOT / "docs" / "fidelity.md").read_text(encoding="utf-8")
+    shown = text.partition("<!-- covers -->\n")[2].partition("<!-- end of covers -->")[0]
+    assert shown == rows.tables(), "lossbench schema covers --markdown, between the marks in docs/fidelity.md"

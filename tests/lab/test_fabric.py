@@ -156,11 +156,11 @@ def test_what_could_not_be_listened_to_is_a_change_of_every_interface() -> None:
 
 
 def test_what_is_a_machines_own_is_said_to_be_not_judged() -> None:
-    from lossbench.proof.judge_fault import not_judged
+    from lossbench.proof.covers.rows import covered, not_judged
     from lossbench.spec.experiment import Experiment
     from lossbench.spec.topology import Placed, Topology
 
     here = Placed(address="10.0.0.1", control="10.1.0.1", interface="eth1")
     lab = Experiment(name="x", topology=Topology(hosts=2, machines=(here, here)))
-    assert any("firewalls, routes and tcx" in text for text in not_judged(lab, "ebpf"))
-    assert not any("firewalls" in text for text in not_judged(Experiment(name="x"), "ebpf"))
+    assert any("firewalls, routes and tcx" in text for text in not_judged(covered(lab, "ebpf")))
+    assert not any("firewalls" in text for text in not_judged(covered(Experiment(name="x"), "ebpf")))

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from lossbench.contract import HALVES, KINDS, Header
+from lossbench.net.impair.ebpf import memory
 from lossbench.net.star.network import StarNetwork
 from lossbench.proof.judge_rules import expected_drops
 from lossbench.proof.verdict import Status
@@ -200,3 +201,15 @@ def test_a_window_in_time_takes_its_packets_alone_and_their_pattern_is_predicted
     at = next((at for at, here in enumerate(whole) if here == lost), None)
     assert at is not None, "the two patterns in three pieces, and no packet between them"
     assert stamps[at][1] >= began + 0.2 - LATER_S
+
+
+def test_memory_in_which_somebody_wrote_what_is_no_chain_is_read_back_as_changed(build: Build) -> None:
+    """As it was: a bursty rule whose second state was gone ended the run in a traceback."""
+    network = build(topology={"hosts": 2}, impair=[{"profile": "bursty_5"}])
+    assert network.not_in_force() == []
+    hook = next(iter(network.rules))
+    written = network.backend._placed[hook].maps["memory"]
+    first_state = 2 * memory.RULE_BYTES - (lossmodel.MAX_STATES - 1) * memory.STATE_BYTES
+    written.write(written.read()[:first_state].ljust(2 * memory.RULE_BYTES, b"\0"))
+    (said,) = network.not_in_force()
+    assert said == f"{hook.name}: rule 0:bursty_5 is changed in the kernel"

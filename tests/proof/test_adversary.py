@@ -13,37 +13,64 @@ from tests.forms import forms, full
 
 pytestmark = pytest.mark.netns
 CASES = [
-    ("ebpf", "filter_ahead"),
-    pytest.param("ebpf", "tcx_ahead", marks=full),
-    pytest.param("ebpf", "change_rate", marks=full),
-    ("ebpf", "remove_rate"),
-    ("ebpf", "flood_a_port"),
-    ("ebpf", "another_mtu"),
-    pytest.param("cbpf", "filter_ahead", marks=full),
-    pytest.param("cbpf", "remove_clsact", marks=full),
-    ("cbpf", "fault_away_for_a_moment"),
-    ("relay", "kill_the_wire"),
-    pytest.param("relay", "late_wire", marks=full),
-    pytest.param("ebpf", "steal_cpu", marks=pytest.mark.wallclock),
-    pytest.param("netem", "filter_ahead", marks=pytest.mark.guest),
-    pytest.param("netem", "fault_away_for_a_moment", marks=pytest.mark.guest),
-    pytest.param("netem", "flood_a_port", marks=pytest.mark.guest),
-    pytest.param("edt", "filter_ahead", marks=pytest.mark.guest),
+    ("ebpf", "filter_ahead", "chatter"),
+    pytest.param("ebpf", "tcx_ahead", "copy", marks=full),
+    pytest.param("ebpf", "less_loss", "download", marks=full),
+    pytest.param("ebpf", "shorter_bursts", "copy", marks=full),
+    pytest.param("ebpf", "no_duplicates", "download", marks=full),
+    pytest.param("ebpf", "no_damage", "copy", marks=full),
+    pytest.param("ebpf", "change_rate", "chatter", marks=full),
+    ("ebpf", "remove_rate", "copy"),
+    ("ebpf", "shift_window", "chatter"),
+    pytest.param("ebpf", "late_for_a_step", "chatter", marks=full),
+    pytest.param("ebpf", "another_match", "copy", marks=full),
+    pytest.param("ebpf", "another_pair", "download", marks=full),
+    pytest.param("ebpf", "filter_ahead_of_a_downlink", "copy", marks=full),
+    pytest.param("ebpf", "around_the_fault", "copy", marks=full),
+    pytest.param("ebpf", "host_drops", "download", marks=full),
+    ("ebpf", "flood_a_port", "chatter"),
+    ("ebpf", "another_mtu", "chatter"),
+    pytest.param("ebpf", "offloads_on", "copy", marks=full),
+    pytest.param("cbpf", "filter_ahead", "chatter", marks=full),
+    pytest.param("cbpf", "remove_clsact", "chatter", marks=full),
+    pytest.param("cbpf", "late_for_a_second", "copy", marks=full),
+    pytest.param("cbpf", "another_match", "download", marks=full),
+    ("cbpf", "fault_away_for_a_moment", "chatter"),
+    ("relay", "kill_the_wire", "chatter"),
+    pytest.param("relay", "stop_the_wire", "copy", marks=full),
+    pytest.param("relay", "late_wire", "chatter", marks=full),
+    pytest.param("ebpf", "steal_cpu", "chatter", marks=pytest.mark.wallclock),
+    pytest.param("netem", "filter_ahead", "chatter", marks=pytest.mark.guest),
+    pytest.param("netem", "fault_away_for_a_moment", "chatter", marks=pytest.mark.guest),
+    pytest.param("netem", "flood_a_port", "chatter", marks=pytest.mark.guest),
+    pytest.param("edt", "filter_ahead", "chatter", marks=pytest.mark.guest),
 ]
 
 
-@pytest.mark.parametrize(("backend", "deed"), CASES)
-def test_a_run_that_was_touched_is_never_valid_in_the_column_concerned(tmp_path: Path, backend: str, deed: str) -> None:
+@pytest.mark.parametrize(("backend", "deed", "talks"), CASES)
+def test_a_run_that_was_touched_is_never_valid_in_the_column_concerned(
+    tmp_path: Path, backend: str, deed: str, talks: str
+) -> None:
     reason = registry.able(Kernel.tried())[backend]
     if reason is not None:
         pytest.skip(f"{backend}: {reason}")
     done = adversary.DEEDS[deed]
-    said = adversary.wrong(done, adversary.run_with(done, backend, seed=5, folder=tmp_path))
+    said = adversary.wrong(done, adversary.run_with(done, backend, seed=5, folder=tmp_path, talks=talks))
     assert not said
 
 
-@forms("backend", ["ebpf", "cbpf"])
-def test_a_run_that_was_left_alone_is_valid(tmp_path: Path, backend: str) -> None:
-    done = adversary.UNTOUCHED
-    said = adversary.wrong(done, adversary.run_with(done, backend, seed=6, folder=tmp_path))
+@forms(
+    "backend, of, beside, talks",
+    [
+        ("ebpf", "loss", "nothing", "chatter"),
+        ("cbpf", "loss", "nothing", "chatter"),
+        ("ebpf", "windows in time", "multicast", "copy"),
+        ("ebpf", "bursts", "multicast", "chatter"),
+        ("ebpf", "pairs", "busy", "download"),
+        ("relay", "delay", "nothing", "download"),
+    ],
+)
+def test_a_run_that_was_left_alone_is_valid(tmp_path: Path, backend: str, of: str, beside: str, talks: str) -> None:
+    (done,) = [one for one in adversary.honest(of) if one.name == beside]
+    said = adversary.wrong(done, adversary.run_with(done, backend, seed=6, folder=tmp_path, talks=talks))
     assert not said

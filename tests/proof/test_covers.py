@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lossbench.net.host.sockets import open_from
-from lossbench.proof.judge_fault import not_judged
+from lossbench.proof.covers.rows import covered, not_judged
 from lossbench.spec.experiment import Experiment
 from tests.forms import forms, full
 from tests.proof.test_truth import fault_of
@@ -89,7 +89,7 @@ if rank == 0:
     from pyroute2 import IPRoute
     from lossbench.net.tc import kinds
     kinds.install()
-    from tests.bench.adversary import PARENT
+    from tests.bench.deeds import PARENT
     with IPRoute() as ip:
         index = ip.link_lookup(ifname="eth0")[0]
         {deed}
@@ -150,7 +150,7 @@ def test_programs_on_a_core_that_hogs_fill_have_no_valid_times(tmp_path: Path) -
 def test_what_cbpf_counts_of_both_sides_together_is_not_judged(backend: str, direction: str, said: int) -> None:
     """The law holds there by construction: a program that let all pass for 30 ms was valid in three of four runs."""
     asked = Experiment.model_validate({"name": "x", "impair": [{"profile": "loss_10", "direction": direction}]})
-    assert len([text for text in not_judged(asked, backend) if "counts both sides together" in text]) == said
+    assert len([text for text in not_judged(covered(asked, backend)) if "counts both sides together" in text]) == said
 
 
 def test_sockets_are_read_as_the_kernel_shows_them() -> None:

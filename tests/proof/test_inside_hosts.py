@@ -12,8 +12,8 @@ from lossbench.net.conservation import Between
 from lossbench.net.counters import LinkCounts, Reading, Sockets
 from lossbench.net.host import namespaces
 from lossbench.net.star.network import StarNetwork
-from lossbench.proof.judge_fault import not_judged
-from lossbench.proof.judge_fragments import judge_fragments
+from lossbench.proof.covers.rows import covered, not_judged
+from lossbench.proof.judge_rules import judge_fragments
 from lossbench.proof.watched import Watched
 from lossbench.spec.placement import Hook, Rule
 from lossbench.spec.profile import Profile
@@ -116,5 +116,5 @@ def test_sockets_that_take_whole_packets_are_not_judged_and_said_so(
         network.read()
     after, _ = network.settled()
     assert after.bare == ("h1",), "remembered when it is gone"
-    said = [text for text in not_judged(network.experiment, "ebpf", after) if "AF_PACKET" in text]
+    said = [text for text in not_judged(covered(network.experiment, "ebpf", after)) if "AF_PACKET" in text]
     assert said == ["what sockets for whole packets (raw, AF_PACKET) lose: open in h1"]

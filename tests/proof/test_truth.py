@@ -93,7 +93,7 @@ def test_a_window_that_opens_after_the_last_packet_is_unknown(tmp_path: Path) ->
 
 def bypass(network: StarNetwork, direction: str) -> None:
     """A pass-all filter ahead of ours at every port."""
-    from tests.bench.adversary import PARENT, PASS_ALL
+    from tests.bench.deeds import PARENT, PASS_ALL
 
     for port in network.star.ports.values():
         network.star.switch.tc(
@@ -127,7 +127,7 @@ def send(network: StarNetwork, count: int) -> int:
 @pytest.mark.parametrize("direction", ["uplink", "downlink"])
 def test_packets_past_the_rules_are_found_by_counting_alone(build: Build, direction: str) -> None:
     """Whoever removes the filter again before anybody looks: the counters remember."""
-    from tests.bench.adversary import PARENT
+    from tests.bench.deeds import PARENT
 
     network = build(topology={"hosts": 2}, impair=[{"profile": "loss_10", "direction": direction}])
     before, _ = network.settled()

@@ -12,6 +12,7 @@ from lossbench.net.conservation import Between, counted_twice
 from lossbench.net.counters import LATE_MS, Held, LinkCounts, Position, Queue, Reading, RuleCounters, Sockets
 from lossbench.net.impair import registry
 from lossbench.proof import judge, judge_fault
+from lossbench.proof.covers.rows import covered, not_judged
 from lossbench.proof.evidence import FlowSeen, Seen
 from lossbench.proof.pace import judge_rates
 from lossbench.proof.prove import prove
@@ -245,9 +246,7 @@ def test_what_programs_count_of_packets_for_all_is_not_compared_and_that_is_said
     watched.before = replace(watched.before, links={**watched.before.links, 2: LinkCounts(sockets=Sockets())})
     watched.after = replace(watched.after, links=links, for_all=5)
     assert "misses" not in fault_of(watched, **three)[1]
-    assert any(
-        "were for all hosts" in text for text in judge_fault.not_judged(experiment(**three), "ebpf", watched.after)
-    )
+    assert any("were for all hosts" in text for text in not_judged(covered(experiment(**three), "ebpf", watched.after)))
 
 
 def test_block_loss_that_begins_after_the_probes_is_not_proven() -> None:
@@ -522,6 +521,16 @@ def test_a_wire_that_is_later_than_its_rule_allows_is_unknown(late: dict[str, fl
     assert status == Status.VALID or "10 ms were asked" in said
 
 
+@pytest.mark.parametrize(("late", "status"), [(100.0, Status.VALID), (500.0, Status.UNKNOWN)])
+def test_a_wire_that_stood_still_is_unknown_however_few_packets_came_meanwhile(late: float, status: Status) -> None:
+    """Half a second, 10 ms asked: TCP waits when nothing comes back, and fewer than one packet in twenty was late."""
+    watched = late_by(ms10=1.0)
+    watched.held[UP]["0:ms10"].late[bisect.bisect_left(LATE_MS, late)] += 20
+    found, said = fault_of(watched, **TWO)
+    assert found == status, said
+    assert status == Status.VALID or "the latest of" in said
+
+
 @pytest.mark.parametrize(
     ("rate", "reached", "too_fast"), [(0.5, 0.73, True), (0.5, 0.52, False), (1000, 1040, False), (1000, 1100, True)]
 )
@@ -535,5 +544,5 @@ def test_a_slow_link_is_held_to_its_rate_as_a_fast_one_is(rate: float, reached: 
 @pytest.mark.parametrize(("backend", "said"), [("relay", True), ("edt", True), ("netem", False)])
 def test_that_duplicates_do_not_wait_is_said(backend: str, said: bool) -> None:
     slow = {"why": "t", "name": "slow", "delay": {"mean_ms": 50}, "duplicate_percent": 20}
-    texts = judge_fault.not_judged(experiment(impair=[{"profile": slow}]), backend)
+    texts = not_judged(covered(experiment(impair=[{"profile": slow}]), backend))
     assert any("they do not wait" in text for text in texts) is said

@@ -100,8 +100,8 @@ def trace_memory(loss: TraceLoss) -> bytes:
     return bytes(raw)
 
 
-def mean_loss_of(memory: bytes, rule: Rule) -> float:
-    """The long-run loss rate that the kernel's own numbers amount to."""
+def mean_loss_of(memory: bytes, rule: Rule) -> float | None:
+    """The long-run loss rate that the kernel's own numbers amount to; None if somebody wrote there what is no chain."""
     if isinstance(rule.profile.loss, TraceLoss):
         return rule.profile.mean_loss()
     if isinstance(rule.profile.loss, BlockLoss):
@@ -116,5 +116,7 @@ def mean_loss_of(memory: bytes, rule: Rule) -> float:
             limit, next_state, loss = struct.unpack_from("<QQQ", memory, at)
             outcomes.append(Outcome(probability=(limit - before) / ONE, next_state=next_state, loss=loss / ONE))
             before = limit
+        if before != ONE or any(o.probability < 0 or o.next_state >= len(chain.states) for o in outcomes):
+            return None
         states.append(tuple(outcomes))
     return mean_loss(Chain(states=tuple(states)))

@@ -1,0 +1,222 @@
+"""What of a condition no verdict speaks of, although it is judged: where it is asked so, the verdict says so. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from lossbench.net.counters import Reading
+from lossbench.proof.covers.conditions import BACKENDS, bursty, in_steps, in_time, profiles_of, rated
+from lossbench.spec.experiment import Experiment, Impair
+from lossbench.spec.losses import BlockLoss, GilbertElliottLoss, IidLoss, State4Loss
+from lossbench.spec.profile import Profile
+
+OVERTAKING_FROM_MS = 4.0  # below this a packet that goes at once can't be told from one that waits
+HOSTS_SHOWN = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A run: what was asked, of whom, and what `after` it is known to have been."""
+
+    experiment: Experiment
+    backend: str
+    after: Reading | None = None
+
+    @property
+    def entries(self) -> tuple[Impair, ...]:
+        return self.experiment.impair
+
+    @property
+    def profiles(self) -> list[Profile]:
+        return profiles_of(self.experiment)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """What of a condition no verdict speaks of, although it is judged. `more` is said behind the text."""
+
+    text: str
+    of: str
+    when: Callable[[Asked], object]
+    backends: tuple[str, ...] = BACKENDS  # none of them: others
+    machines: bool = False  # of a lab only
+    more: Callable[[Asked], str] = field(default=lambda _: "")
+
+    def holds(self, asked: Asked) -> bool:
+        here = asked.backend in self.backends if asked.backend in BACKENDS else self.backends in (BACKENDS, ())
+        return here and (not self.machines or bool(asked.experiment.topology.machines)) and bool(self.when(asked))
+
+    def where(self) -> str:
+        if self.machines or not self.backends:
+            return "machines of a lab" if self.machines else "others"
+        return "all" if self.backends == BACKENDS else ", ".join(self.backends)
+
+
+def _delayed_twice(asked: Asked) -> bool:
+    """May a packet meet two delays on its way?"""
+    sides = {side for entry in asked.entries if entry.profile.delay for side in entry.directions()}
+    return len(sides) > 1
+
+
+def _general(profile: Profile) -> bool:
+    loss = profile.loss
+    return isinstance(loss, State4Loss) or (
+        isinstance(loss, GilbertElliottLoss) and (loss.h_percent, loss.k_percent) != (0.0, 100.0)
+    )
+
+
+def _bare(asked: Asked) -> tuple[str, ...]:
+    return asked.after.bare if asked.after is not None else ()
+
+
+LIMITS = (
+    Limit(
+        text="a backend of one's own: no table of ours says what shows its mistakes",
+        of="loss",
+        backends=(),
+        when=lambda _: True,
+    ),
+    Limit(
+        text="the rate of correlated loss: netem's correlation changes it",
+        of="loss",
+        backends=("netem",),
+        when=lambda a: any(isinstance(p.loss, IidLoss) and p.loss.correlation_percent for p in a.profiles),
+    ),
+    Limit(
+        text="which blocks were lost during the run: counted, not predicted",
+        of="bursts",
+        backends=("ebpf", "edt", "relay"),
+        when=lambda a: any(isinstance(p.loss, BlockLoss) for p in a.profiles),
+    ),
+    Limit(
+        text="burst lengths of general chains (state4, Gilbert-Elliott with h or k): only their counts are",
+        of="bursts",
+        backends=("netem",),
+        when=lambda a: any(_general(p) for p in a.profiles),
+    ),
+    Limit(
+        text="burst lengths during the run: fields read back, their count tested, measured before the run only",
+        of="bursts",
+        backends=("netem",),
+        when=lambda a: any(bursty(p) for p in a.profiles),
+    ),
+    Limit(
+        text="delays during the run: kept by the kernel, read back, measured before the run only",
+        of="delay",
+        backends=("netem", "edt"),
+        when=lambda a: any(p.delay for p in a.profiles),
+    ),
+    Limit(
+        text="correlation of delays: netem takes it and correlates nothing",
+        of="delay",
+        backends=("netem",),
+        when=lambda a: any(p.delay and p.delay.correlation_percent for p in a.profiles),
+    ),
+    Limit(
+        text="spread of delays during the run: its wire draws them, measured before the run only",
+        of="jitter",
+        backends=("relay",),
+        when=lambda a: any(p.delay and p.delay.jitter_ms for p in a.profiles),
+    ),
+    Limit(
+        text="spread of delays where packets meet two of them: only their sum's median is",
+        of="jitter",
+        backends=("edt", "netem", "relay"),
+        when=lambda a: _delayed_twice(a) and any(p.delay and p.delay.jitter_ms for p in a.profiles),
+    ),
+    Limit(
+        text=f"overtaking among delays below {OVERTAKING_FROM_MS:g} ms or where packets meet two of them",
+        of="reordering",
+        backends=("netem",),
+        when=lambda a: any(
+            p.reorder and p.delay and (_delayed_twice(a) or p.delay.mean_ms < OVERTAKING_FROM_MS) for p in a.profiles
+        ),
+    ),
+    Limit(
+        text="duplicates of delayed packets: they do not wait",
+        of="duplicates",
+        backends=("relay", "edt"),
+        when=lambda a: any(p.duplicate_percent and p.delay for p in a.profiles),
+    ),
+    Limit(
+        text="duplicates beside loss on netem",
+        of="duplicates",
+        backends=("netem",),
+        when=lambda a: any(p.duplicate_percent and p.loss for p in a.profiles),
+    ),
+    Limit(
+        text="the rate of damage: netem does not count it",
+        of="damage",
+        backends=("netem",),
+        when=lambda a: any(p.corrupt_percent for p in a.profiles),
+    ),
+    Limit(
+        text="whether links reach their rate: only that none exceeds it",
+        of="rate and queue",
+        when=lambda a: rated(a.experiment),
+    ),
+    Limit(
+        text="how much a port lost whose rules changed under traffic: cbpf counts the old and the new together",
+        of="loss",
+        backends=("cbpf",),
+        when=lambda a: in_time(a.experiment) or in_steps(a.experiment),
+    ),
+    Limit(
+        text="ranks behind the first: a window in steps goes by the rank that is furthest ahead",
+        of="windows in steps",
+        when=lambda a: in_steps(a.experiment),
+    ),
+    Limit(
+        text="steps that machines had begun and not yet told when a rule came or went",
+        of="windows in steps",
+        machines=True,
+        when=lambda a: in_steps(a.experiment),
+    ),
+    Limit(
+        text="single rules: cbpf counts per port, their sum is judged",
+        of="loss",
+        backends=("cbpf",),
+        when=lambda a: len(a.profiles) > 1 or any(e.pairs or not e.profile.match.is_everything() for e in a.entries),
+    ),
+    Limit(
+        text="packets past the rules of one side of a port: cbpf counts both sides together",
+        of="directions",
+        backends=("cbpf",),
+        when=lambda a: any("downlink" in entry.directions() for entry in a.entries),
+    ),
+    Limit(
+        text="what programs count of their own packets: some were for all hosts",
+        of="presence",
+        when=lambda a: a.after is not None and a.after.for_all > 0 and len(a.after.links) > 2,
+    ),
+    Limit(
+        text="which packets were the workload's own: programs beside it send on the same links",
+        of="presence",
+        when=lambda a: a.experiment.beside,
+    ),
+    Limit(
+        text="what sockets for whole packets (raw, AF_PACKET) lose",
+        of="presence",
+        when=_bare,
+        more=lambda a: f": open in {', '.join(_bare(a)[:HOSTS_SHOWN])}",
+    ),
+    Limit(
+        text="what went over the control network: a lab's is not counted",
+        of="presence",
+        machines=True,
+        when=lambda _: True,
+    ),
+    Limit(
+        text="machines' own firewalls, routes and tcx programs: daemons of theirs change them",
+        of="presence",
+        machines=True,
+        when=lambda _: True,
+    ),
+    Limit(
+        text="slots, ECN marks and a profile's own rate: read back only",
+        of="slots, marks, a profile's own rate",
+        backends=("netem",),
+        when=lambda a: any(p.slot or p.ecn or p.rate_mbit for p in a.profiles),
+    ),
+)

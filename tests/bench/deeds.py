@@ -1,0 +1,477 @@
+"""What the adversary can do to a run, by the condition that it makes false; how that condition is asked for; and the
+programs that it is done to. adversary.py draws from here, tests/proof/test_table.py looks that no condition is
+missing."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from lossbench.net.bpf import syscalls
+from lossbench.net.bpf.assembler import Assembler
+from lossbench.net.bpf.syscalls import ArrayMap
+from lossbench.net.host import namespaces
+from lossbench.net.impair import cbpf
+from lossbench.net.impair.ebpf import memory
+from lossbench.net.impair.ebpf.backend import EbpfBackend
+from lossbench.net.star.links import Star
+from lossbench.net.tc import offloads
+from lossbench.net.tc.hook import PARENT as SIDES
+from lossbench.net.tc.hook import put_filter
+from lossbench.spec.experiment import Experiment
+from lossbench.spec.placement import rules_ever, rules_in_force
+from lossbench.spec.userfile import check
+from tests.conftest import namespaces_of
+
+PARENT = {"uplink": SIDES["ingress"], "downlink": SIDES["egress"]}
+PASS_ALL = struct.pack("<HBBI", 0x06, 0, 0, 0)  # classic BPF: return TC_ACT_OK, whatever comes after
+DROP_ALL = struct.pack("<HBBI", 0x06, 0, 0, 2)  # TC_ACT_SHOT
+SECONDS = 2.0  # that a workload talks
+STEP_S = 0.04
+LIMIT_S = 60  # who talks over a wire that was killed would wait for ever
+
+# --- what is asked, by condition -------------------------------------------------------------------------------------
+
+LOSS = {"model": "iid", "percent": 5}
+WINDOW, STEPS = (0.8, 1.8), (15, 30)
+ASKS: dict[str, dict[str, Any]] = {
+    "loss": {"profile": {"loss": LOSS}},
+    "bursts": {"profile": {"loss": {"model": "gilbert_elliott", "mean_percent": 5, "burst_packets_mean": 8}}},
+    "delay": {"profile": {"loss": LOSS, "delay": {"mean_ms": 10}}},
+    "duplicates": {"profile": {"duplicate_percent": 3}},
+    "damage": {"profile": {"corrupt_percent": 3}},
+    "rate and queue": {"profile": {"loss": LOSS}, "topology": {"rate_mbit": 50}},
+    "windows in time": {"profile": {"loss": {**LOSS, "percent": 20}}, "from_s": WINDOW[0], "to_s": WINDOW[1]},
+    "windows in steps": {"profile": {"loss": {**LOSS, "percent": 20}}, "from_step": STEPS[0], "to_step": STEPS[1]},
+    "matches": {"profile": {"loss": LOSS, "match": {"protocol": "udp"}}},
+    "directions": {"profile": {"loss": LOSS}, "direction": "both"},
+    "pairs": {"profile": {"loss": {**LOSS, "percent": 20}}, "pairs": [["h0", "h1"]]},
+    "MTU": {"profile": {"loss": LOSS}},
+    "presence": {"profile": {"loss": LOSS}},
+}
+
+# --- who talks -------------------------------------------------------------------------------------------------------
+
+COPY = """
+import contextlib, os, socket, threading, time
+rank, peers = int(os.environ["RANK"]), os.environ["LOSSBENCH_ADDRESSES"].split(",")
+door = socket.create_server((peers[rank], 7000))
+def take():
+    with door.accept()[0] as one:
+        while one.recv(1 << 16): pass
+reader = threading.Thread(target=take); reader.start()
+while True:
+    with contextlib.suppress(ConnectionRefusedError):
+        to = socket.create_connection((peers[(rank + 1) % len(peers)], 7000)); break
+    time.sleep(0.02)
+end = time.monotonic() + SECONDS
+while time.monotonic() < end: to.sendall(bytes(32768)); time.sleep(0.01)
+to.close(); reader.join()
+"""
+DOWNLOAD = """
+import contextlib, http.server, os, socketserver, threading, time, urllib.request
+rank, peers = int(os.environ["RANK"]), os.environ["LOSSBENCH_ADDRESSES"].split(",")
+done = set()
+class Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.path.startswith("/done"): done.add(self.path)
+        body = bytes(64) if self.path.startswith("/done") else bytes(32768)
+        self.send_response(200); self.send_header("Content-Length", str(len(body))); self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *_): pass
+def get(path): return urllib.request.urlopen(f"http://{peers[0]}:8080/{path}", timeout=30).read()
+if rank == 0:
+    server = http.server.ThreadingHTTPServer((peers[0], 8080), Page)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    while len(done) < len(peers) - 1: time.sleep(0.02)
+    time.sleep(0.2)
+else:
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError): get("page")
+        time.sleep(0.01)
+    while True:
+        with contextlib.suppress(OSError): get(f"done{rank}"); break
+        time.sleep(0.05)
+"""
+MULTICAST = """
+import os, socket, time
+own = os.environ["LOSSBENCH_ADDRESSES"].split(",")[int(os.environ["RANK"])]
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("", 5353))
+s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(own))
+s.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton("224.0.0.251") + socket.inet_aton(own))
+s.setblocking(False)
+while True:
+    s.sendto(b"who has a printer", ("224.0.0.251", 5353)); s.sendto(b"you?", ("10.77.0.99", 5353))
+    try:
+        while True: s.recv(100)
+    except BlockingIOError: time.sleep(0.05)
+"""
+SILENT = {"copy": COPY, "download": DOWNLOAD}  # report nothing of their traffic
+WORKLOADS = ("chatter", *SILENT)
+
+
+def workload(name: str, folder: Path) -> dict[str, Any]:
+    if name == "chatter":
+        steps = round(SECONDS / STEP_S)
+        options = {"steps": steps, "blocks": 2, "spacing_ms": round(1000 * STEP_S)}
+        return {"name": name, "options": options, "time_limit_s": LIMIT_S}
+    program = folder / f"{name}.py"
+    program.write_text(f"SECONDS = {SECONDS}\n{SILENT[name]}")
+    return {"command": ["python", str(program)], "barrier": False, "time_limit_s": LIMIT_S}
+
+
+def experiment(backend: str, of: str, talks: str, *, seed: int, folder: Path, beside: bool = False) -> dict[str, Any]:
+    """One that asks for a condition. Packets wait a little on the backends that are there for it."""
+    entry = {key: value for key, value in ASKS[of].items() if key != "topology"}
+    profile = {"name": "asked", "why": "t", **entry["profile"]}
+    if of == "matches":
+        profile["match"] = {"protocol": "udp" if talks == "chatter" else "tcp"}
+    if backend in ("relay", "edt") and of != "duplicates":
+        profile["delay"] = {"mean_ms": 10}
+    rated = {"rate_mbit": 50} if backend == "relay" else {}
+    out = {
+        "name": "adversary",
+        "backend": backend,
+        "first_seed": seed,
+        "topology": {"hosts": 3, **rated, **ASKS[of].get("topology", {})},
+        "probe": {"packets": 3000},
+        "impair": [{**entry, "profile": profile}],
+        "workload": workload(talks, folder),
+    }
+    if beside:
+        program = folder / "multicast.py"
+        program.write_text(MULTICAST)
+        out["beside"] = [{"role": "printer", "command": ["python", str(program)], "barrier": False}]
+    return out
+
+
+# --- what is done ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Running:
+    """A lossbench that runs, what it was asked for, and the places of its network."""
+
+    process: subprocess.Popen[str]
+    random: random.Random
+    asked: Experiment
+    seed: int = 0
+    helpers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def place(self, end: str) -> str:
+        return next(name for name in namespaces_of(self.process.pid) if name.endswith(f"-{end}"))
+
+    def pause(self, low: float, high: float) -> None:
+        time.sleep(self.random.uniform(low, high))
+
+    @contextmanager
+    def star(self) -> Iterator[Star]:
+        star = Star(network_id=self.place("sw").split("-")[1], topology=self.asked.topology)
+        try:
+            star.open()
+            yield star
+        finally:
+            star.close()
+
+    def maps(self, value_bytes: int) -> list[ArrayMap]:
+        """Of one entry of this size, that the run holds: other runs have others."""
+        found = set()
+        for one in Path(f"/proc/{self.process.pid}/fdinfo").iterdir():
+            said = dict(line.split(":\t", 1) for line in one.read_text().splitlines() if ":\t" in line)
+            if "map_id" in said and (int(said["value_size"]), int(said["max_entries"])) == (value_bytes, 1):
+                found.add(int(said["map_id"]))
+        return [ArrayMap.open(map_id=one, value_bytes=value_bytes) for one in sorted(found)]
+
+
+def really(run: Running, profile: dict[str, Any], **entry: Any) -> Experiment:
+    """The same experiment, but for this."""
+    stored = run.asked.model_dump(mode="json")
+    first = stored["impair"][0]
+    first |= {"profile": first["profile"] | profile, **entry}
+    return check(Experiment, stored, origin="adversary")
+
+
+def plant(run: Running, profile: dict[str, Any], **entry: Any) -> None:
+    """Another program in the place of ours at h0's uplink, made as ours are."""
+    rules = rules_in_force(really(run, profile, **entry), seed=run.seed)
+    with run.star() as star:
+        hook, here = next(iter(rules.items()))
+        point = star.hook_point(hook)
+        if run.asked.backend == "cbpf":
+            put_filter(star.switch, point, prio=2, ops=cbpf.program(here), direct_action=True)
+            return
+        backend = EbpfBackend(star.switch, place=star.place("sw"))
+        try:
+            backend.put(point, here)
+        finally:
+            backend.close()
+
+
+def rewrite(run: Running, profile: dict[str, Any]) -> None:
+    """The numbers that its programs go by, in memory that they share with the harness: no message tells of it."""
+    ((rule,), *_) = rules_ever(really(run, profile), seed=run.seed).values()
+    wrong = memory.asked_part(memory.rule_memory(rule))
+    for one in run.maps(2 * memory.RULE_BYTES):  # of what no rule takes, and of the rule
+        one.write(one.read()[: -len(wrong)] + wrong)
+        one.close()
+
+
+def pass_all(run: Running, direction: str) -> None:
+    with namespaces.open_inside(run.place("sw")) as switch:
+        port = switch.link_lookup(ifname="p0")[0]
+        there = {"parent": PARENT[direction], "prio": 1, "handle": 7}
+        switch.tc("add-filter", "bpf", port, ops=PASS_ALL, direct_action=True, **there)
+        run.pause(0.05, 0.4)
+        switch.tc("del-filter", "bpf", port, **there)
+
+
+def filter_ahead(run: Running) -> None:
+    pass_all(run, "uplink")
+
+
+def filter_ahead_of_a_downlink(run: Running) -> None:
+    pass_all(run, "downlink")
+
+
+def tcx_ahead(run: Running) -> None:
+    """Runs before clsact; gone with its descriptor, and no netlink message tells of it."""
+    with namespaces.open_inside(run.place("sw")) as switch:
+        port = switch.link_lookup(ifname="p0")[0]
+    code = Assembler()
+    code.exit(0)
+    program = syscalls.load_classifier(code.assemble(), name="ahead")
+    with namespaces.inside(run.place("sw")):
+        link = syscalls._bpf(28, struct.pack("<IIII32x", program, port, 46, 0))  # BPF_LINK_CREATE, tcx ingress
+    run.pause(0.05, 0.4)
+    os.close(link)
+    os.close(program)
+
+
+def remove_clsact(run: Running) -> None:
+    with namespaces.open_inside(run.place("sw")) as switch:
+        switch.tc("del", "clsact", switch.link_lookup(ifname="p1")[0])
+
+
+def fault_away_for_a_moment(run: Running) -> None:
+    """The filter is taken out; what comes back is not ours."""
+    with namespaces.open_inside(run.place("sw")) as switch:
+        port = switch.link_lookup(ifname="p1")[0]
+        prio = max(f["info"] >> 16 for f in switch.get_filters(index=port, parent=PARENT["uplink"]))
+        switch.tc("del-filter", "bpf", port, parent=PARENT["uplink"], prio=prio, handle=1)
+        run.pause(0.05, 0.2)
+        switch.tc(
+            "add-filter", "bpf", port, parent=PARENT["uplink"], prio=prio, handle=1, ops=PASS_ALL, direct_action=True
+        )
+
+
+def less_loss(run: Running) -> None:
+    rewrite(run, {"loss": {**LOSS, "percent": 1}})
+
+
+def shorter_bursts(run: Running) -> None:
+    rewrite(run, {"loss": LOSS})
+
+
+def no_duplicates(run: Running) -> None:
+    rewrite(run, {"duplicate_percent": 0})
+
+
+def no_damage(run: Running) -> None:
+    rewrite(run, {"corrupt_percent": 0})
+
+
+def another_match(run: Running) -> None:
+    plant(run, {"match": {"protocol": "udp", "destination_ports": [9]}})
+
+
+def another_pair(run: Running) -> None:
+    plant(run, {}, pairs=[["h0", "h2"]])
+
+
+def shift_window(run: Running) -> None:
+    """By a quarter of a second: what its program compares the clock with."""
+    here = next(iter(rules_ever(run.asked, seed=run.seed, kept=True).values()))
+    for one in run.maps(memory.WINDOW_BYTES * (len(here) + 1)):
+        limits = struct.unpack(f"<{2 * (len(here) + 1)}Q", one.read())
+        later = [at + 250_000_000 if 0 < at < memory.NEVER else at for at in limits]
+        one.write(struct.pack(f"<{len(later)}Q", *later))
+        one.close()
+
+
+def stop_the_harness(run: Running) -> None:
+    """Until a window should have opened and has not."""
+    run.process.send_signal(signal.SIGSTOP)
+    time.sleep(1.0)
+    run.process.send_signal(signal.SIGCONT)
+
+
+def remove_rate(run: Running) -> None:
+    with namespaces.open_inside(run.place("h0")) as host:
+        host.tc("del", index=host.link_lookup(ifname="eth0")[0], parent=0xFFFFFFFF)
+
+
+def change_rate(run: Running) -> None:
+    """And back again before anybody looks."""
+    with namespaces.open_inside(run.place("sw")) as switch:
+        port = switch.link_lookup(ifname="p1")[0]
+        (link,) = [c for c in switch.get_classes(port) if c["handle"] == 0x10001]
+        rate = link.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_PARMS")["ceil"]
+        for now in (10 * rate, rate):
+            more = {"burst": 20_000, "cburst": 20_000, "prio": 0, "quantum": 1514, "mtu": 1600}
+            switch.tc("change-class", "htb", port, handle=0x10001, parent=0x10000, rate=now, ceil=now, **more)
+            time.sleep(0.02)
+
+
+def wire_of(run: Running) -> list[int]:
+    out = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words, status = (entry / "cmdline").read_bytes(), (entry / "status").read_text()
+        except (OSError, ValueError):
+            continue
+        if b"relay.process" in words and f"PPid:\t{run.process.pid}\n" in status:
+            out.append(int(entry.name))
+    return out
+
+
+def kill_the_wire(run: Running) -> None:
+    for pid in wire_of(run):
+        os.kill(pid, signal.SIGKILL)
+
+
+def stop_the_wire(run: Running) -> None:
+    for pid in wire_of(run):
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.5)
+        os.kill(pid, signal.SIGCONT)
+
+
+def flood_a_port(run: Running) -> None:
+    with namespaces.inside(run.place("h0")):
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with sender:
+        for _ in range(3000):
+            sender.sendto(bytes(200), ("10.77.0.2", 9))
+
+
+def around_the_fault(run: Running) -> None:
+    """Three megabytes over the control link."""
+    with namespaces.inside(run.place("h0")):
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with sender:
+        for number in range(2200):
+            sender.sendto(bytes(1400), ("10.78.0.2", 9))
+            if number % 50 == 0:
+                time.sleep(0.002)
+
+
+def host_drops(run: Running) -> None:
+    """A filter in a host, behind every counter of the switch."""
+    with namespaces.open_inside(run.place("h1")) as host:
+        link = host.link_lookup(ifname="eth0")[0]
+        host.tc("add", "clsact", link)
+        there = {"parent": SIDES["ingress"], "prio": 1, "handle": 7}
+        host.tc("add-filter", "bpf", link, ops=DROP_ALL, direct_action=True, **there)
+        run.pause(0.05, 0.2)
+        host.tc("del", "clsact", link)
+
+
+def another_mtu(run: Running) -> None:
+    with namespaces.open_inside(run.place("sw")) as switch:
+        port = switch.link_lookup(ifname="p0")[0]
+        switch.link("set", index=port, mtu=1400)
+        switch.link("set", index=port, mtu=1500)
+
+
+def offloads_on(run: Running) -> None:
+    with namespaces.inside(run.place("h1")):
+        offloads.switch("eth0", {"tx-udp-segmentation": True, "tx-generic-segmentation": True})
+
+
+def steal_cpu(run: Running) -> None:
+    """Until the run ends."""
+    for _ in range(2 * (os.cpu_count() or 1)):
+        run.helpers.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+
+
+def nothing(run: Running) -> None:
+    del run
+
+
+@dataclass(frozen=True)
+class Deed:
+    """`of`: the condition that is asked for, and made false; `voids`: the column that must not be valid afterwards;
+    empty if nothing may be voided."""
+
+    act: Callable[[Running], None]
+    of: str
+    voids: str = "fault"
+    backends: tuple[str, ...] = ("ebpf", "cbpf", "relay", "netem", "edt")
+    workloads: tuple[str, ...] = WORKLOADS
+    called: str = ""
+    late_wire: bool = False  # the process starts late
+    beside: bool = False  # programs that look for others by multicast
+    within_s: float = 0.6 * SECONDS  # of the run's beginning
+
+    @property
+    def name(self) -> str:
+        return self.called or self.act.__name__
+
+
+OURS = ("ebpf", "cbpf", "relay")  # that run wherever bpf(2) does
+MAPPED = ("ebpf", "relay", "edt")  # whose programs share memory with the harness
+CHATTER = ("chatter",)
+SOON = 0.3
+DEEDS = {
+    deed.name: deed
+    for deed in (
+        Deed(filter_ahead, "loss"),
+        Deed(tcx_ahead, "loss", backends=OURS),
+        Deed(remove_clsact, "loss"),
+        Deed(fault_away_for_a_moment, "loss"),
+        Deed(less_loss, "loss", backends=MAPPED),
+        Deed(shorter_bursts, "bursts", backends=MAPPED),
+        Deed(no_duplicates, "duplicates", backends=MAPPED),
+        Deed(no_damage, "damage", backends=MAPPED),
+        Deed(remove_rate, "rate and queue"),
+        Deed(change_rate, "rate and queue"),
+        Deed(shift_window, "windows in time", backends=("ebpf", "edt"), within_s=SOON),
+        Deed(
+            stop_the_harness, "windows in time", backends=("cbpf", "relay"), within_s=SOON, called="late_for_a_second"
+        ),
+        Deed(stop_the_harness, "windows in steps", workloads=CHATTER, within_s=SOON, called="late_for_a_step"),
+        Deed(another_match, "matches", backends=OURS),
+        Deed(filter_ahead_of_a_downlink, "directions"),
+        Deed(another_pair, "pairs", backends=OURS),
+        Deed(another_mtu, "MTU"),
+        Deed(offloads_on, "MTU"),
+        Deed(around_the_fault, "presence"),
+        Deed(host_drops, "presence"),
+        Deed(flood_a_port, "presence", workloads=CHATTER),
+        Deed(kill_the_wire, "delay", backends=("relay",)),
+        Deed(stop_the_wire, "delay", backends=("relay",)),
+        Deed(steal_cpu, "loss", voids="timing", workloads=CHATTER),
+        Deed(nothing, "delay", voids="", backends=("relay",), late_wire=True, called="late_wire"),
+    )
+}
+
+
+def honest(of: str) -> list[Deed]:
+    """What is done beside a run that is to stay valid."""
+    talks = CHATTER if of == "windows in steps" else WORKLOADS
+    plain = Deed(nothing, of, voids="", workloads=talks)
+    # A harness that has to be on time is late on a machine that is too busy, and says so: that is no alarm to try for.
+    busy = [] if of.startswith("windows") else [replace(plain, act=steal_cpu, called="busy")]
+    return [plain, replace(plain, beside=True, called="multicast"), *busy]
