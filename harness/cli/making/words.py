@@ -55,12 +55,20 @@ def asked(ctx: typer.Context, *, sweep: list[str], **said: str) -> Asked | None:
     from lossbench.spec.asking.adhoc import Asked
 
     if command_of(ctx):
-        return Asked(command=command_of(ctx), sweep=tuple(sweep), **said)
+        hosts = said["hosts"] if _typed(ctx, "hosts") else ""  # a lab has as many as it has
+        return Asked(command=command_of(ctx), sweep=tuple(sweep), **{**said, "hosts": hosts})
     typed = [name for name in (*CONDITION, "sweep", "time_limit") if _typed(ctx, name)]
     if typed:
         option = f"--{typed[0].replace('_', '-')}"
         raise UsageError(f"{option} is about a command behind --", next_step=_for_a_suite(typed[0]))
     return None
+
+
+def only_with(ctx: typer.Context, names: tuple[str, ...], *others: str) -> None:
+    """Options that would do nothing without one of the others are refused, whatever their value."""
+    for name in (name for name in names if _typed(ctx, name)):
+        option = f"--{name.replace('_', '-')}"
+        raise UsageError(f"{option} goes with {' or '.join(others)}", next_step=f"leave {option} out")
 
 
 def _for_a_suite(option: str) -> str:
