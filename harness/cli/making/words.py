@@ -64,11 +64,14 @@ def asked(ctx: typer.Context, *, sweep: list[str], **said: str) -> Asked | None:
     return None
 
 
-def only_with(ctx: typer.Context, names: tuple[str, ...], *others: str) -> None:
-    """Options that would do nothing without one of the others are refused, whatever their value."""
-    for name in (name for name in names if _typed(ctx, name)):
-        option = f"--{name.replace('_', '-')}"
-        raise UsageError(f"{option} goes with {' or '.join(others)}", next_step=f"leave {option} out")
+def refuse_idle(ctx: typer.Context, *, lab: bool, slurm: bool) -> None:
+    """Options that would do nothing here are refused, whatever their value."""
+    idle = {name: "--slurm" for name in ("nodes", "interface", "sbatch", "sudo") if not slurm}
+    idle |= {} if lab or slurm else {"yes_these_nics": "--lab or --slurm"}
+    for name, other in idle.items():
+        if _typed(ctx, name):
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} goes with {other}", next_step=f"leave {option} out")
 
 
 def _for_a_suite(option: str) -> str:
