@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from lossbench.report import inference
 from lossbench.report.gathered import Gathered
-from lossbench.report.groups import OUTCOMES, RESENT, TIMES, Group, main_measure
+from lossbench.report.groups import OUTCOMES, RESENT, TIMES, Group, asked_loss, main_measure
 from lossbench.report.inference import Difference
 from lossbench.report.tables.differences import MOST as MOST_TIMES
 from lossbench.report.tables.differences import baseline_of
-from lossbench.results.measures import RATIOS, short
+from lossbench.results.measures import RATIOS, short, told_apart
 from lossbench.results.naming import key_of
 
 ALIKE = 1.2  # ends of an interval that are nearer than this allow to call two times equal
@@ -93,9 +93,10 @@ def _outcome(group: Group, name: str, change: Difference) -> str:
     in_percent = change.relative is not None and abs(change.relative) <= MOST_TIMES
     by = f"{100 * (change.relative or 0):+.1f} %" if in_percent else f"{change.mean:+.3g}"
     if change.p is None:
-        return (
-            f"ends with {words} {short(change.base + change.mean)} instead of {short(change.base)} (one seed: no test)"
-        )
+        if not change.mean:
+            return f"ends with the same {words} ({short(change.base)}, one seed: no test)"
+        after, before = told_apart(change.base + change.mean, change.base)
+        return f"ends with {words} {after} instead of {before} (one seed: no test)"
     if not change.significant:
         half = 0.0 if change.low is None or change.high is None or not change.base else change.high - change.low
         around = f" ± {50 * half / abs(change.base):.1f} %" if half else ""
@@ -152,11 +153,6 @@ def _but_for_loss(experiment: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(rule, Mapping) and isinstance(rule.get("profile"), Mapping)
     ]
     return {**_but_for_condition(experiment), "impair": rules}
-
-
-def asked_loss(group: Group) -> float:
-    """As asked; the worst rule of its runs."""
-    return max((loss for run in group.runs for loss in run.summary.asked_loss), default=0.0)
 
 
 def _changes(pairs: Sequence[tuple[Group, Group]], name: str) -> dict[int, Difference]:

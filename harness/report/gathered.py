@@ -17,6 +17,6 @@ class Gathered:
     sets: list[SampleSet]
     """Long samples (latencies, step times), one set for each point and kind."""
     baseline: str = ""
-    """The line that others are compared with; empty: the first."""
+    """The line that others are compared with; empty: the usual one (tables/differences.py)."""
     bootstrap: bool = False
     """Intervals by bootstrap, where there are seeds enough."""

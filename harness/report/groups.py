@@ -11,6 +11,7 @@ from typing import Any
 from lossbench.errors import UsageError
 from lossbench.results import measures
 from lossbench.results.index import Run, Suite
+from lossbench.results.measures import FEW
 from lossbench.results.naming import key_of
 from lossbench.spec.about import Measure
 
@@ -54,6 +55,11 @@ class Group:
     def sound(self, measure: str) -> dict[int, float]:
         """By seed: what may be averaged and compared."""
         return {v.run.summary.seed: v.number for v in self.values.get(measure, []) if not v.void}
+
+    def doubtful(self, measure: str) -> dict[int, float]:
+        """By seed: what there is, believed or not, but for what stands on too few samples."""
+        known = [v for v in self.values.get(measure, []) if not v.void.startswith(FEW) and math.isfinite(v.number)]
+        return {v.run.summary.seed: v.number for v in known}
 
     def void(self, measure: str) -> list[Value]:
         return [v for v in self.values.get(measure, []) if v.void]
@@ -133,6 +139,11 @@ def _add(group: Group, run: Run, row: dict[str, Any], shown: list[str], *, with_
         number = measures.number(raw)
         why = run.standing.void(measure, row, with_simulated=with_simulated) if number is not None else "not a number"
         group.values.setdefault(measure, []).append(Value(run, math.nan if number is None else number, why))
+
+
+def asked_loss(group: Group) -> float:
+    """As asked; the worst rule of its runs."""
+    return max((loss for run in group.runs for loss in run.summary.asked_loss), default=0.0)
 
 
 def shown_of(groups: Iterable[Group], *, words: bool = False) -> list[str]:

@@ -17,6 +17,8 @@ LEVEL = 0.95
 ALPHA = 0.05  # of all comparisons of a table together
 BOOTSTRAP_FROM = 20  # a bootstrap of fewer values only shuffles them
 RESAMPLES = 9999
+BLOCKS = 20  # of consecutive samples, in a run that is the only one
+BLOCK_LEAST, BLOCKS_LEAST = 10, 5
 ROUNDING = 1e-12  # what is nearer than this, relatively, is equal
 
 
@@ -162,5 +164,22 @@ def corrected(found: Sequence[Difference]) -> list[Difference]:
     return out
 
 
-def percentile(values: NDArray[np.float64], q: float) -> float | None:
-    return float(np.quantile(values, q)) if len(values) >= needed(q) else None
+def percentile(runs: Sequence[NDArray[np.float64]], q: float) -> Estimate | None:
+    """Of all runs' samples, each run's in the order of time; None for too few. Samples follow from each other, and all
+    of a run share its seed: what varies is a whole run's share of samples beyond the percentile. Of a single run it is
+    that of blocks, long enough to be about independent. No end where it lies beyond all samples."""
+    values = np.concatenate([np.empty(0), *runs])
+    if len(values) < needed(q):
+        return None
+    value, n = float(np.quantile(values, q)), len(values)
+    parts = runs if len(runs) > 1 else np.array_split(values, min(BLOCKS, n // BLOCK_LEAST))
+    if len(parts) < (2 if len(runs) > 1 else BLOCKS_LEAST):
+        return Estimate(n=n, mean=value)
+    from scipy import stats
+
+    beyond, size = np.array([((one > value).sum(), len(one)) for one in parts], dtype=float).T
+    apart = float(((beyond - beyond.sum() / n * size) ** 2).sum()) * len(parts) / (len(parts) - 1)
+    half = float(stats.t.ppf((1 + LEVEL) / 2, len(parts) - 1)) * math.sqrt(apart) / n
+    half = max(half, float(stats.norm.ppf((1 + LEVEL) / 2)) * math.sqrt(q * (1 - q) / n))  # as if independent
+    low, high = (float(np.quantile(values, level)) if 0 < level < 1 else None for level in (q - half, q + half))
+    return Estimate(n=n, mean=value, low=low, high=high, method="seeds" if len(runs) > 1 else "blocks")

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from lossbench.report import inference
-from lossbench.report.finding import asked_loss
 from lossbench.report.gathered import Gathered
-from lossbench.report.groups import Group
+from lossbench.report.groups import Group, asked_loss
 from lossbench.report.inference import Difference
 from lossbench.results.naming import key_of, point_name
 

@@ -9,6 +9,7 @@ import shutil
 import tarfile
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from lossbench.results import models
 from lossbench.results.folders import SuiteFolder
 from lossbench.results.index import WORDS
 from lossbench.results.models import RunSummary, SuitePlan, SuiteSummary
+from lossbench.results.naming import key_of
 
 MIB = 1 << 20
 PART = re.compile(r"(?P<whole>.+)\.part-(?P<number>\d+)-of-(?P<count>\d+)$")
@@ -26,6 +28,9 @@ PART = re.compile(r"(?P<whole>.+)\.part-(?P<number>\d+)-of-(?P<count>\d+)$")
 
 def pack(paths: Sequence[tuple[Path, str]], to: Path, *, part_mib: int = 0, leave: Sequence[str] = ()) -> list[Path]:
     """(what, its name inside); `leave`: names of files and folders that stay behind. Returns the files written."""
+    count = Counter(name for _, name in paths)
+    if twice := [str(path) for path, name in paths if count[name] > 1]:
+        raise UsageError(f"{' and '.join(twice)} have the same name", next_step="an archive each, or rename one")
 
     def taken(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
         return None if Path(member.name).name in leave else member
@@ -116,9 +121,37 @@ def bring_in(given: Path, into: Path) -> list[tuple[Path, int, int]]:
         suites = sorted(path.parent for path in unpacked.glob("*/suite.json"))
         if not suites:
             raise UsageError(f"{given} holds no results", next_step="lossbench pack makes such archives")
-        for suite in suites:
-            out.append(_merged(suite, into / suite.name))
+        places = _places(suites, into)  # before anything is moved
+        for suite, place in places:
+            out.append(_merged(suite, place))
     return out
+
+
+def _places(suites: list[Path], into: Path) -> list[tuple[Path, Path]]:
+    """(suite, where it goes): to the same suite by its id and plan, whatever its folder is called here; else to one of
+    its own name, which must not be another's."""
+    here = {_same(path.parent): path.parent for path in sorted(into.glob("*/suite.json"), reverse=True)}
+    out = []
+    for suite in suites:
+        wanted = _same(suite)
+        if wanted is None:
+            models.read(suite / "suite.json", SuitePlan)  # says why
+        place = here.get(wanted, into / suite.name)
+        if wanted not in here and place.exists():
+            raise UsageError(
+                f"{place} is another suite than the archive's {suite.name}", next_step="rename it, or give another --in"
+            )
+        out.append((suite, place))
+    return out
+
+
+def _same(folder: Path) -> str | None:
+    """What two copies of a suite share: its id, and every point and seed under its number. None: it can't be read."""
+    try:
+        plan = models.read(folder / "suite.json", SuitePlan)
+    except UsageError:
+        return None
+    return as_json([plan.run_id, plan.suite, [[one.number, key_of(one.point), one.seed] for one in plan.plan]])
 
 
 def _merged(new: Path, here: Path) -> tuple[Path, int, int]:

@@ -223,18 +223,20 @@ def number_of(word: str) -> int | None:
 
 
 def _suite_folder(path: Path) -> Path:
-    """The suite that a folder is, or that the run in it belongs to."""
-    return path.parent if (path.parent / "suite.json").exists() and not (path / "suite.json").exists() else path
+    """The suite that a folder is, or that the run in it belongs to. A word that is no folder is neither, wherever one
+    stands: in a suite's own folder every word has one above it."""
+    ours = path.is_dir() and (path.parent / "suite.json").exists() and not (path / "suite.json").exists()
+    return path.parent if ours else path
 
 
 def _named(word: str, known: list[Suite], root: Path) -> list[Suite]:
     if word == "latest" and known:
         whole = [suite for suite in known if not suite.name.endswith(REPLAYED)]
         return [(whole or known)[-1]]
+    found = [suite for suite in known if suite.id == word or suite.folder.name == word]  # a name may look like an id
     by_name = [suite for suite in known if suite.name == word]
-    if by_name:
+    if by_name and not found:
         return [by_name[-1]]
-    found = [suite for suite in known if suite.id == word or suite.folder.name == word]
     if not found and len(word) >= 6:
         found = [suite for suite in known if any(part.startswith(word[:10]) for part in suite.commit.split())]
     if not found:

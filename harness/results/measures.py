@@ -171,6 +171,16 @@ def short(value: float) -> str:
     return f"{value:.2g}"
 
 
+def told_apart(a: float, b: float) -> tuple[str, str]:
+    """Both in as few digits as show that they differ; equal ones as `short` does."""
+    texts = [short(a), short(b)]
+    for digits in range(5, 18):
+        if texts[0] != texts[1] or a == b:
+            break
+        texts = [f"{one:.{digits}g}" for one in (a, b)]
+    return texts[0], texts[1]
+
+
 def met_in_words(rule: float | None, queue: float | None, elsewhere: float | None) -> str:
     """What a workload's packets met: lost by the rules, and below it what was lost otherwise."""
     lines = [percent(rule)]

@@ -28,12 +28,13 @@ class SampleKind:
     ranks: dict[int, Numbers] = field(default_factory=dict)
 
     def events(self) -> Numbers:
-        """One number for each: four ranks that waited for one stall are one stall."""
+        """One number for each: four ranks that waited for one stall are one stall. About in the order of time."""
         parts = [numbers for numbers in self.ranks.values() if len(numbers)]
         if not parts:
             return np.zeros(0)
-        if not self.together or len(parts) == 1:
-            return np.concatenate(parts)
+        if not self.together or len(parts) == 1:  # ranks began and ended together
+            when = np.concatenate([np.arange(len(numbers)) / len(numbers) for numbers in parts])
+            return np.asarray(np.concatenate(parts)[np.argsort(when, kind="stable")])
         shortest = min(map(len, parts))
         return np.asarray(np.max([numbers[:shortest] for numbers in parts], axis=0))
 

@@ -203,9 +203,15 @@ def load(name_or_path: str) -> Profile:
 
 def read_trace_beside(data: dict[str, Any], folder: Path) -> None:
     """Of a profile as it was written: its trace becomes a part of it, so that nothing depends on the file any more."""
+    if name := trace_of(data):
+        data["loss"] |= {"bits": _read_trace(folder / name), "file": ""}
+
+
+def trace_of(data: dict[str, Any]) -> str:
+    """The file that a profile as it was written takes its losses from; empty if there is none."""
     loss = data.get("loss")
-    if isinstance(loss, dict) and loss.get("model") == "trace" and loss.get("file") and not loss.get("bits"):
-        loss["bits"], loss["file"] = _read_trace(folder / str(loss["file"])), ""
+    own = isinstance(loss, dict) and loss.get("model") == "trace" and not loss.get("bits")
+    return str(loss.get("file") or "") if own else ""  # type: ignore[union-attr]
 
 
 def _read_trace(path: Path) -> str:

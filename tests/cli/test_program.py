@@ -125,6 +125,10 @@ def test_a_dry_run_of_what_is_gone_on_with_shows_what_is_left(tmp_path: Path) ->
         (("--", "python", "rong.py"), "no such script: rong.py"),
         (("--hosts", "2", "--loss", "3%", "--sweep", "lss=1", "--", "python", "ring.py"), "--sweep lss=1"),
         (("--hosts", "1", "--", "python", "ring.py"), "topology.hosts"),
+        (("quickstart", "--hosts", "4"), "--hosts is about a command behind --"),
+        (("quickstart", "--nodes", "2"), "--nodes goes with --slurm"),
+        (("quickstart", "--sudo"), "--sudo goes with --slurm"),
+        (("quickstart", "--yes-these-nics"), "--yes-these-nics goes with --lab or --slurm"),
     ],
 )
 def test_a_mistake_is_one_line_with_the_next_step(folder: Path, words: tuple[str, ...], said: str) -> None:

@@ -75,6 +75,9 @@ def test_hosts_on_the_command_line_must_be_as_many_as_machines(tmp_path: Path) -
     with pytest.raises(UsageError, match=r"topology.hosts = 8"):
         asked = adhoc.Asked(command=("true",), hosts="8")
         planning.planned(asked, [], None, full=False, out=tmp_path, resume=False, ground=ground)
+    with pytest.raises(UsageError, match=r"topology.hosts = 4"):
+        asked = adhoc.Asked(command=("true",), hosts="4")  # as it was: the usual number, so nobody had asked for it
+        planning.planned(asked, [], None, full=False, out=tmp_path, resume=False, ground=ground)
     usual = adhoc.Asked(command=("true",), loss="3%")
     assert planning.planned(usual, [], None, full=False, out=tmp_path, resume=False, ground=ground)[2]
 

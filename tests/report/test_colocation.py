@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from lossbench.report import page
+from lossbench.report.content import gather
 from lossbench.report.gathered import Gathered
 from lossbench.report.groups import groups_of
 from lossbench.report.plots.over_time import read
@@ -15,6 +19,7 @@ from lossbench.report.service.arms import Arm, arms_of, curve, loads, partner, r
 from lossbench.report.service.cost import carried, costs
 from lossbench.report.tables.colocation import colocation, cost
 from lossbench.report.tables.slowdowns import slowdowns
+from lossbench.report.tables.table import terminal
 from lossbench.results.index import Suite, read_suite
 from tests.report import made
 
@@ -167,13 +172,81 @@ def test_what_a_message_costs_is_a_table_with_what_was_carried(tmp_path: Path, m
         for priority in (0.0, 1.0)
         for rate in (100, 200, 700)
     ]
-    monkeypatch.setattr("lossbench.report.tables.colocation.arms_of", lambda groups: arms)
+    monkeypatch.setattr("lossbench.report.tables.colocation.arms_of", lambda groups, believed=True: arms)
     suite = stored(tmp_path)
     table = cost(Gathered(suite=suite, groups=groups_of(suite), sets=[]))
     assert table is not None
     said = {row[0].text: [cell.text.split("\n")[0] for cell in row[1:]] for row in table.rows}
     assert said["2 ms, priority 0"] == ["200", "0", "1"] and said["2 ms, priority 1"] == ["400", "0.25", "0.5"]
     assert said["10 ms, priority 1"][0] == "above 700"
+
+
+def test_a_rate_is_carried_where_learning_never_paused_and_only_its_loss_is_not_known() -> None:
+    """As it was: such a rate was no rung of the ladder, and what is carried was "above" the one below it."""
+    arms = [made_arm(rate, rate / 100, priority=priority) for priority in (0.0, 1.0) for rate in (100, 200, 300, 700)]
+    arms[-1].loss = {}
+    found = {(one.target_ms, one.priority): one for one in costs(arms)}
+    assert (rate := found[5.0, 1.0].rate) is not None and rate.mean == pytest.approx(500)
+    assert found[5.0, 1.0].loss is None and found[5.0, 1.0].cost is not None
+    assert (loss := found[2.0, 1.0].loss) is not None and loss.mean == 0.25
+
+
+def in_rates(folder: Path, **changes: Any) -> Suite:
+    """Two degrees of priority, three rates each, in one run; as `colocation-cost` makes them."""
+    points = [{"shaping.priority": 0.0}, {"shaping.priority": 1.0}]
+    place = made.suite(folder, points, 1, lambda point, seed: {}, name="cost", **changes)
+    for number, point in enumerate(points):
+        run, priority = place / f"{number:03d}", point["shaping.priority"]
+        one = made.read(run / "summary.json")
+        one["rows"] = [
+            {
+                "web.at": f"{rate}/s",
+                "web.n": 900,
+                "web.offered": rate,
+                "web.equivalent": 50.0 * rate,
+                "web.factor": 50.0,
+            }
+            | {"web.mean_ms": rate * (2 - priority), "web.learning_loss": priority / 4, "beside": "web"}
+            | {"shown": ["web.at", "web.mean_ms"]}
+            for rate in (40, 140, 280)
+        ]
+        made.write(run / "summary.json", one)
+        shaping = {"priority": priority, "buffer_kb": 180}
+        experiment = {"shaping": shaping, "workload": {"name": "replay", "options": {"mbit": 48}}}
+        made.write(run / "manifest.json", {"seed": 0, "experiment": experiment, "profiles": {}})
+    return read_suite(place)
+
+
+def test_a_page_of_a_service_leads_from_its_numbers_to_their_runs(tmp_path: Path) -> None:
+    """As it was: no page at all, `KeyError: 'folders'`, for every suite with a web service in it."""
+    suite = in_rates(tmp_path)
+    content = gather(suite)
+    page.write([content], [], tmp_path / "page.html")
+    assert "what a message costs" in (tmp_path / "page.html").read_text()
+    for name in ("colocation", "cost"):
+        assert content.named[name].tidy and all(line["folders"] for line in content.named[name].tidy)
+
+
+def test_numbers_of_a_busy_machine_are_shown_with_a_question_mark_and_why(tmp_path: Path) -> None:
+    """As it was: a table of dashes, and no word of why."""
+    columns = {"fault": "valid", "timing": "unknown", "outcome": "valid"}
+    content = gather(in_rates(tmp_path, columns=columns))
+    rows = {row[0].text: [cell.text for cell in row[1:]] for row in content.named["cost"].rows}
+    assert rows["5 ms, priority 0"] == ["6250?", "0?", "1?"] and rows["5 ms, priority 1"] == ["12500?", "0.25?", "0.5?"]
+    assert rows["10 ms, priority 1"][0] == "above 14000?"
+    for name in ("colocation", "cost"):
+        table = content.named[name]
+        assert any(note.startswith("?: not averaged: the machine") for note in table.notes)
+        assert not [line for line in table.tidy if line["measure"] in ("mean_ms", "carried", "cost")]
+    service = content.named["colocation"]
+    assert [row[0].text for row in service.rows][:2] == ["priority 0.0 at 40/s", "priority 0.0 at 140/s"]
+    assert service.head == ["arm", "n", "mean_ms", "learning loss"], "columns that say nothing are left out"
+
+
+def test_the_table_of_costs_fits_80_columns_in_one_piece(tmp_path: Path) -> None:
+    out = io.StringIO()
+    terminal(Console(file=out, width=80, highlight=False), gather(in_rates(tmp_path)).named["cost"])
+    assert "(continued)" not in out.getvalue() and max(map(len, out.getvalue().splitlines())) <= 80
 
 
 def test_rates_of_separate_runs_and_several_buffers_are_no_ladder() -> None:

@@ -43,6 +43,21 @@ def test_it_says_how_much_longer_and_whether_the_result_is_kept(tmp_path: Path) 
     assert "tcp 10 takes 4.60 x the time" in lost and "has a worse accuracy (-22." in lost and "p = " in lost
 
 
+@pytest.mark.parametrize(
+    ("after", "words"),
+    [
+        (0.98331, "ends with accuracy 0.98331 instead of 0.98329 (one seed: no test)"),
+        (0.98329, "ends with the same accuracy (0.9833, one seed: no test)"),
+    ],
+)
+def test_of_one_seed_the_digits_show_what_differs_or_it_is_called_the_same(
+    tmp_path: Path, after: float, words: str
+) -> None:
+    """As it was: accuracy 0.9833 instead of 0.9833."""
+    found = said(tmp_path, 1, lambda point, seed: {"accuracy": after if point["percent"] else 0.98329})
+    assert found[0] == f"Against reliable 0, rps 10 {words}."
+
+
 def asked_for(strategy: str, percent: float, delay_ms: float = 0.0) -> dict[str, Any]:
     """An experiment, as a plan stores it."""
     loss = {"model": "iid", "percent": percent} if percent else None

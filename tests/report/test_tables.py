@@ -121,7 +121,11 @@ def test_tails_stand_on_samples(tmp_path: Path) -> None:
     for run in ("000", "001"):
         made.samples(place / run, "step_ms", np.linspace(1, 100, 600))
     (row,) = table(gather(read_suite(place)), "tail").rows
-    assert [cell.text for cell in row] == ["reliable loss_10", "1200", "2", "50.5", "99.01", "-", "100"]
+    first = ["reliable loss_10", "1200", "2", "50.5", "99.01", "-", "100"]
+    assert [cell.text.split("\n")[0] for cell in row] == first
+    assert row[3].text == "50.5\n47.7 to 53.3", "equal seeds: as wide as independent samples leave it"
+    tidy = [one for one in table(gather(read_suite(place)), "tail").tidy if one["measure"] == "step_ms p50"]
+    assert [(round(one["low"], 1), one["method"]) for one in tidy] == [(47.7, "seeds")]
 
 
 def test_seeds_that_failed_are_missed_in_every_table(tmp_path: Path) -> None:
@@ -148,7 +152,7 @@ def test_four_ranks_of_one_stall_are_one_event_and_p99_counts_those(tmp_path: Pa
     for rank in range(4):
         made.samples(place / "000", "step_ms", steps + rank, rank=rank)
     (row,) = table(gather(read_suite(place)), "tail").rows
-    assert [cell.text for cell in row][1:] == ["300", "1", "53.83", "-", "-", "2103"]
+    assert [cell.text.split("\n")[0] for cell in row][1:] == ["300", "1", "53.83", "-", "-", "2103"]
 
 
 def test_requests_are_events_of_their_own(tmp_path: Path) -> None:
@@ -157,6 +161,16 @@ def test_requests_are_events_of_their_own(tmp_path: Path) -> None:
         made.samples(place / "000", "get_ms", np.linspace(1, 100, 300), rank=rank, together=False)
     (row,) = table(gather(read_suite(place)), "tail").rows
     assert [cell.text for cell in row][1] == "1200"
+
+
+def test_requests_of_several_clients_are_blocks_of_time_and_not_of_clients(tmp_path: Path) -> None:
+    """All four wait for the same slow stretch: a quarter of the time, whoever asked."""
+    place = made.suite(tmp_path, POINTS[:1], 1, losses)
+    waits = np.where(np.arange(400) // 100 == 2, 100.0, 1.0) + np.linspace(0, 0.1, 400)
+    for rank in range(4):
+        made.samples(place / "000", "get_ms", waits, rank=rank, together=False)
+    (found,) = gather(read_suite(place)).sets
+    assert (found.numbers[800:1200] > 50).all() and (found.numbers > 50).sum() == 400
 
 
 @pytest.mark.parametrize(
@@ -236,6 +250,29 @@ def test_a_baseline_that_is_not_there_is_named(tmp_path: Path) -> None:
         gather(read_suite(place), baseline="typo")
 
 
+@pytest.mark.parametrize(
+    ("lines", "base"),
+    [
+        ([("rps", 0.1), ("reliable", 0.1), ("ddp", 0.1)], "reliable"),
+        ([("rps", 0.1), ("rps", 0.0), ("ddp", 0.1)], "rps 0.0"),
+        ([("rps", 0.0), ("reliable", 0.1), ("reliable", 0.0)], "reliable 0.0"),
+        ([("reliable", 0.0), ("rps", 0.1), ("the baseline", 0.1)], "the baseline"),
+        ([("rps", 0.1), ("ddp", 0.1), ("unreliable", 0.1)], "rps"),
+        ([("rps", 0.0), ("ddp", 0.0), ("web alone", 0.0)], "rps"),
+    ],
+)
+def test_without_a_word_changes_are_against_the_line_that_readers_would_take(
+    tmp_path: Path, lines: list[tuple[str, float]], base: str
+) -> None:
+    """As it was: against the first, be it 10 % of loss."""
+    points = [{"strategy": name, "loss": loss} for name, loss in lines]
+    place = made.suite(tmp_path, points, 3, lambda point, seed: {"train_loss": point["loss"] + 0.1 * seed})
+    for number, one in enumerate(made.read(place / "suite.json")["plan"]):
+        path = place / f"{number:03d}" / "summary.json"
+        made.write(path, {**made.read(path), "asked_loss": [one["point"]["loss"]]})
+    assert table(gather(read_suite(place)), "change").title.startswith(f"made: change against '{base}")
+
+
 def test_pooling_keeps_what_is_void_apart(tmp_path: Path) -> None:
     """Tails: one run of a busy machine and one good one; the good one stands alone."""
     place = made.suite(tmp_path, POINTS[:1], 2, losses)
@@ -245,7 +282,7 @@ def test_pooling_keeps_what_is_void_apart(tmp_path: Path) -> None:
     busy["columns"]["timing"] = "unknown"
     made.write(place / "001" / "summary.json", busy)
     (row,) = table(gather(read_suite(place)), "tail").rows
-    assert [cell.text for cell in row][1:4] == ["1000", "1 of 2", "50.5"]
+    assert [cell.text.split("\n")[0] for cell in row][1:4] == ["1000", "1 of 2", "50.5"]
     busy["columns"] = {"fault": "failed", "timing": "valid", "outcome": "valid"}
     made.write(place / "001" / "summary.json", busy)
     made.write(place / "000" / "summary.json", busy | {"seed": 0})

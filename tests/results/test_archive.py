@@ -108,6 +108,45 @@ def test_notes_and_sessions_of_here_stay_and_those_of_there_join(packed: Path, t
     assert len(json.loads((here / "summary.json").read_text())["summary"]) == 2
 
 
+def test_a_suite_is_the_same_by_its_id_and_plan_whatever_its_folder_is_called(packed: Path, tmp_path: Path) -> None:
+    """As it was: by the folder's name alone, so that a renamed one came in twice, and half a suite stayed half."""
+    into = tmp_path / "into"
+    shutil.copytree(STORED, into / "renamed")
+    (into / "renamed" / "001" / "summary.json").unlink()
+    assert archive.bring_in(packed, into) == [(into / "renamed", 1, 1)]
+    assert [path.name for path in into.iterdir()] == ["renamed"]
+
+
+@pytest.mark.parametrize("other", ["id", "plan"])
+def test_another_suite_in_a_folder_of_the_same_name_is_not_mixed_with_it(
+    packed: Path, tmp_path: Path, other: str
+) -> None:
+    """As it was: its missing runs were filled with those of the archive."""
+    here = tmp_path / "into" / STORED.name
+    shutil.copytree(STORED, here)
+    (here / "001" / "summary.json").unlink()
+    plan = json.loads((here / "suite.json").read_text())
+    if other == "id":
+        plan["run_id"] = "ffffff"
+    else:
+        plan["plan"][1]["seed"] = 77
+    (here / "suite.json").write_text(json.dumps(plan))
+    before = _files(tmp_path / "into")
+    with pytest.raises(UsageError, match="is another suite than the archive's"):
+        archive.bring_in(packed, tmp_path / "into")
+    assert _files(tmp_path / "into") == before
+
+
+def test_folders_of_one_name_do_not_get_into_one_archive(tmp_path: Path) -> None:
+    """As it was: one over the other, and the second's runs among the first's."""
+    for place in ("a", "b"):
+        shutil.copytree(STORED, tmp_path / place / STORED.name)
+    asked = ["pack", *(str(tmp_path / place / STORED.name) for place in ("a", "b")), "--to", str(tmp_path / "x.tar.gz")]
+    done = CliRunner().invoke(app, asked)
+    assert isinstance(done.exception, UsageError) and "have the same name" in str(done.exception)
+    assert not (tmp_path / "x.tar.gz").exists()
+
+
 def test_a_suite_that_is_being_run_is_not_touched(packed: Path, tmp_path: Path) -> None:
     shutil.copytree(STORED, tmp_path / "into" / STORED.name)
     with SuiteFolder(tmp_path / "into" / STORED.name).locked(), pytest.raises(UsageError, match="still being run"):

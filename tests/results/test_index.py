@@ -73,6 +73,30 @@ def test_runs_are_picked_by_id_suite_commit_or_as_the_latest(word: str, found: s
     assert " ".join(suite.name for suite in index.pick([word], results)[0]) == found
 
 
+def test_a_word_means_the_same_in_a_suites_own_folder(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: there, every word meant that suite."""
+    here = results / "20261115-100000_first_aaaaaa"
+    monkeypatch.chdir(here)
+    for word in ("bbbbbb", "second", "latest"):
+        assert [one.id for one in index.pick([word], results)[0]] == ["bbbbbb"]
+    assert [one.id for one in index.pick(["."], results)[0]] == ["aaaaaa"]
+    assert [one.id for one in index.pick(["000"], results)[0]] == ["aaaaaa"]
+
+
+def test_an_id_is_meant_before_a_suite_of_that_name(tmp_path: Path) -> None:
+    made.suite(tmp_path, POINTS, 1, row, name="aaaaaa", run_id="bbbbbb")
+    made.suite(tmp_path, POINTS, 1, row, name="other", run_id="aaaaaa")
+    assert [one.name for one in index.pick(["aaaaaa"], tmp_path)[0]] == ["other"]
+
+
+def test_a_tag_goes_on_no_copy_by_chance(tmp_path: Path) -> None:
+    for place in ("one", "two"):
+        made.suite(tmp_path / place, POINTS, 1, row).rename(tmp_path / f"{place}-copy")
+        (tmp_path / place).rmdir()
+    done = lossbench("tag", "abc123", "mine", "--in", str(tmp_path))
+    assert done.returncode == 2 and "names 2 results" in done.stderr and "one-copy" in done.stderr
+
+
 def test_a_run_that_is_not_there_is_one_line(results: Path) -> None:
     done = lossbench("report", "nope", "--in", str(results))
     assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1 and "no run 'nope'" in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lossbench.errors import UsageError
+from lossbench.errors import NotAbleError, UsageError
 from lossbench.runs.many import campaign, offline, planning
 from lossbench.runs.many.campaign import Part
 from tests.conftest import left_behind
@@ -90,6 +91,33 @@ def test_a_campaign_can_name_single_points_of_a_suite(file: Path) -> None:
         planning.parts_of(file)
 
 
+def test_what_was_done_is_found_whatever_its_folder_is_called(file: Path, tmp_path: Path) -> None:
+    """As it was: by the folder's name, and what had been renamed was run again."""
+    part = planning.parts_of(file)[1]
+    for name, day in (("20261115-100000_chatter_aaaaaa", "16"), ("moved", "17"), ("chatter", "15")):
+        plan = {"format": 1, "run_id": "aaaaaa", "suite": "chatter", "sessions": [{"started": f"2026-11-{day}"}]}
+        (tmp_path / "o" / name).mkdir(parents=True)
+        (tmp_path / "o" / name / "suite.json").write_text(
+            json.dumps({**plan, "plan": [one.as_json() for one in part.plan]})
+        )
+    part.find(tmp_path / "o")
+    assert part.folder == tmp_path / "o" / "moved", "the newest"
+
+
+def test_suites_that_are_called_alike_are_told_apart_and_none_is_run_twice(file: Path, tmp_path: Path) -> None:
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        text = f'name = "own"\nwhy = "{place}"\n[topology]\nhosts = 2\n[workload]\nname = "noop"\n'
+        (tmp_path / place / "own.toml").write_text(text)
+    file.write_text('why = "t"\n[[run]]\nsuite = "a/own.toml"\n[[run]]\nsuite = "b/own.toml"\n')
+    assert [part.name for part in planning.parts_of(file)] == ["a/own.toml", "b/own.toml"]
+    file.write_text('why = "t"\n[[run]]\nsuite = "proof"\n[[run]]\nsuite = "proof"\nseeds = 2\n')
+    assert [part.name for part in planning.parts_of(file)] == ["proof", "proof, 2 seeds"]
+    file.write_text('why = "t"\n[[run]]\nsuite = "proof"\n[[run]]\nsuite = "proof"\nminutes = 1\n')
+    with pytest.raises(UsageError, match="proof is asked for twice"):
+        planning.parts_of(file)
+
+
 def test_a_suite_that_can_not_run_here_leaves_the_others_their_turn(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +161,53 @@ def test_a_bundle_holds_wheels_data_and_the_campaigns_own_suites(
         inside = {name.removeprefix(f"{offline.NAME}/") for name in file.getnames()}
     assert {"install.sh", "c.toml", "own.toml", "data/wikitext2/wiki.train.tokens"} <= inside
     assert "wheels/lossbench-0-py3-none-any.whl" in inside
+
+
+PROFILE = 'why = "t"\n[loss]\nmodel = "trace"\nfile = "lost.txt"\n'
+
+
+def of_two_machines(folder: Path, *, suite: str, settings: str = "") -> Path:
+    """A campaign with a profile of the user's own, and its trace."""
+    (folder / "profiles").mkdir(parents=True)
+    (folder / "profiles" / "mine.toml").write_text(PROFILE)
+    (folder / "profiles" / "lost.txt").write_text("0100" * 50)
+    entry = 'name = "own"\n[topology]\nhosts = 2\n[workload]\nname = "noop"\n[[impair]]\nprofile = "clean"\n[sweep]\n'
+    named = folder / "profiles" / "mine.toml" if suite == "in full" else "profiles/mine.toml"
+    (folder / "own.toml").write_text(f'{entry}"impair.0.profile" = ["clean", "{named}"]\n')
+    (folder / "c.toml").write_text(f'why = "t"\n[[run]]\nsuite = "{suite}"\nset = [{settings}]\n')
+    return folder / "c.toml"
+
+
+@pytest.mark.parametrize(
+    ("suite", "settings"), [("own.toml", ""), ("proof", '"impair.0.profile=profiles/mine.toml"')], ids=["named", "set"]
+)
+def test_a_bundle_holds_the_profiles_that_its_experiments_name_and_plans_the_same_there(
+    wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suite: str, settings: str
+) -> None:
+    """As it was: the experiment without its profile, and the campaign ended there in its first line."""
+    file = of_two_machines(tmp_path / "here", suite=suite, settings=settings)
+    monkeypatch.setattr(offline.program, "prepare", lambda programs: None)
+    (made,) = offline.make(file, wheels=wheels, data=None, to=tmp_path / "b.tar.gz", part_mib=0)
+    before = [part.plan for part in planning.parts_of(file)]
+    shutil.rmtree(tmp_path / "here")
+    with tarfile.open(made) as packed:
+        packed.extractall(tmp_path / "there", filter="data")
+    assert [part.plan for part in planning.parts_of(tmp_path / "there" / offline.NAME / "c.toml")] == before
+
+
+def test_a_bundle_is_refused_where_a_file_would_not_be_found_there(
+    wheels: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offline.program, "prepare", lambda programs: None)
+    file = of_two_machines(tmp_path / "here", suite="in full")
+    file.write_text('why = "t"\n[[run]]\nsuite = "own.toml"\n')
+    with pytest.raises(NotAbleError, match=r"mine.toml would not be found there"):
+        offline.make(file, wheels=wheels, data=None, to=tmp_path / "b.tar.gz", part_mib=0)
+    own = tmp_path / "here" / "own.toml"
+    own.write_text('name = "own"\n[topology]\nhosts = 2\n[workload]\nname = "noop"\n')
+    file.write_text(f'why = "t"\n[[run]]\nsuite = "own.toml"\nset = ["workload.options.recording={own}"]\n')
+    with pytest.raises(NotAbleError, match="is a file of yours"):
+        offline.make(file, wheels=wheels, data=None, to=tmp_path / "b.tar.gz", part_mib=0)
 
 
 def test_a_bundle_without_our_wheel_says_how_to_make_it(file: Path, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from lossbench.workloads.errors import OptionError
 from lossbench.workloads.web import checks
 from lossbench.workloads.web.conclude import conclude, learning_loss
 from lossbench.workloads.web.options import Options, read_options
-from lossbench.workloads.web.samples import Lost, Measured, read, times
+from lossbench.workloads.web.samples import Floats, Lost, Measured, read, times
 from lossbench.workloads.web.schedule import Schedule, draw
 from lossbench.workloads.web.sizes import Sizes, distributions
 from lossbench.workloads.web.steer import Steer
@@ -149,6 +151,55 @@ def test_intervals_of_a_percentile_hold_the_truth_as_often_as_they_say() -> None
     assert few.value > 0 and np.isinf(few.high), "two samples beyond it say nothing of its upper end"
 
 
+def chain(n: int, along: float) -> Floats:
+    """AR(1), from its steady state on; variance 1, mean 0."""
+    steps = RNG.normal(scale=math.sqrt(1 - along**2), size=n)
+    out = np.empty(n)
+    out[0] = RNG.normal()
+    for at in range(1, n):
+        out[at] = along * out[at - 1] + steps[at]
+    return out
+
+
+def bursts(n: int, *, on: float = 60, off: float = 240) -> Floats:
+    """Exponential around 10, five times that while a burst is on; both last so many samples on average."""
+    mean, times = np.empty(0), RNG.random() < on / (on + off)
+    parts = []
+    while sum(map(len, parts)) < n:
+        parts.append(np.full(int(RNG.geometric(1 / (on if times else off))), 50.0 if times else 10.0))
+        times = not times
+    mean = np.concatenate(parts)[:n]
+    return np.array(RNG.exponential(mean))
+
+
+COVERED = 0.9  # of intervals that say 95 %
+AGAIN = 200
+
+
+@pytest.mark.parametrize(
+    ("drawn", "mean", "q", "at"),
+    [
+        (lambda: chain(4000, 0.9), 0.0, 0.9, 1.2816),
+        (lambda: chain(6000, 0.98), 0.0, 0.75, 0.6745),
+        (lambda: bursts(6000), 18.0, 0.9, None),
+        (lambda: modulated(), 20.0, 0.9, None),
+    ],
+    ids=["chain", "long chain", "bursts", "in turns"],
+)
+def test_intervals_hold_the_truth_where_samples_follow_from_each_other(
+    drawn: Callable[[], Floats], mean: float, q: float, at: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was: z of few batches, of a length that was taken as soon as neighbours looked unlike (.84 to .93)."""
+    monkeypatch.setitem(globals(), "RNG", np.random.default_rng(17))
+    if at is None:
+        at = float(np.quantile(np.concatenate([drawn() for _ in range(300)]), q))
+    every = [drawn() for _ in range(AGAIN)]
+    means = [checks.mean(values) for values in every]
+    beyond = [one for values in every if math.isfinite((one := checks.quantile(values, q)).high)]
+    assert sum(one.low <= mean <= one.high for one in means) / AGAIN >= COVERED
+    assert len(beyond) > 0.8 * AGAIN and sum(one.low <= at <= one.high for one in beyond) / len(beyond) >= COVERED
+
+
 def test_a_percentile_needs_ten_independent_samples_beyond_it() -> None:
     assert checks.enough_for(0.99, 1000) and not checks.enough_for(0.99, 999)
 
@@ -190,14 +241,18 @@ def stored(
     (folder / "samples").mkdir()
     (folder / "records").mkdir()
     for rank in (0, 1):
-        at = np.cumsum(RNG.exponential(0.01, 3000))
+        rng = np.random.default_rng(
+            [5, rank]
+        )  # the same whatever was drawn before: a sound run is doubted now and then
+        at = np.cumsum(rng.exponential(0.01, 3000))
+        sent = np.maximum.accumulate(at + rng.exponential(lag_ms, 3000) / 1000)  # one after the other
         columns = {
             "at_s": at,
-            "completion_ms": RNG.exponential(completion, 3000),
+            "completion_ms": rng.exponential(completion, 3000),
             "size_bytes": np.full(3000, 1e5),
             "page": np.arange(3000.0),
-            "lag_ms": RNG.exponential(lag_ms, 3000),
-            "sent_s": at,
+            "lag_ms": 1000 * (sent - at),
+            "sent_s": sent,
             "lost_s": failed_s + 0.01 * np.arange(failed),
             "lost_page": np.arange(3000.0, 3000.0 + failed),
             "lost_bytes": np.full(failed, 1e5),
@@ -345,10 +400,72 @@ def test_a_ratio_that_the_lowest_rate_is_above_already_is_not_found(tmp_path: Pa
     """As it was: the lowest rate was held as if it were the one that was looked for."""
     in_two_rates(stored(tmp_path))
     options = Options(rates=(100, 200), stop_ratio=1.5)
-    door = Door(rank=0, world_size=2, addresses=("a", "b"), role="web", records_path=str(tmp_path / "records" / "x"))
-    Steer(door, options).after_phase(last, 0.0, 60.0)
+    steer(tmp_path, options).after_phase(last, 0.0, 60.0)
     doubts = [one["text"] for one in conclude(tmp_path, "web", options) if one["kind"] == "doubt"]
     assert [text.startswith("p99/p50 was ") and "(100/s)" in text for text in doubts] == ([True] if last == 0 else [])
+
+
+def steer(folder: Path, options: Options) -> Steer:
+    records = str(folder / "records" / "x")
+    return Steer(Door(rank=0, world_size=2, addresses=("a", "b"), role="web", records_path=records), options)
+
+
+@pytest.mark.parametrize(("failed", "last"), [(0, None), (60, 0)])
+def test_a_rate_is_the_last_one_where_many_are_refused_however_fast_the_others_are(
+    tmp_path: Path, failed: int, last: int | None
+) -> None:
+    """As it was: by the mean of those that were answered, 20 ms, and the search went on."""
+    one = steer(stored(tmp_path, failed=failed), Options(rates=(100, 200), stop_mean_ms=100))
+    one.after_phase(0, 0.0, 60.0)
+    assert one.told("last_phase") == last
+
+
+def test_a_tail_that_was_never_answered_is_long_enough(tmp_path: Path) -> None:
+    one = steer(stored(tmp_path, failed=60), Options(rates=(100, 200), stop_ratio=100, hold_s=1))
+    one.after_phase(0, 0.0, 60.0)
+    assert (one.told("last_phase"), one.told("ratio")) == (0, math.inf)
+    in_two_rates(tmp_path)
+    said = [one["text"] for one in conclude(tmp_path, "web", one.options) if one["kind"] == "doubt"]
+    assert any("was not known, since too few were answered, at the lowest rate already" in text for text in said), said
+
+
+def test_what_waits_when_a_rate_ends_counts_by_how_long_it_has_waited(tmp_path: Path) -> None:
+    """As it was: only what had been answered counted, and at the end of a rate that is the quick half."""
+    stored(tmp_path)
+    with open(tmp_path / "samples" / "web.sent_s.rank-0.f64", "ab") as sent:
+        (40 + 0.01 * np.arange(1000.0)).tofile(sent)
+    with open(tmp_path / "samples" / "web.lag_ms.rank-0.f64", "ab") as late:
+        np.zeros(1000).tofile(late)
+    measured = read(tmp_path, "web")
+    assert len(measured.under_way_s) == 1000 and measured.under_way_s[0] == 40 and len(measured.lost) == 0
+    for to_s, stop_mean_ms, last in ((60.0, 1500, 0), (60.0, 2500, None)):  # (6000 x .02 + 1000 x 15) / 7000 = 2.16 s
+        (tmp_path / "samples" / "web.steer.json").unlink(missing_ok=True)
+        one = steer(tmp_path, Options(rates=(100, 200), stop_mean_ms=stop_mean_ms))
+        one.after_phase(0, 0.0, to_s)
+        assert one.told("last_phase") == last
+
+
+@pytest.mark.parametrize(
+    ("failed", "said"),
+    [(0, "p99 is known to"), (300, "p99 can't be known to 30% in 60 s: after")],
+    ids=["answered", "refused"],
+)
+def test_until_is_about_all_that_were_asked_for(tmp_path: Path, failed: int, said: str) -> None:
+    """As it was: a service that refuses one request in ten had a p99 that was known well."""
+    one = steer(stored(tmp_path, failed=failed), Options(rate=200, until="p99=30%", seconds=60))
+    one._next = 0.0
+    assert one.enough() and said in str(one.told("stop")), one.told("stop")
+    assert bool(one.told("refused")) == bool(failed)
+
+
+def test_until_looks_at_what_came_before_the_oldest_that_is_under_way(tmp_path: Path) -> None:
+    stored(tmp_path)
+    with open(tmp_path / "samples" / "web.sent_s.rank-1.f64", "ab") as sent:
+        np.array([1.5]).tofile(sent)
+    with open(tmp_path / "samples" / "web.lag_ms.rank-1.f64", "ab") as late:
+        np.array([500.0]).tofile(late)
+    measured = read(tmp_path, "web")
+    assert measured.under_way_s.tolist() == [1.0] and measured.ended().at_s.max() < 1.0
 
 
 def test_who_is_told_to_end_counts_only_what_was_complete(tmp_path: Path) -> None:

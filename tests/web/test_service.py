@@ -250,6 +250,46 @@ def test_a_good_response_wakes_its_client_once_however_many_packets_it_comes_in(
     assert client.count.completed == 2 and len(looks) <= 2, "the head comes on top of the size: a second look at most"
 
 
+class Slow(Grumpy):
+    """Reads a request, however long it is, only when its sender can't send more; answers three bytes."""
+
+    def __init__(self) -> None:
+        self.blocked = threading.Event()
+        super().__init__(b"")
+
+    def serve(self, peer: socket.socket) -> None:
+        with peer:
+            while self.blocked.wait(60):
+                asked = b""
+                while not asked.endswith(b"\r\n\r\n"):
+                    more = peer.recv(1 << 20)
+                    if not more:
+                        return
+                    asked += more
+                self.blocked.clear()
+                peer.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc")
+
+
+def test_a_request_that_does_not_fit_the_send_buffer_is_sent_to_its_end(monkeypatch: Any) -> None:
+    """As it was: what the socket did not take at once was never sent, on a new connection as on a kept one."""
+    ask = Connection.ask
+    long = "x" * (16 << 20)
+    monkeypatch.setattr(Connection, "ask", lambda self, size, path: ask(self, size, f"{path}?{long}"))
+    server = Slow()
+    client = Client(
+        Door(rank=1, world_size=2, addresses=("127.0.0.1", "127.0.0.1")), Options(port=server.port, timeout_s=30)
+    )
+    client.begin = time.monotonic()
+    for _ in range(2):
+        client.start(Request(time.monotonic(), 0.0, 0, 3))
+        client.wait(time.monotonic() + 0.2)
+        server.blocked.set()
+        while client.under_way:
+            client.wait(time.monotonic() + 0.05)
+    server.listener.close()
+    assert (client.count.completed, client.count.timed_out, client.count.connections) == (2, 0, 1)
+
+
 def test_servers_that_never_come_are_named_in_bounded_time(service: Service, monkeypatch: Any) -> None:
     monkeypatch.setattr(web, "SERVERS_S", 0.3)
     door = Door(rank=0, world_size=2, addresses=("127.0.0.1", "127.0.0.2"))

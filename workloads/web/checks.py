@@ -17,7 +17,8 @@ PARTS = 16
 LEAST_BATCHES = 20
 SURE = 4.0  # standard deviations
 BATCHES = 60  # in which the search for a steady state takes samples together
-Z95 = 1.959964
+Z95, Z99 = 1.959964, 2.326348  # of a normal distribution: 97.5 %, 99 %
+MOST_ALONG = 0.9
 
 
 @dataclass(frozen=True)
@@ -94,38 +95,75 @@ def stationary_p(values: Floats) -> float:
     return float((np.abs(sums - middle) >= abs(means[: PARTS // 2].sum() - middle) * (1 - 1e-9)).mean())
 
 
-def independent(values: Floats) -> int:
-    """As many independent samples as would leave the mean as uncertain as these do, in the order of time: by the means
-    of batches, longer and longer until neighbours among them are uncorrelated, twenty of them at least. Requests of
-    many clients take turns, so that neighbours hardly know each other while all wait for the same bursts: looking at
-    neighbours alone would take them for independent."""
+@dataclass(frozen=True)
+class Worth:
+    """What samples that follow from each other say of their mean: as much as `n` independent ones; half of its 95 %
+    interval is `t` standard errors."""
+
+    n: int
+    t: float = Z95
+
+
+def worth(values: Floats) -> Worth:
+    """By the means of batches, in the order of time, longer and longer: twenty of them at least. Requests of many
+    clients take turns, so that neighbours hardly know each other while all wait for the same bursts: no length of a
+    batch is right for all, and the one that leaves the mean most uncertain counts, once one of them leaves it more
+    uncertain than independent samples would (else they are that). Few batches know their own spread badly: hence t.
+    The longest batches may still follow from each other: they are taken for a chain of the first order."""
     n = len(values)
     spread = float(values.var(ddof=1)) if n > 1 else 0.0
     if n < 2 * LEAST_BATCHES or spread == 0:
-        return n
-    size = 1
-    while True:
+        return Worth(n)
+    found, dependent = Worth(n), False
+    longest = n // LEAST_BATCHES
+    for size in [*itertools.takewhile(lambda one: one < longest, (2**power for power in range(1, 64))), longest]:
         means = values[: n // size * size].reshape(-1, size).mean(axis=1)
-        if n // (2 * size) < LEAST_BATCHES or abs(_neighbours(means)) <= Z95 / math.sqrt(len(means)):
-            break
-        size *= 2
-    of_mean = float(means.var(ddof=1)) / len(means)
-    return max(1, min(n, int(spread / of_mean))) if of_mean else n
+        count = len(means)
+        ratio = size * float(means.var(ddof=1)) / spread
+        dependent = dependent or ratio > _beyond(count - 1)
+        ratio *= _chain(means) if size == longest else 1.0
+        here = Worth(max(1, int(n / max(ratio, 1.0))), _t95(count - 1))
+        if dependent and here.t / math.sqrt(here.n) > found.t / math.sqrt(found.n):
+            found = here
+    return found
 
 
-def _neighbours(means: Floats) -> float:
-    ranks = np.argsort(np.argsort(means)).astype(float)
-    return float(np.corrcoef(ranks[:-1], ranks[1:])[0, 1])
+def independent(values: Floats) -> int:
+    """As many independent samples as would leave the mean as uncertain as these do."""
+    return worth(values).n
+
+
+def _chain(means: Floats) -> float:
+    """How much more uncertain the mean of a chain is than that of independent ones, by how neighbours agree; never
+    less."""
+    count, middle = len(means), means - means.mean()
+    whole = float((middle**2).sum())
+    along = float((middle[:-1] * middle[1:]).sum()) / whole if whole else 0.0
+    along = min(max(along + 1 / count, 0.0), MOST_ALONG)  # in a short row it looks smaller than it is, by about 1/n
+    return (1 + along) / (1 - along)
+
+
+def _t95(freedom: int) -> float:
+    """Student's t at 97.5 %, by Cornish and Fisher: to a thousandth from ten degrees of freedom on."""
+    z = Z95
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+
+
+def _beyond(freedom: int) -> float:
+    """What the spread of so many batches, by what it should be, passes by chance once in a hundred (chi squared, by
+    Wilson and Hilferty)."""
+    part = 2 / (9 * freedom)
+    return float((1 - part + Z99 * math.sqrt(part)) ** 3)
 
 
 def quantile(values: Floats, q: float) -> Interval:
     """With its 95 % interval, by order statistics; as wide as the independent ones among the samples leave it (those
     of lying beyond it). Without an interval (infinite) where too few of them lie beyond."""
     value = float(np.quantile(values, q, method="higher"))
-    n = independent((values > value).astype(float)) if math.isfinite(value) else 0
-    if not enough_for(q, n):
+    found = worth((values > value).astype(float)) if math.isfinite(value) else Worth(0)
+    if not enough_for(q, found.n):
         return Interval(value, -math.inf, math.inf)
-    half = Z95 * math.sqrt(q * (1 - q) / n)
+    half = found.t * math.sqrt(q * (1 - q) / found.n)
     low, high = (float(np.quantile(values, min(max(one, 0.0), 1.0), method="higher")) for one in (q - half, q + half))
     return Interval(value, low, high)
 
@@ -143,6 +181,7 @@ def enough_for(q: float, independent: int) -> bool:
 
 
 def mean(values: Floats) -> Interval:
-    half = Z95 * float(values.std(ddof=1)) / math.sqrt(independent(values)) if len(values) > 1 else math.inf
+    found = worth(values)
+    half = found.t * float(values.std(ddof=1)) / math.sqrt(found.n) if len(values) > 1 else math.inf
     centre = float(values.mean()) if len(values) else math.nan
     return Interval(centre, centre - half, centre + half)

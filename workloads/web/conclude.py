@@ -127,7 +127,8 @@ def _not_known(steady: Times, options: Options) -> str:
 
 def _never_below(ratio: float, rate: float, options: Options) -> str:
     """That the rate which was looked for lies below all that were tried."""
-    at = f"p99/p50 was {ratio:g} at the lowest rate already ({rate:g}/s)"
+    was = f"was {ratio:g}" if np.isfinite(ratio) else "was not known, since too few were answered,"
+    at = f"p99/p50 {was} at the lowest rate already ({rate:g}/s)"
     return f"{at}: where it comes to {options.stop_ratio:g} was not found, give lower rates"
 
 

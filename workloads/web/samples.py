@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 STORED = ("at_s", "completion_ms", "size_bytes", "page")
+NEAR_S = 1e-7  # two ways to the same intended time
 LOST = {"at_s": "lost_s", "page": "lost_page", "size_bytes": "lost_bytes"}
 
 
@@ -46,11 +48,18 @@ class Measured:
     lag_ms: Floats
     sent_s: tuple[Floats, ...]  # by client
     lost: Lost = field(default_factory=Lost)
+    under_way_s: Floats = field(default_factory=_none)  # intended times of those that have not come to any end yet
+    known_to_s: float = math.inf  # so far all clients have written down what they sent
 
     def between(self, from_s: float, to_s: float) -> Measured:
         keep = (self.at_s >= from_s) & (self.at_s < to_s)
         columns = {name: getattr(self, name)[keep] for name in (*STORED, "client")}
-        return replace(self, **columns, lost=self.lost.between(from_s, to_s))
+        under_way = self.under_way_s[(self.under_way_s >= from_s) & (self.under_way_s < to_s)]
+        return replace(self, **columns, lost=self.lost.between(from_s, to_s), under_way_s=under_way)
+
+    def ended(self) -> Measured:
+        """Of requests from before the oldest that is still under way: the quick among those after it came first."""
+        return self.between(-math.inf, min(self.known_to_s, float(self.under_way_s.min(initial=math.inf))))
 
     def __len__(self) -> int:
         return len(self.at_s)
@@ -81,14 +90,39 @@ def read(folder: Path, role: str) -> Measured:
     lost: dict[str, list[Floats]] = {name: [_none()] for name in (*LOST, "client")}
     lags: list[Floats] = [_none()]
     sent: list[Floats] = []
+    under_way: list[Floats] = [_none()]
+    known_to = math.inf
     for rank in _ranks(folder, prefix):
+        late, sent_s = (_numbers(folder, f"{prefix}{name}", rank) for name in ("lag_ms", "sent_s"))  # before their ends
         found = {name: _numbers(folder, f"{prefix}{name}", rank) for name in STORED}
         missed = {name: _numbers(folder, f"{prefix}{stored}", rank) for name, stored in LOST.items()}
         _add(done, found, rank)
         _add(lost, missed, rank)
-        lags.append(_numbers(folder, f"{prefix}lag_ms", rank))
-        sent.append(_numbers(folder, f"{prefix}sent_s", rank))
-    return Measured(**_in_order(done), lost=Lost(**_in_order(lost)), lag_ms=np.concatenate(lags), sent_s=tuple(sent))
+        lags.append(late)
+        sent.append(sent_s)
+        whole = min(len(late), len(sent_s))
+        due = sent_s[:whole] - late[:whole] / 1000
+        under_way.append(_without(due, np.concatenate([found["at_s"], missed["at_s"]])))
+        known_to = min(known_to, float(due.max(initial=-math.inf)))
+    return Measured(
+        **_in_order(done),
+        lost=Lost(**_in_order(lost)),
+        lag_ms=np.concatenate(lags),
+        sent_s=tuple(sent),
+        under_way_s=np.sort(np.concatenate(under_way)),
+        known_to_s=known_to,
+    )
+
+
+def _without(due: Floats, ended: Floats) -> Floats:
+    """Intended times of requests that were sent, less those that came to an end; requests of a page share theirs."""
+    both = np.concatenate([due, ended])
+    order = np.argsort(both, kind="stable")
+    at = both[order]
+    group = np.cumsum(np.diff(at, prepend=at[:1]) > NEAR_S)
+    left = np.bincount(group, weights=np.where(order < len(due), 1, -1))
+    _, first = np.unique(group, return_index=True)
+    return np.repeat(at[first], np.maximum(left, 0).astype(int))
 
 
 def _ranks(folder: Path, prefix: str) -> list[int]:

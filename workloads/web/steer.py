@@ -63,27 +63,30 @@ class Steer:
 
     def _judge(self) -> None:
         precision = self.options.precision()
-        measured = samples.read(folder_of(self.door), self.door.role)
+        measured = samples.read(folder_of(self.door), self.door.role).ended()
         if precision is None or len(measured) < LEAST:
             return
         q, wanted = precision
-        times = samples.times(measured, self.options.page)  # pages under way: the last ones; conclude has them all
-        values = times.from_known(checks.warm_up(times.known)).known
-        if not len(values):
-            return
-        independent = checks.independent((values > np.quantile(values, q)).astype(float))
+        times = samples.times(measured, self.options.page)
+        values = times.from_known(checks.warm_up(times.known)).ms
         found = checks.quantile(values, q)
-        elapsed = float(measured.at_s[-1])
+        elapsed, late = float(measured.at_s[-1]), float(measured.at_s[-1]) > self.options.seconds / 4
+        asked = f"p{100 * q:g} can't be known to {wanted:.0%} in {self.options.seconds:g} s"
+        if math.isinf(found.value):
+            lost = f"after {elapsed:.0f} s {int(np.isinf(values).sum())} of {len(values)} were never answered"
+            if late:
+                self.tell(stop=f"{asked}: {lost}", refused=True)
+            return
+        independent = checks.independent((values > found.value).astype(float))
         if found.relative <= wanted and independent >= 10 / (1 - q):
             self.tell(stop=f"p{100 * q:g} is known to {found.relative:.1%}")
             return
         narrower = (found.relative / wanted) ** 2 if math.isfinite(found.relative) else 1.0
         need = elapsed * max(narrower, 10 / (1 - q) / max(independent, 1))
-        if elapsed > self.options.seconds / 4 and need > 2 * self.options.seconds and math.isfinite(need):
+        if late and need > 2 * self.options.seconds and math.isfinite(need):
             known = f"it is known to {found.relative:.0%} by" if math.isfinite(found.relative) else "there are only"
             so_far = f"after {elapsed:.0f} s {known} {independent} independent samples"
-            text = f"p{100 * q:g} can't be known to {wanted:.0%} in {self.options.seconds:g} s: {so_far}"
-            self.tell(stop=f"{text}, some {need:.0f} s would do", refused=True)
+            self.tell(stop=f"{asked}: {so_far}, some {need:.0f} s would do", refused=True)
 
     # --- rates one after the other ------------------------------------------------------------------------------
 
@@ -92,10 +95,25 @@ class Steer:
         if self.door.rank:
             return
         found = samples.read(folder_of(self.door), self.door.role).between(from_s, to_s)
-        values = found.completion_ms
-        if len(values) and self.options.stop_mean_ms and float(values.mean()) > self.options.stop_mean_ms:
+        if self.options.stop_mean_ms and _mean_at_least(found, to_s, self.options) > self.options.stop_mean_ms:
             self.tell(last_phase=number)
-        if self.options.stop_ratio and checks.enough_for(0.99, len(values)):
-            p50, p99 = np.quantile(values, (0.5, 0.99))
-            if p99 / p50 >= self.options.stop_ratio:
-                self.tell(last_phase=number, ratio=round(float(p99 / p50), 3))
+        if self.options.stop_ratio:
+            values = np.concatenate([found.completion_ms, np.full(len(found.lost) + len(found.under_way_s), np.inf)])
+            ratio = _ratio(values) if checks.enough_for(0.99, len(values)) else 0.0
+            if ratio >= self.options.stop_ratio:
+                self.tell(last_phase=number, ratio=round(ratio, 3))
+
+
+def _mean_at_least(found: samples.Measured, to_s: float, options: Options) -> float:
+    """Mean completion, had those that were never answered taken their timeout, and were those that are still under way
+    answered now: a service that refuses what it can't carry is not fast."""
+    lost, waiting = len(found.lost), to_s - found.under_way_s
+    count = len(found) + lost + len(waiting)
+    whole = found.completion_ms.sum() + 1000 * (lost * options.timeout_s + waiting.sum())
+    return float(whole) / count if count else 0.0
+
+
+def _ratio(values: samples.Floats) -> float:
+    """p99 / p50; infinite where p99 falls among those that were not answered."""
+    p50, p99 = np.quantile(values, (0.5, 0.99), method="higher")
+    return float(p99 / p50) if math.isfinite(p99) else math.inf

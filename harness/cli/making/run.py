@@ -93,6 +93,7 @@ def run(
         rootless.with_rights()  # first of all: libraries that read what was asked start threads
     condition = {"hosts": hosts, "loss": loss, "burst": burst, "delay": delay, "rate": rate, "profile": profile}
     asked = words.asked(ctx, **condition, sweep=sweep, time_limit=time_limit)
+    words.refuse_idle(ctx, lab=lab is not None, slurm=slurm)
     if suite is None and asked is None:
         raise UsageError("run what?", next_step="a suite (lossbench run quickstart), a file, or -- and a command")
     if suite is not None and asked is not None:

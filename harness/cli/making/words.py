@@ -55,12 +55,23 @@ def asked(ctx: typer.Context, *, sweep: list[str], **said: str) -> Asked | None:
     from lossbench.spec.asking.adhoc import Asked
 
     if command_of(ctx):
-        return Asked(command=command_of(ctx), sweep=tuple(sweep), **said)
+        hosts = said["hosts"] if _typed(ctx, "hosts") else ""  # a lab has as many as it has
+        return Asked(command=command_of(ctx), sweep=tuple(sweep), **{**said, "hosts": hosts})
     typed = [name for name in (*CONDITION, "sweep", "time_limit") if _typed(ctx, name)]
     if typed:
         option = f"--{typed[0].replace('_', '-')}"
         raise UsageError(f"{option} is about a command behind --", next_step=_for_a_suite(typed[0]))
     return None
+
+
+def refuse_idle(ctx: typer.Context, *, lab: bool, slurm: bool) -> None:
+    """Options that would do nothing here are refused, whatever their value."""
+    idle = {name: "--slurm" for name in ("nodes", "interface", "sbatch", "sudo") if not slurm}
+    idle |= {} if lab or slurm else {"yes_these_nics": "--lab or --slurm"}
+    for name, other in idle.items():
+        if _typed(ctx, name):
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} goes with {other}", next_step=f"leave {option} out")
 
 
 def _for_a_suite(option: str) -> str:

@@ -33,7 +33,8 @@ def pack(
     if not found:
         raise UsageError(f"no results in {where}", next_step="lossbench report lists them")
     leave = ("logs", "captures") if light else ()
-    for path in archive.pack([(one.folder, one.folder.name) for one in found], to, part_mib=part_mib, leave=leave):
+    folders = [(one.folder, one.folder.resolve().name) for one in found]
+    for path in archive.pack(folders, to, part_mib=part_mib, leave=leave):
         say(str(path))
 
 

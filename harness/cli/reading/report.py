@@ -69,7 +69,11 @@ def report(
     format_: Format = typer.Option(Format.terminal, "--format", help="Of the tables on standard output."),
     html: Path | None = typer.Option(None, "--html", help="One self-contained page."),
     plots: Path | None = typer.Option(None, "--plots", help="A folder for the plots (SVG, PDF, PNG)."),
-    baseline: str = typer.Option("", "--baseline", help="The line that others are compared with; else the first."),
+    baseline: str = typer.Option(
+        "",
+        "--baseline",
+        help="The line that others are compared with; else one called baseline, reliable without loss, the first.",
+    ),
     bootstrap: bool = typer.Option(False, "--bootstrap", help="Intervals by bootstrap (from 20 seeds on)."),
     with_simulated: bool = typer.Option(False, "--with-simulated", help="Average simulated runs too; labels stay."),
     junit: Path | None = typer.Option(None, "--junit", help="Verdicts as a JUnit file, for CI."),

@@ -32,7 +32,8 @@ def tag(
 
     found, _ = index.pick([run], where)
     if len(found) != 1:
-        raise UsageError(f"{run} names {len(found)} results", next_step="give a folder or an id")
+        folders = ", ".join(str(one.folder) for one in found)
+        raise UsageError(f"{run} names {len(found)} results", next_step=f"give a folder: {folders}")
     now = notes.change(found[0].folder, add=words or [], remove=remove, note=note)
     said = ", ".join(now.tags) or "no tags"
     say(f"{found[0].name} {found[0].id}: {said}{f'; {now.note}' if now.note else ''}")

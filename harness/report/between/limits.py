@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from lossbench.errors import UsageError
 from lossbench.report.between.compare import Line
-from lossbench.results.measures import short
+from lossbench.results.measures import told_apart
 
 _WRITTEN = re.compile(r"\s*([\w.]+)\s*([<>])\s*([+-]?\d*\.?\d+(?:e[+-]?\d+)?)\s*(%?)\s*", re.IGNORECASE)
 
@@ -56,7 +56,8 @@ class Limit:
         change = line.change
         by = "" if change.relative is None else f" ({100 * change.relative:+.1f} %)"
         seeds = "one seed, no test" if change.p is None else f"p = {change.p_all or change.p:.2g}"
-        return f"{line.point}: {line.measure} {short(line.a.mean)} -> {short(line.b.mean)}{by}, {seeds}"
+        before, after = told_apart(line.a.mean, line.b.mean)
+        return f"{line.point}: {line.measure} {before} -> {after}{by}, {seeds}"
 
 
 def _percent(line: Line) -> float:

@@ -35,6 +35,7 @@ class Arm:
     web: dict[str, BySeed] = field(default_factory=dict)
     loss: BySeed = field(default_factory=dict)
     learning: dict[str, BySeed] = field(default_factory=dict)
+    folders: tuple[str, ...] = ()  # of its runs
 
     @property
     def shared(self) -> bool:
@@ -48,31 +49,35 @@ class Arm:
         return (*self.load[1:], self.learner, self.queue)
 
 
-def arms_of(groups: Iterable[Group]) -> list[Arm]:
-    """In the order of the plan; empty where no web service ran."""
+def arms_of(groups: Iterable[Group], *, believed: bool = True) -> list[Arm]:
+    """In the order of the plan; empty where no web service ran. Not `believed`: with what may not be averaged."""
     by_point: dict[str, list[Group]] = {}
     for group in groups:
         by_point.setdefault(key_of(group.point), []).append(group)
     out = []
     for here in by_point.values():
         others = [group for group in here if f"{WEB}n" not in group.values]  # a mean may be missing
-        out += [_arm(group, others, several=len(here) - len(others) > 1) for group in here if group not in others]
+        several = len(here) - len(others) > 1
+        out += [_arm(group, others, several=several, believed=believed) for group in here if group not in others]
     return out
 
 
-def _arm(group: Group, others: list[Group], *, several: bool) -> Arm:
+def _arm(group: Group, others: list[Group], *, several: bool, believed: bool) -> Arm:
+    def numbers(one: Group, name: str) -> BySeed:
+        return one.sound(name) if believed else one.doubtful(name)
+
     spec = _experiment(group)
     options = _of(spec, "workload", "options")
     workload = str(_of(spec, "workload").get("name", ""))
     shaping = _of(spec, "shaping")
-    beside = {f"{WEB}{name}": group.sound(f"{WEB}{name}") for name in ("offered", "equivalent", "factor")}
-    offered, equivalent, factor = (next(iter(values.values()), math.nan) for values in beside.values())
+    asked = (numbers(group, f"{WEB}{name}") for name in ("offered", "equivalent", "factor"))
+    offered, equivalent, factor = (next(iter(values.values()), math.nan) for values in asked)
     alone = workload == "noop" or (workload == "replay" and not measures.number(options.get("mbit", 1)))
     rest = [str(value) for key, value in group.point.items() if "priority" not in key and key != "arm"]
     if workload == "training":
         rest = []  # the service's own load does not depend on what learns beside it
     arm = Arm(
-        name=group.name.removesuffix(f": {group.row}") + (f" at {offered:g}/s" if several else ""),
+        name=_name(group) + (f" at {offered:g}/s" if several else ""),
         load=(offered, shaping.get("buffer_kb"), _of(spec, "topology").get("hosts"), *rest),
         equivalent=equivalent,
         factor=factor,
@@ -80,14 +85,21 @@ def _arm(group: Group, others: list[Group], *, several: bool) -> Arm:
         alone=alone,
         learner="" if workload in ("replay", "noop") else _learner(workload, options),
         queue=str(shaping.get("queue") or "fifo"),
+        folders=tuple(dict.fromkeys(str(run.folder) for run in group.runs)),
     )
-    arm.web = {name.removeprefix(WEB): group.sound(name) for name in group.values if name.startswith(WEB)}
+    arm.web = {name.removeprefix(WEB): numbers(group, name) for name in group.values if name.startswith(WEB)}
     arm.loss = arm.web.get("learning_loss", {})  # of this rate alone, where there were several
     for other in others:
         if not several:  # the whole run's loss is that of no rate
             arm.loss = arm.loss or _lost(other)
-        arm.learning |= {name: other.sound(name) for name in other.values}
+        arm.learning |= {name: numbers(other, name) for name in other.values}
     return arm
+
+
+def _name(group: Group) -> str:
+    """A bare number says nothing."""
+    name = group.name.removesuffix(f": {group.row}")
+    return f"priority {name}" if set(group.point) == {"shaping.priority"} else name
 
 
 def _learner(workload: str, options: dict[str, Any]) -> str:

@@ -19,7 +19,7 @@ FEWEST_RATES = 3  # of a ladder
 @dataclass(frozen=True, kw_only=True)
 class Cost:
     """Of one degree of priority, at one target. `cost`: the rate that one queue for all carries by the rate carried
-    here, seed by seed; `loss` is learning's, there."""
+    here, seed by seed; `loss` is learning's, there, where it is known."""
 
     target_ms: float
     apart: str  # which buffer, if there are several
@@ -28,6 +28,7 @@ class Cost:
     loss: Estimate | None
     cost: Estimate | None
     beyond: str = ""  # why there is no rate
+    folders: tuple[str, ...] = ()  # of the runs it stands on
 
 
 def costs(arms: Iterable[Arm]) -> list[Cost]:
@@ -73,15 +74,18 @@ def _costs(ladders: dict[float, list[Arm]], target: float, apart: str) -> list[C
     shared, out = reached.get(0.0, {}), []
     for priority, here in sorted(reached.items()):
         both = [seed for seed in here if seed in shared]
+        lost = [loss for seed in both or here if (loss := here[seed][1]) is not None]
+        arms = [*ladders[priority], *(ladders.get(0.0, []) if priority else [])]
         out.append(
             Cost(
                 target_ms=target,
                 apart=apart,
                 priority=priority,
                 rate=inference.estimate([rate for rate, _ in here.values()]),
-                loss=inference.estimate([here[seed][1] for seed in both or here]),
+                loss=inference.estimate(lost),
                 cost=inference.estimate([shared[seed][0] / here[seed][0] for seed in both]),
                 beyond="" if here else _beyond(ladders[priority], target),
+                folders=tuple(dict.fromkeys(folder for arm in arms for folder in arm.folders)),
             )
         )
     return out
@@ -89,7 +93,7 @@ def _costs(ladders: dict[float, list[Arm]], target: float, apart: str) -> list[C
 
 def _by_seed(ladder: list[Arm]) -> dict[int, list[Arm]]:
     seeds = {seed for arm in ladder for seed in arm.web.get("mean_ms", {})}
-    found = {seed: [arm for arm in ladder if seed in arm.web.get("mean_ms", {}) and seed in arm.loss] for seed in seeds}
+    found = {seed: [arm for arm in ladder if seed in arm.web.get("mean_ms", {})] for seed in seeds}
     return {seed: here for seed, here in found.items() if len(here) >= FEWEST_RATES}
 
 
@@ -97,15 +101,24 @@ def _means(arms: list[Arm], seed: int) -> list[tuple[float, float]]:
     return [(arm.equivalent, arm.web["mean_ms"][seed] / arm.factor) for arm in arms]
 
 
-def _reached(ladder: list[Arm], target_ms: float) -> dict[int, tuple[float, float]]:
+def _reached(ladder: list[Arm], target_ms: float) -> dict[int, tuple[float, float | None]]:
     """seed -> (the rate that is carried at this mean, learning loss there)."""
     out = {}
     for seed, here in _by_seed(ladder).items():
         rate = carried(_means(here, seed), target_ms)
         if rate is not None:
-            x, y = np.array(sorted((arm.equivalent, arm.loss[seed]) for arm in here)).T
-            out[seed] = (rate, float(np.interp(rate, x, y)))
+            out[seed] = (rate, _loss_at(rate, {arm.equivalent: arm.loss.get(seed) for arm in here}))
     return out
+
+
+def _loss_at(rate: float, known: dict[float, float | None]) -> float | None:
+    """Between the two rates that were tried around it; None where one of them does not know (learning that is always
+    under way has no moment at which it could be counted)."""
+    below, above = max(one for one in known if one <= rate), min(one for one in known if one >= rate)
+    low, high = known[below], known[above]
+    if low is None or high is None:
+        return None
+    return float(np.interp(rate, (below, above), (low, high))) if above > below else low
 
 
 def _beyond(ladder: list[Arm], target_ms: float) -> str:

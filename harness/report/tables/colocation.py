@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from lossbench.report import inference
 from lossbench.report.gathered import Gathered
 from lossbench.report.inference import Estimate
 from lossbench.report.service.arms import AT_LOSS, Arm, arms_of, loads, partner, ratio, speed_up_at, taken_back
 from lossbench.report.service.cost import Cost, costs
 from lossbench.report.tables.table import Cell, Table
-from lossbench.results.measures import short
+from lossbench.results.measures import FEW, short
 
 TIMES = ("mean_ms", "p50_ms", "p99_ms", "p99.9_ms")
 LEARNED = {"step ms": ("ms_step",), "accuracy": ("accuracy",)}
@@ -27,7 +29,8 @@ def colocation(found: Gathered) -> Table | None:
     head = ["arm", "n", *TIMES, "slowdown p99", "learning loss", "speed-up mean", "speed-up p99", *back, *extra]
     rows, tidy = [], []
     seeds = max(group.planned for group in found.groups)
-    for arm in arms:
+    believed_or_not = arms_of(found.groups, believed=False)
+    for arm, doubtful in zip(arms, believed_or_not, strict=True):
         shared, alone = partner(arm, arms), partner(arm, arms, alone=True)
         numbers = {
             **{name: inference.estimate(list(arm.web.get(name, {}).values())) for name in (*TIMES, "slowdown_p99")},
@@ -37,12 +40,22 @@ def colocation(found: Gathered) -> Table | None:
             **{name: inference.estimate(list(arm.learning.get(learned[name], {}).values())) for name in extra},
         }
         count = sum(arm.web.get("n", {}).values())
-        rows.append([Cell(arm.name), Cell(f"{count:.0f}"), *(_cell(number, seeds) for number in numbers.values())])
-        tidy += [_tidy(found, arm.name, name, number) for name, number in numbers.items() if number is not None]
-    notes = _notes(arms)
+        cells = [_cell(number, seeds, doubtful.web.get(name, {})) for name, number in numbers.items()]
+        rows.append([Cell(arm.name), Cell(f"{count:.0f}"), *cells])
+        tidy += [
+            _tidy(found, arm.name, name, number, arm.folders) for name, number in numbers.items() if number is not None
+        ]
+    notes = [*_notes(arms), *_not_believed(found, rows)]
     if any(" of " in cell.text for row in rows for cell in row[2:]):
         notes.append("(2 of 3): of the planned seeds, those that have a number that may be averaged.")
+    head, rows = _said(head, rows)
     return Table(f"{found.suite.name}: service and learning", head, rows, notes, tidy)
+
+
+def _said(head: list[str], rows: list[list[Cell]]) -> tuple[list[str], list[list[Cell]]]:
+    """Without columns in which no arm has anything: 80 characters are few."""
+    keep = [n for n in range(len(head)) if n < 2 or any(row[n].text != "-" for row in rows)]
+    return [head[n] for n in keep], [[row[n] for n in keep] for row in rows]
 
 
 def cost(found: Gathered) -> Table | None:
@@ -52,20 +65,34 @@ def cost(found: Gathered) -> Table | None:
         return None
     seeds = max(group.planned for group in found.groups)
     rows, tidy = [], []
-    for one in lines:
-        numbers = {"carried": one.rate, "learning_loss": one.loss, "cost": one.cost}
-        cells = [_cell(number, seeds) for number in numbers.values()]
-        if one.rate is None:
-            cells[0] = Cell(one.beyond, "void")
+    for one, doubtful in zip(lines, costs(arms_of(found.groups, believed=False)), strict=True):
+        numbers = _in_columns(one)
+        cells = [
+            _cell(number, seeds, {} if other is None else dict.fromkeys(range(other.n), other.mean))
+            for number, other in zip(numbers.values(), _in_columns(doubtful).values(), strict=True)
+        ]
+        if one.rate is None and doubtful.rate is None:
+            unsure = one.beyond == "-" and doubtful.beyond != "-"
+            cells[0] = Cell(doubtful.beyond + "?" if unsure else one.beyond, "void")
         rows.append([Cell(_target(one)), *cells])
-        tidy += [_tidy(found, _target(one), name, number) for name, number in numbers.items() if number is not None]
+        tidy += [
+            _tidy(found, _target(one), name, number, one.folders)
+            for name, number in numbers.items()
+            if number is not None
+        ]
     notes = [
+        *_not_believed(found, rows),
         "carried: the most requests a second, at the modelled speed, whose mean completion is within the target,"
         " between the rates that were tried (above, below: than all of them).",
-        "cost: what one queue for all carries by what is carried here, seed by seed; learning loss: at that rate.",
+        "cost: what one queue for all carries by what is carried here, seed by seed; learning loss: at that rate (-: it"
+        " never paused near there, and what is under way is not lost yet).",
     ]
     head = ["mean completion", "carried", "learning loss", "cost"]
     return Table(f"{found.suite.name}: what a message costs", head, rows, notes, tidy)
+
+
+def _in_columns(one: Cost) -> dict[str, Estimate | None]:
+    return {"carried": one.rate, "learning_loss": one.loss, "cost": one.cost}
 
 
 def _target(one: Cost) -> str:
@@ -76,9 +103,15 @@ def _against(shared: Arm | None, arm: Arm, name: str) -> Estimate | None:
     return ratio(shared.web.get(name, {}), arm.web.get(name, {})) if shared is not None and not arm.alone else None
 
 
-def _cell(number: Estimate | None, seeds: int) -> Cell:
+def _cell(number: Estimate | None, seeds: int, doubtful: Mapping[int, float]) -> Cell:
+    """`doubtful`: by seed, for where nothing may be averaged; shown as everywhere, with a question mark."""
     if number is None:
-        return Cell("-", "void")
+        ends = (
+            [f"{short(end)}?" for end in dict.fromkeys((min(doubtful.values()), max(doubtful.values())))]
+            if doubtful
+            else []
+        )
+        return Cell("\nto ".join(ends) or "-", "void")
     text = short(number.mean)
     if number.low is not None and number.high is not None and number.sd:
         text += f"\n± {short((number.high - number.low) / 2)}"
@@ -87,7 +120,15 @@ def _cell(number: Estimate | None, seeds: int) -> Cell:
     return Cell(text, "", f"n = {number.n}")
 
 
-def _tidy(found: Gathered, point: str, name: str, number: Estimate) -> dict[str, object]:
+def _not_believed(found: Gathered, rows: list[list[Cell]]) -> list[str]:
+    """Why numbers have a question mark."""
+    if not any("?" in cell.text for row in rows for cell in row[1:]):
+        return []
+    every = (value.void for group in found.groups for name in group.values for value in group.void(name))
+    return [f"?: not averaged: {text}." for text in sorted(set(every)) if not text.startswith(FEW)]
+
+
+def _tidy(found: Gathered, point: str, name: str, number: Estimate, folders: Sequence[str]) -> dict[str, object]:
     return {
         "suite": found.suite.name,
         "point": point,
@@ -97,6 +138,7 @@ def _tidy(found: Gathered, point: str, name: str, number: Estimate) -> dict[str,
         "low": number.low,
         "high": number.high,
         "method": number.method,
+        "folders": list(folders),
     }
 
 

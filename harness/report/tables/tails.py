@@ -6,6 +6,7 @@ from collections import Counter
 
 from lossbench.report import inference
 from lossbench.report.gathered import Gathered
+from lossbench.report.inference import Estimate
 from lossbench.report.tables.table import Cell, Table
 from lossbench.results.measures import short
 from lossbench.results.naming import key_of
@@ -22,14 +23,13 @@ def tails(found: Gathered) -> Table | None:
         if not len(numbers):
             continue
         mark, style = ("", "") if one.sound else ("?", "void")
-        values = [inference.percentile(numbers, q) for q in PERCENTILES]
-        texts = ["-" if value is None else short(value) + mark for value in values]
+        percentiles = [inference.percentile(one.parts, q) for q in PERCENTILES]
         rows.append(
             [
                 Cell(one.label),
                 Cell(str(len(numbers))),
                 Cell(_seeds(len(one.folders), planned[key_of(one.swept)])),
-                *(Cell(text, style) for text in texts),
+                *(_cell(value, mark, style) for value in percentiles),
                 Cell(short(float(numbers.max())) + mark, style),
             ]
         )
@@ -39,23 +39,47 @@ def tails(found: Gathered) -> Table | None:
                 "point": one.point,
                 "measure": f"{one.what} p{100 * q:g}",
                 "n": len(numbers),
-                "mean": value if one.sound else None,
+                **_tidy(value if one.sound else None),
                 "void": 0 if one.sound else len(one.folders),
                 "folders": one.folders,
             }
-            for q, value in zip(PERCENTILES, values, strict=True)
+            for q, value in zip(PERCENTILES, percentiles, strict=True)
         ]
     if not rows:
         return None
     notes = [
         "A percentile q is printed only with at least 10/(1-q) samples: p99 needs 1000, p99.9 needs 10000.",
         "A step or call is one sample: as long as its slowest rank took.",
-        "Samples of all seeds are pooled, and one follows from the other: no interval can be given for a percentile.",
+        "Below a percentile: its 95 % interval. Samples follow from each other, so it is by how far whole seeds lie "
+        "apart; of one seed, blocks of its samples.",
     ]
     if not all(one.sound for one in sets):
         notes.append("?: not to be believed: too busy, failed, simulated, or the fault was not proven.")
     head = ["samples (ms)", "n", "seeds", *(f"p{100 * q:g}" for q in PERCENTILES), "max"]
     return Table(f"{suite.name}: tail", head, rows, notes, tidy)
+
+
+def _cell(value: Estimate | None, mark: str, style: str) -> Cell:
+    if value is None:
+        return Cell("-", style)
+    ends = _ends(value)
+    return Cell(short(value.mean) + mark + (f"\n{ends}" if ends else ""), style, f"n = {value.n}")
+
+
+def _ends(value: Estimate) -> str:
+    """Empty where nothing is known of them."""
+    if value.low is not None and value.high is not None:
+        return f"{short(value.low)} to {short(value.high)}"
+    if value.low is not None:
+        return f"above {short(value.low)}"
+    return f"below {short(value.high)}" if value.high is not None else ""
+
+
+def _tidy(value: Estimate | None) -> dict[str, object]:
+    """A number that may not be believed is none."""
+    if value is None:
+        return {"mean": None}
+    return {"mean": value.mean, "low": value.low, "high": value.high, "method": value.method}
 
 
 def _seeds(having: int, planned: int) -> str:

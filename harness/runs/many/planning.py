@@ -55,10 +55,10 @@ def planned(
 
 
 def _keys_set(suite: str | adhoc.Asked, settings: list[str], *, full: bool) -> set[str]:
-    """See points.keys_set. A number of hosts on the command line, other than the usual one, is asked for too."""
+    """See points.keys_set. A number of hosts on the command line is asked for too, be it the usual one."""
     if isinstance(suite, str):
         return points.keys_set(read_toml(points.find(suite)), settings=settings, full=full)
-    typed = {"topology.hosts"} if suite.hosts != adhoc.Asked.hosts else set()
+    typed = {"topology.hosts"} if suite.hosts else set()
     return typed | points.keys_set(tomllib.loads(adhoc.text(suite)), settings=settings, full=full)
 
 
@@ -75,13 +75,34 @@ def _only(entry: campaigns.Entry, plan: list[Planned]) -> list[Planned]:
 def parts_of(file: Path) -> list[Part]:
     """Of a campaign; a mistake in the last suite is said before the first one runs."""
     asked = campaigns.load(file)
-    return [
+    parts = [
         Part(
-            name=Path(one.suite).stem,
+            name=name,
             plan=_only(
                 one, planned(one.suite, [*asked.set, *one.set], one.seeds, full=one.full, out=Path(), resume=False)[2]
             ),
             budget_s=60 * one.minutes if one.minutes is not None else math.inf,
         )
-        for one in asked.run
+        for name, one in zip(_names(asked.run, file.parent), asked.run, strict=True)
     ]
+    for number, part in enumerate(parts):
+        if any(part.plan == before.plan for before in parts[:number]):
+            raise UsageError(
+                f"{file}: {part.name} is asked for twice, with the same runs", next_step="drop one of them"
+            )
+    return parts
+
+
+def _names(entries: list[campaigns.Entry], folder: Path) -> list[str]:
+    """Of suites as they are called; of those that are called alike, all that the campaign says of them."""
+    short = [Path(one.suite).stem for one in entries]
+    return [name if short.count(name) == 1 else _in_full(one, folder) for name, one in zip(short, entries, strict=True)]
+
+
+def _in_full(entry: campaigns.Entry, folder: Path) -> str:
+    own = Path(entry.suite)
+    words = [str(own.relative_to(folder)) if own.suffix and own.is_relative_to(folder) else entry.suite]
+    words += ["full"] if entry.full else []
+    words += [f"{entry.seeds} seeds"] if entry.seeds is not None else []
+    words += [f"only {','.join(map(str, entry.only))}"] if entry.only else []
+    return ", ".join([*words, *entry.set])

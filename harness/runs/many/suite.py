@@ -187,16 +187,19 @@ def resume(folder: Path) -> tuple[SuiteFolder, str, list[Planned]]:
 
 
 def planned_alike(out: Path, plan: list[Planned]) -> Iterator[Path]:
-    """Suites in `out` that planned exactly this, the newest first."""
+    """Suites in `out` that planned exactly this, the newest first, whatever their folders are called."""
     wanted = json.loads(json.dumps([one.as_json() for one in plan]))
-    for path in sorted(out.glob(f"*_{plan[0].experiment.name}_*"), reverse=True):
+    found: list[tuple[str, Path]] = []
+    for path in (file.parent for file in out.glob(f"*/{PLAN}")):
         try:
-            before = planned(models.read(path / PLAN, SuitePlan), path)
-            same = json.loads(json.dumps([one.as_json() for one in before])) == wanted
+            stored = models.read(path / PLAN, SuitePlan)
+            alike = [(one.number, one.seed) for one in stored.plan] == [(one.number, one.seed) for one in plan]
+            before = planned(stored, path) if alike else []  # the rest costs more to read
         except UsageError:
             continue
-        if same:
-            yield path
+        if json.loads(json.dumps([one.as_json() for one in before])) == wanted:
+            found.append((stored.sessions[0].started, path))
+    yield from (path for _, path in sorted(found, reverse=True))
 
 
 def newest_unfinished(out: Path, plan: list[Planned]) -> Path:

@@ -21,6 +21,7 @@ CLEAN = "clean"
 SWEPT = ("loss", "burst", "delay", "rate", "profile", "hosts")
 PROBES = 20_000  # enough to prove a percent, in a second or two
 EXAMPLE = ("python", "train.py")
+HOSTS = "4"  # where nobody says how many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,7 @@ class Asked:
     """As it was typed; empty: not asked for. `sweep`: KEY=VALUE,VALUE."""
 
     command: tuple[str, ...] = EXAMPLE
-    hosts: str = "4"
+    hosts: str = ""
     loss: str = ""
     burst: str = ""
     delay: str = ""
@@ -195,6 +196,7 @@ def _burst(value: str) -> float:
 
 
 def _hosts(value: str) -> str:
+    value = value or HOSTS
     if not value.isdecimal():
         raise UsageError(f"--hosts '{value[:40]}' is not a number", next_step="for example --hosts 4")
     return str(int(value))

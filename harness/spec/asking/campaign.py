@@ -42,11 +42,23 @@ class Campaign(Frozen):
 
 def load(path: Path) -> Campaign:
     found = check(Campaign, read_toml(path), origin=str(path))
-    return found.model_copy(update={"run": [_beside(one, path.parent) for one in found.run]})
+    runs = [_beside(one, path.parent) for one in found.run]
+    return found.model_copy(update={"run": runs, "set": _set_beside(found.set, path.parent)})
 
 
 def _beside(entry: Entry, folder: Path) -> Entry:
     own = Path(entry.suite)
-    if own.suffix != ".toml" or own.is_absolute():
-        return entry
-    return entry.model_copy(update={"suite": str(folder / own)})
+    lies = own.suffix == ".toml" and not own.is_absolute()
+    suite = str(folder / own) if lies else entry.suite
+    return entry.model_copy(update={"suite": suite, "set": _set_beside(entry.set, folder)})
+
+
+def _set_beside(settings: list[str], folder: Path) -> list[str]:
+    """A profile that is set to a file lies beside the campaign's own, as suites do; else where --set would look."""
+    out = []
+    for one in settings:
+        key, _, value = one.partition("=")
+        name = value.strip().strip("\"'")
+        own = key.strip().endswith(".profile") and name.endswith(".toml") and (folder / name).exists()
+        out.append(f"{key}={folder / name}" if own else one)
+    return out

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lossbench.errors import UsageError
 from lossbench.spec import about
@@ -48,6 +49,50 @@ def points_of(
     data: dict[str, Any], *, path: Path, settings: list[str], full: bool = False, until: str = ""
 ) -> list[tuple[dict[str, Any], Experiment]]:
     """Of what stands in a file; `path` is what it is called, and beside which its profiles lie."""
+    out = []
+    for chosen, point in _written(data, path=path, settings=settings, full=full):
+        _profiles_beside(point, path.parent)
+        if until:
+            _tell_until(point, until, path)
+        out.append((chosen, check(Experiment, point, origin=str(path))))
+    return out
+
+
+class Named(NamedTuple):
+    """A file, as it was written, and beside whose folder it is looked for."""
+
+    written: str
+    folder: Path
+
+    @property
+    def path(self) -> Path:
+        return _beside(self.folder, self.written)
+
+    @property
+    def beside(self) -> bool:
+        """It would be found wherever the two were brought together."""
+        return not Path(self.written).is_absolute() and self.path == self.folder / self.written
+
+
+def files_named(path: Path, *, settings: list[str], full: bool = False) -> list[Named]:
+    """Files of the user's own that the points of a suite are made of: profiles and their traces."""
+    found: dict[Named, None] = {}
+    for _, point in _written(read_toml(path), path=path, settings=settings, full=full):
+        for entry in _impaired(point):
+            profile, folder = entry.get("profile"), path.parent
+            if str(profile).endswith(".toml"):
+                own = Named(str(profile), folder)
+                found[own] = None
+                profile, folder = read_toml(own.path), own.path.parent
+            if isinstance(profile, dict) and (trace := profiles.trace_of(profile)):
+                found[Named(trace, folder)] = None
+    return list(found)
+
+
+def _written(
+    data: dict[str, Any], *, path: Path, settings: list[str], full: bool
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Every point as it was written: what the sweep chose there, and all of it; files that it names are not read."""
     _apply_full(data, wanted=full, path=path)
     for setting in settings:
         key, separator, value = setting.partition("=")
@@ -60,7 +105,6 @@ def points_of(
             sweep = {swept: values for swept, values in sweep.items() if not f"{swept}.".startswith(f"{key}.")}
     if not isinstance(sweep, dict) or not all(isinstance(v, list) and v for v in sweep.values()):
         raise UsageError(f"{path}: sweep must map dotted keys to lists of values")
-    out = []
     for combination in itertools.product(*sweep.values()):
         chosen = dict(zip(sweep, combination, strict=True))
         point = _copy(data)
@@ -69,11 +113,7 @@ def points_of(
                 chosen[key] = _apply_arm(point, value, path)
             else:
                 _assign(point, key, value, origin=f"{path}: sweep")
-        _profiles_beside(point, path.parent)
-        if until:
-            _tell_until(point, until, path)
-        out.append((chosen, check(Experiment, point, origin=str(path))))
-    return out
+        yield chosen, point
 
 
 def keys_set(data: dict[str, Any], *, settings: list[str], full: bool = False) -> set[str]:
@@ -134,13 +174,21 @@ def _apply_full(data: dict[str, Any], *, wanted: bool, path: Path) -> None:
 
 def _profiles_beside(point: dict[str, Any], folder: Path) -> None:
     """A profile given as a file, or the trace of one that is written here, lies beside the experiment's own file."""
-    for entry in point.get("impair", []) if isinstance(point.get("impair"), list) else []:
-        if isinstance(entry, dict) and isinstance(entry.get("profile"), dict):
+    for entry in _impaired(point):
+        if isinstance(entry.get("profile"), dict):
             profiles.read_trace_beside(entry["profile"], folder)
-        if isinstance(entry, dict) and str(entry.get("profile", "")).endswith(".toml"):
-            beside = folder / entry["profile"]
-            # pathlib's own would not take every name that a file may hold
-            entry["profile"] = str(beside if os.path.exists(beside) else Path(entry["profile"]))  # noqa: PTH110
+        if str(entry.get("profile", "")).endswith(".toml"):
+            entry["profile"] = str(_beside(folder, entry["profile"]))
+
+
+def _impaired(point: dict[str, Any]) -> list[dict[str, Any]]:
+    entries = point.get("impair")
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+
+
+def _beside(folder: Path, name: str) -> Path:
+    """Pathlib's own `exists` would not take every name that a file may hold."""
+    return folder / name if os.path.exists(folder / name) else Path(name)  # noqa: PTH110
 
 
 def _value(text: str) -> Any:

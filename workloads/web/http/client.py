@@ -116,6 +116,8 @@ class Client:
         try:
             connection = self._connection(request.server, fresh=request.again)
             connection.ask(request.size, f"/{request.size}")
+            if connection.used and connection.sending:
+                self._epoll.modify(connection.fd, READ | select.EPOLLOUT)
         except (BrokenError, OSError) as error:
             if connection is not None:
                 self._close(connection)
@@ -168,7 +170,8 @@ class Client:
         try:
             if event & select.EPOLLOUT:
                 connection.send()
-                self._epoll.modify(fd, READ)
+                if not connection.sending:
+                    self._epoll.modify(fd, READ)
             if event & (READ | select.EPOLLHUP | select.EPOLLERR) and connection.receive():
                 self._completed(connection, request)
         except BrokenError as error:
@@ -182,7 +185,8 @@ class Client:
         self._new["size_bytes"].append(request.size)
         self._new["page"].append(request.page)
         del self._open[connection.fd]
-        if connection.reusable and self.options.connections == "keep-alive":
+        kept = connection.reusable and not connection.sending  # half a request would be the beginning of the next
+        if kept and self.options.connections == "keep-alive":
             self._idle.setdefault(request.server, []).append(connection)
             self._resting[connection.fd] = (connection, request.server)
         else:

@@ -55,6 +55,11 @@ class Connection:
             self.send()
 
     @property
+    def sending(self) -> bool:
+        """A part of the request is still here: its owner must be told when there is room for it."""
+        return bool(self._out)
+
+    @property
     def untouched(self) -> bool:
         """No byte of this response has come: a connection that was kept may have been closed while nobody used it."""
         return self.used and self._left < 0 and not self._head
