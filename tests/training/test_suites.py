@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
 from lossbench.spec.asking import points
 from lossbench.spec.experiment import Experiment
@@ -61,9 +60,8 @@ def test_bursts_grow_to_several_blocks(full: bool) -> None:
     """As it was, the full form's ended at two thirds of one."""
     found = experiments("bursty", full=full)
     options = settings.read(found[0].workload.options)
-    with torch.device("meta"):
-        about: dict[str, Any] = CIFAR if full else load("digits").about
-        model = build(options.model, kind="images", about=about)
+    about: dict[str, Any] = CIFAR if full else load("digits").about
+    model = build(options.model, kind="images", about=about)
     block = sum(p.numel() for p in model.parameters()) * 4 / found[0].topology.hosts / PAYLOAD
     longest = max(getattr(one.impair[0].profile.loss, "burst_packets_mean", 0.0) for one in found)
     assert longest > 3 * block > 10
