@@ -241,6 +241,7 @@ def test_numbers_of_a_busy_machine_are_shown_with_a_question_mark_and_why(tmp_pa
     service = content.named["colocation"]
     assert [row[0].text for row in service.rows][:2] == ["priority 0.0 at 40/s", "priority 0.0 at 140/s"]
     assert service.head == ["arm", "n", "mean_ms", "learning loss"], "columns that say nothing are left out"
+    assert not any("speed-up" in note for note in service.notes)
 
 
 def test_the_table_of_costs_fits_80_columns_in_one_piece(tmp_path: Path) -> None:

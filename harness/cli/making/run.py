@@ -94,10 +94,8 @@ def run(
     condition = {"hosts": hosts, "loss": loss, "burst": burst, "delay": delay, "rate": rate, "profile": profile}
     asked = words.asked(ctx, **condition, sweep=sweep, time_limit=time_limit)
     words.refuse_idle(ctx, lab=lab is not None, slurm=slurm)
-    if suite is None and asked is None:
-        raise UsageError("run what?", next_step="a suite (lossbench run quickstart), a file, or -- and a command")
-    if suite is not None and asked is not None:
-        raise UsageError(f"{suite} brings its own program", next_step="give a suite, or -- and a command")
+    if (suite is None) == (asked is None):
+        raise _not_one_thing(suite)
     settings += ["capture.packets=100000"] if capture else []
     settings += [f"backend={backend}"] if backend is not None else []
     settings += [f"workload.options.data_dir={str(data_dir.resolve())!r}"] if data_dir is not None else []
@@ -109,6 +107,12 @@ def run(
     files_of = {"html": html, "plots": plots, "junit": junit, "github": github_summary}
     chosen |= {"out": out, "resume": resume, "lab": machines, "these_nics": yes_these_nics}
     _made(asked or suite or "", chosen, files_of, (tag, note), as_json=as_json, tee=tee)
+
+
+def _not_one_thing(suite: str | None) -> UsageError:
+    if suite is None:
+        return UsageError("run what?", next_step="a suite (lossbench run quickstart), a file, or -- and a command")
+    return UsageError(f"{suite} brings its own program", next_step="give a suite, or -- and a command")
 
 
 def _made(

@@ -45,10 +45,10 @@ def colocation(found: Gathered) -> Table | None:
         tidy += [
             _tidy(found, arm.name, name, number, arm.folders) for name, number in numbers.items() if number is not None
         ]
-    notes = [*_notes(arms), *_not_believed(found, rows)]
+    head, rows = _said(head, rows)
+    notes = [*_notes(arms, head), *_not_believed(found, rows)]
     if any(" of " in cell.text for row in rows for cell in row[2:]):
         notes.append("(2 of 3): of the planned seeds, those that have a number that may be averaged.")
-    head, rows = _said(head, rows)
     return Table(f"{found.suite.name}: service and learning", head, rows, notes, tidy)
 
 
@@ -142,8 +142,11 @@ def _tidy(found: Gathered, point: str, name: str, number: Estimate, folders: Seq
     }
 
 
-def _notes(arms: list[Arm]) -> list[str]:
-    out = ["speed-up: against one queue for all at the same load, seed by seed; n: completed requests of all seeds."]
+def _notes(arms: list[Arm], head: list[str]) -> list[str]:
+    """Of what the table has."""
+    out = ["n: completed requests of all seeds."]
+    if "speed-up mean" in head:
+        out[0] = f"speed-up: against one queue for all at the same load, seed by seed; {out[0]}"
     factors = sorted({arm.factor for arm in arms if arm.factor == arm.factor})
     if factors and factors != [1.0]:
         by = ", ".join(f"{one:g}" for one in factors)
@@ -155,6 +158,6 @@ def _notes(arms: list[Arm]) -> list[str]:
             rate = next(arm.equivalent for arm in arms if arm.load == load)
             paper = f", the paper's simulation {PAPER[int(rate)]}" if rate in PAPER else ""
             out.append(f"At {AT_LOSS:.0%} of learning loss and {name}: {short(at.mean)}{ends} x as fast{paper}.")
-    if any(arm.alone for arm in arms):
+    if "taken_back" in head:
         out.append("taken back: of the time that one queue for all costs the service, as against being alone.")
     return out
