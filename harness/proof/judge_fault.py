@@ -228,7 +228,7 @@ def _judge_held(watched: Watched) -> list[Finding]:
             ("the latest of", 0.5 / held.packets, STALL_SHARE * asked + STALL_MS),
         ):
             late = held.late_ms(1 - share)
-            if late > room_ms:
+            if late > room_ms and room_ms < counters.LATE_MS[-1]:  # beyond that nobody counts
                 about = f"about {min(late, counters.LATE_MS[-1]):.3g} ms late or more ({room_ms:g} allowed)"
                 text = f"{hook.name}: {who} {held.packets} packets left {about}; {asked:g} ms were asked"
                 out.append(Finding(status=Status.UNKNOWN, text=text))

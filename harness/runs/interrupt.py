@@ -66,8 +66,8 @@ def _arrived(*_: Any) -> None:
 
 
 def _in_a_loop() -> bool:
-    asyncio = sys.modules.get("asyncio")
-    return asyncio is not None and asyncio._get_running_loop() is not None
+    running = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)  # none while that is being imported
+    return running is not None and running() is not None
 
 
 def _later(what: Callable[..., None], *arguments: Any) -> None:

@@ -189,7 +189,11 @@ class Running:
         """Of one entry of this size, that the run holds: other runs have others."""
         found = set()
         for one in Path(f"/proc/{self.process.pid}/fdinfo").iterdir():
-            said = dict(line.split(":\t", 1) for line in one.read_text().splitlines() if ":\t" in line)
+            try:
+                text = one.read_text()
+            except OSError:
+                continue  # closed meanwhile
+            said = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
             if "map_id" in said and (int(said["value_size"]), int(said["max_entries"])) == (value_bytes, 1):
                 found.add(int(said["map_id"]))
         return [ArrayMap.open(map_id=one, value_bytes=value_bytes) for one in sorted(found)]

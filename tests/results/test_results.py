@@ -104,6 +104,11 @@ def test_only_what_was_planned_alike_is_resumed(tmp_path: Path, made: Path) -> N
     assert lossbench("run", str(made), "--resume").returncode == 0  # nothing to do
     assert (made / "suite.json").read_text() == before, "nobody worked on it"
     (made / "002" / "summary.json").unlink()
+    stored = json.loads(before)
+    (made / "suite.json").write_text(json.dumps({**stored, "suite": f"{stored['suite']}-replay"}))
+    replayed = lossbench("run", file, *out, "--resume")
+    assert "nothing to resume" in replayed.stderr, "a replay plans the same, and is another thing"
+    (made / "suite.json").write_text(before)
     other = lossbench("run", file, *out, "--resume", "--set", "topology.hosts=3")
     assert other.returncode == 2 and "nothing to resume" in other.stderr
     assert "is a folder" in lossbench("run", str(made)).stderr

@@ -29,7 +29,7 @@ def test_calls_on_one_tensor_are_made_in_their_order(what: str, device: str) -> 
 
     def work(channel: Genuine) -> list[float]:
         group, wrong = channel.group, []
-        for _ in range(30):
+        for _ in range(8):
             dtype = torch.float32 if what == "strided" else getattr(torch, what)
             whole = torch.ones(40_000, dtype=dtype, device=device)
             tensor = whole[::2] if what == "strided" else whole

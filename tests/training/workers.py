@@ -48,7 +48,7 @@ def together(channels: list[Callable[[], Any]], work: Callable[[Any], Any]) -> l
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(200)
         if errors:
             raise errors[0]
         assert not thread.is_alive(), "a worker hangs"

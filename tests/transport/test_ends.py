@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import subprocess
@@ -96,6 +97,23 @@ def test_a_program_that_aborts_when_it_is_told_to_end_ends(ranks: Make) -> None:
         signal.signal(signal.SIGALRM, before)
 
 
+def test_so_it_does_where_another_call_waits_for_that_one(ranks: Make) -> None:
+    """A call on the same tensor. As it was: the handler waited for the thread that waited for what its own held."""
+    made, inside = ranks(2), threading.Event()
+    endpoint, call = made.groups[0].endpoint, begun(made.groups[0])
+    later = endpoint.begin(lambda: call.wait() if inside.wait(60) else None, queued=True)
+    before = signal.signal(signal.SIGALRM, lambda *_: endpoint.close(0.0))
+    try:
+        threading.Timer(0.2, inside.set).start()
+        signal.setitimer(signal.ITIMER_REAL, 0.6)
+        with pytest.raises(TransportError, match="aborted"):
+            call.wait(60)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    with pytest.raises(TransportError):
+        later.wait(60)
+
+
 def _not_refused(work: Callable[[], object]) -> bool:
     try:
         work()
@@ -118,7 +136,7 @@ def test_counters_and_halves_of_a_forked_child_say_whose_they_are(ranks: Make) -
         for _ in range(5):
             child = os.fork()
             if not child:
-                signal.alarm(30)
+                faulthandler.dump_traceback_later(30, exit=True)
                 end = made.groups[0].endpoint
                 end.failed(TransportError("of a call that it has from its parent"))
                 os._exit(sum(map(_not_refused, (end.read, end.start, lambda end=end: end.begin(lambda: None)))))
@@ -126,6 +144,20 @@ def test_counters_and_halves_of_a_forked_child_say_whose_they_are(ranks: Make) -
     finally:
         over.set()
         thread.join()
+
+
+def test_a_forked_child_does_not_wait_for_a_call_that_its_parent_began(ranks: Make) -> None:
+    """As it was: for ever, since nobody ends it there."""
+    made, over = ranks(2), threading.Event()
+    end, direct = made.groups[0].endpoint, begun(made.groups[0])
+    queued = end.begin(lambda: None if over.wait(60) else None, queued=True)
+    child = os.fork()
+    if not child:
+        faulthandler.dump_traceback_later(30, exit=True)
+        os._exit(sum(map(_not_refused, (direct.wait, queued.wait))))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    over.set()
+    end.close(0.0)
 
 
 def test_a_queued_job_begins_while_the_one_before_it_is_under_way(ranks: Make) -> None:

@@ -21,7 +21,7 @@ from lossbench.workloads.collective.reduce import all_gather, all_reduce, reduce
 from lossbench.workloads.transport.native import build as native
 from lossbench.workloads.transport.packet.codec import CODECS
 from lossbench.workloads.transport.policy import Policy
-from tests.forms import forms
+from tests.forms import forms, full
 from tests.networks import Build
 from tests.shared import z_score
 from tests.transport.conftest import Ranks, make_ranks
@@ -429,7 +429,8 @@ def without_the_late_one(ranks: Ranks, count: int) -> None:
     ranks.start(2, lambda group: reduced(group, count)).result(120)
 
 
-@forms("engines", [["native"] * 3, ["plain"] * 3, ["native", "plain", "native"]])
+@full
+@pytest.mark.parametrize("engines", [["native"] * 3, ["plain"] * 3, ["native", "plain", "native"]])
 def test_under_a_deadline_lost_is_what_the_kernel_dropped_and_the_rest_was_not_sent(
     build: Build, meet: Meet, engines: list[str]
 ) -> None:

@@ -85,8 +85,8 @@ class LossyGroup(Moves):
         if len(tensors) == 1:
             if tensor.is_cpu and tensor.is_contiguous() and self._endpoint.idle():
                 shape = self._shapes.get((tensor.numel(), tensor.dtype, op)) or self._shape(tensor, op)
-                place = tensor.data_ptr()
-                if shape is not None and not self._under_way.before(span := [(place, place + shape.bytes)]):
+                span = [(place := tensor.data_ptr(), place + shape.bytes)] if shape is not None else []
+                if shape is not None and not self._under_way.before(span):
                     work = shape.begin(tensor, self._next_step(), self._results)
                     self._under_way.add(work, span)
                     return work

@@ -64,6 +64,7 @@ class ShortWork(Work):
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         if not self._done:
+            self._shape.group.endpoint.here()
             limit = timeout.total_seconds() if timeout else 0.0
             if not self._turn.acquire(timeout=limit or -1):
                 raise TimeoutError(f"the call has not ended after {limit:g} s")
@@ -80,7 +81,6 @@ class ShortWork(Work):
         """Then results are kept, and the halves are free again."""
         shape, pair = self._shape, self._pair
         endpoint = shape.group.endpoint
-        endpoint.here()
         if not endpoint.engine.wait(pair[1], limit or endpoint.limit_s, short=shape.short):
             error = endpoint.overdue(limit or None)
             if not limit:
@@ -93,11 +93,10 @@ class ShortWork(Work):
             if shape.lossy:
                 shape.group.noted(found)
             shape.spare.append(pair)
-            if self.left is not None:
-                self.left(self)
         except BaseException as error:  # noqa: BLE001 - for whoever waits
             self._error = error
         self._done = True
+        self._leave()
 
     def is_completed(self) -> bool:
         return self._done or self._shape.group.endpoint.over(self._pair[1])

@@ -98,6 +98,11 @@ class Work(C10dWork):
         """With a time that is over first: TimeoutError; the call goes on and may be waited for again."""
         raise NotImplementedError
 
+    def _leave(self) -> None:
+        """Nothing has to wait for it any more."""
+        if self.left is not None:
+            self.left(self)
+
     def synchronize(self) -> None:
         self.wait()
 
@@ -143,9 +148,14 @@ class CallWork(Work):
         self._call = call
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        self._call.wait(timeout.total_seconds() if timeout and timeout.total_seconds() > 0 else None)
-        if self.left is not None:
-            self.left(self)
+        try:
+            self._call.wait(timeout.total_seconds() if timeout and timeout.total_seconds() > 0 else None)
+        except TimeoutError:
+            raise
+        except BaseException:
+            self._leave()
+            raise
+        self._leave()
         return True
 
     def is_completed(self) -> bool:

@@ -24,6 +24,9 @@ from lossbench.workloads.transport.structures import FAILED, IN_ORDER, Failure
 from lossbench.workloads.transport.udp.link import Link
 
 FOREVER_S = 1e9
+LEFT_S = (
+    5.0  # what is given up ends at once, but for who waits for a call that the closing thread itself is in (a handler)
+)
 
 
 class Engine(Protocol):
@@ -143,14 +146,14 @@ class Endpoint:
         try:
             if self._worker is not None and not self._worker.stop(patience_s):
                 self.engine.give_up()
-                self._worker.stop(FOREVER_S)
+                self._worker.stop(LEFT_S)
         except BaseException:  # an interruption ends patience, and the engine all the same
             patience_s = 0.0
             raise
         finally:
             self.engine.close(patience_s)
         if self._worker is not None:
-            self._worker.stop(FOREVER_S)  # it may have been made meanwhile; its jobs have failed
+            self._worker.stop(LEFT_S)  # it may have been made meanwhile; its jobs have failed
         with self._look:
             self._at_end = self.link.dropped(), self.link.turned_away()
             self.link.close()

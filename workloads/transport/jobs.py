@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from lossbench.workloads.errors import TransportError
 from lossbench.workloads.transport.half import Half, Result
 
 
@@ -31,6 +32,7 @@ Job = Callable[[], Asked | None]
 class Waits(Protocol):
     """What jobs need of an endpoint."""
 
+    def here(self) -> None: ...
     def over(self, half: Half) -> bool: ...
     def finish(self, halves: Sequence[Half], timeout_s: float | None) -> list[Result]: ...
     def failed(self, error: BaseException) -> None: ...
@@ -67,12 +69,17 @@ class Call:
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Until it has ended; TimeoutError if that takes longer. What went wrong is raised."""
+        self.endpoint.here()
         if self.queued is not None:
             self.queued.result(timeout_s)
             return
-        with self._lock:
+        if not self._lock.acquire(timeout=-1 if timeout_s is None else timeout_s):  # somebody else ends it
+            raise TimeoutError(f"the call has not ended after {timeout_s:g} s")
+        try:
             if not self._done:
                 self._finish(timeout_s)
+        finally:
+            self._lock.release()
         if self._error is not None:
             raise self._error
 
@@ -99,7 +106,7 @@ class Worker:
         self._endpoint, self._room = endpoint, threading.Semaphore(depth)
         self._jobs: queue.SimpleQueue[tuple[Job, Future[None]] | None] = queue.SimpleQueue()
         self._flying: queue.SimpleQueue[tuple[Call, Future[None]] | None] = queue.SimpleQueue()
-        self._count, self._lock = 0, threading.Lock()
+        self._count, self._stopped, self._lock = 0, False, threading.Lock()
         targets = ((self._begins, name), (self._ends, f"{name}-ends"))
         self._threads = [threading.Thread(target=target, name=what, daemon=True) for target, what in targets]
         for thread in self._threads:
@@ -113,13 +120,18 @@ class Worker:
     def put(self, job: Job) -> Future[None]:
         future: Future[None] = Future()
         with self._lock:
-            self._count += 1
-        self._jobs.put((job, future))
+            if self._stopped:
+                future.set_exception(TransportError("this group is closed"))
+            else:
+                self._count += 1
+                self._jobs.put((job, future))
         return future
 
     def stop(self, patience_s: float) -> bool:
         """True if it has ended, or is the one who asks."""
-        self._jobs.put(None)
+        with self._lock:
+            self._stopped = True
+            self._jobs.put(None)
         if threading.current_thread() in self._threads:
             return True
         until = time.monotonic() + patience_s

@@ -146,15 +146,15 @@ class Crew:
             one.process.signal(9)
         for one in self._all.values():
             one.process.reap()
-        if self._book is not None:
-            book, self._book = self._book, None
-            book.undo_or_say()
         self._all.clear()
         self._read_to.clear()
         if self._folder is not None:
             os.close(self._gate)
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+        if self._book is not None:
+            self._book.undo_or_say()
+            self._book = None  # else it is tried again
 
     def check(self, program: dict[str, Any]) -> None:
         """Is it there?"""
@@ -177,8 +177,10 @@ class Crew:
         return one.end() if one is not None else None
 
     def close(self) -> None:
-        self.end()
-        self._launcher.close()
+        try:
+            self.end()
+        finally:
+            self._launcher.close()
 
 
 def _checksum(path: Path) -> str:

@@ -104,8 +104,8 @@ def run_campaign(parts: list[Part], *, seconds: float, out: Path, progress: Call
             try:
                 with _ended_at(limit, up):
                     _work_on(part, limit, out=out, progress=progress)
-            except KeyboardInterrupt:
-                if not up.is_set():
+            except BaseException as error:
+                if not (up.is_set() and interrupt.caused(error)):
                     raise
                 interrupt.forgive()
 
@@ -120,6 +120,8 @@ def _work_on(part: Part, limit: float, *, out: Path, progress: Callable[..., Non
             plan, out=out, run_id=run_id, progress=progress, resumed=here, turns=lambda todo: _taken(part, todo, limit)
         )
     except LossbenchError as error:  # the others have their turn all the same
+        if interrupt.caused(error):
+            raise
         part.problem = error
     finally:
         part.folder = part.folder or next(planned_alike(out, part.plan), None)

@@ -29,6 +29,10 @@ class Books(Sending):
         return gone
 
     def remember(self, one: Open, *, deadline: bool) -> None:
+        """What came of it, for what comes late; how far packets stray is forgotten, until it is seen again."""
+        self.reorder_s -= self.reorder_s / 16
+        if one.must_all:
+            return
         self._past[one.sequence] = {
             peer: Past(flow.arrived.copy(), one.known_sent(flow, deadline=deadline)) for peer, flow in one.ins.items()
         }

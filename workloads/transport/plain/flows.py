@@ -44,6 +44,7 @@ class Flow:
     limit: int = 0
     count: int = 0
     highest: int = 0
+    top: int = 0  # one past the highest number that came
     duplicates: int = 0
     done: bool = False
     ended: bool = False

@@ -140,12 +140,13 @@ class Receiving(Books):
         numbers = rows[:, wire.PREFIX_BYTES : HEADER_BYTES].copy().view(np.uint32)[:, 0].astype(np.int64)
         good = self._sound(flow, numbers, rows)
         if len(good):
-            before = flow.highest
+            before = flow.top
             numbers = numbers[good]
             flow.arrived[numbers] = 1
             flow.count += len(numbers)
             one.put(flow, numbers, rows[good])
-            flow.highest = max(flow.highest, int(numbers.max()) + 1)
+            flow.top = max(flow.top, int(numbers.max()) + 1)
+            flow.highest = max(flow.highest, flow.top)
             self._watch_order(one, flow, numbers, before, now)
             self._after(one, flow, now)
         return len(good) > 0
@@ -173,7 +174,7 @@ class Receiving(Books):
             self.since_inversion = 0
         else:
             self.since_inversion += len(numbers)
-        if flow.highest > before:
+        if flow.top > before:
             flow.highest_at = now
 
     def _after(self, one: Open, flow: Flow, now: float) -> None:
