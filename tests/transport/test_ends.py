@@ -21,6 +21,7 @@ from lossbench.workloads.errors import TransportError
 from lossbench.workloads.transport.jobs import Asked, Call
 from lossbench.workloads.transport.packet.codec import CODECS
 from lossbench.workloads.transport.plan import address
+from tests.forms import full
 from tests.transport.conftest import Make
 
 F32 = CODECS["float32"]
@@ -122,6 +123,7 @@ def _not_refused(work: Callable[[], object]) -> bool:
     return True
 
 
+@full
 def test_counters_and_halves_of_a_forked_child_say_whose_they_are(ranks: Make) -> None:
     """As it was: half of the children hung, with locks that nobody will open."""
     made, over = ranks(2), threading.Event()
@@ -146,6 +148,7 @@ def test_counters_and_halves_of_a_forked_child_say_whose_they_are(ranks: Make) -
         thread.join()
 
 
+@full
 def test_a_forked_child_does_not_wait_for_a_call_that_its_parent_began(ranks: Make) -> None:
     """As it was: for ever, since nobody ends it there."""
     made, over = ranks(2), threading.Event()
