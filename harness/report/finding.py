@@ -21,6 +21,7 @@ from lossbench.results.naming import key_of
 
 ALIKE = 1.2  # ends of an interval that are nearer than this allow to call two times equal
 PARTING = 1.5  # times the drift of the first quarter, in the second half
+KEPT = 0.05  # of the loss-free value: a result is kept if its whole interval lies within it
 MOST = 4  # sentences; the table has the rest
 SETTING = ("backend", "topology", "shaping", "workload", "beside")  # of an experiment: what is not its condition
 LOSS_AND_WORDS = ("loss", "name", "why", "source", "seed")  # of a profile
@@ -98,11 +99,18 @@ def _outcome(group: Group, name: str, change: Difference) -> str:
         after, before = told_apart(change.base + change.mean, change.base)
         return f"ends with {words} {after} instead of {before} (one seed: no test)"
     if not change.significant:
-        half = 0.0 if change.low is None or change.high is None or not change.base else change.high - change.low
-        around = f" ± {50 * half / abs(change.base):.1f} %" if half else ""
-        return f"keeps its {words} as far as {change.n} seeds can tell ({by}{around})"
+        return _undecided(words, by, change)
     word = "better" if (change.mean < 0) == (better == "low") else "worse"
     return f"has a {word} {words} ({by}, p = {change.p_all or change.p:.2g}, {change.n} seeds)"
+
+
+def _undecided(words: str, by: str, change: Difference) -> str:
+    """No difference was found. It is kept only if its whole interval is small: few seeds find nothing in much."""
+    ends = None if change.low is None or change.high is None or not change.base else (change.low, change.high)
+    around = f" ± {50 * (ends[1] - ends[0]) / abs(change.base):.1f} %" if ends and ends[0] != ends[1] else ""
+    if ends and max(map(abs, ends)) <= KEPT * abs(change.base):
+        return f"keeps its {words} within {100 * KEPT:.0f} % ({by}{around}, {change.n} seeds)"
+    return f"may keep its {words} or not: {change.n} seeds can't tell ({by}{around})"
 
 
 def _of_rows(groups: Sequence[Group]) -> list[str]:

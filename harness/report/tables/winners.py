@@ -40,11 +40,11 @@ def winners(gathered: Gathered) -> Table | None:
     rows = [_row(field, outcome, time, sign=1 if better == "high" else -1) for field in fields]
     known = [row for row in rows if row is not None]
     notes = [
-        f"By {outcome.replace('_', ' ')}. Not worse: paired over common seeds no different from the best (p >= "
-        f"{inference.ALPHA:g} after Holm's correction within the line), which says as much as the seeds allow. "
+        f"By {outcome.replace('_', ' ')}. Not told apart: paired over common seeds, no difference to the best found "
+        f"(p >= {inference.ALPHA:g} after Holm's correction within the line), which says as much as the seeds allow. "
         f"Fastest: of these, by {time.replace('_', ' ') or 'nothing'}, where times may be believed."
     ]
-    head = ["condition", "n", "best", "not worse", "worse", "fastest of the good"]
+    head = ["condition", "n", "best", "not told apart", "worse", "fastest of the good"]
     return Table(f"{gathered.suite.name}: who wins where", head, known, notes) if known else None
 
 
