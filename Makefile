@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 OUT    ?= results/runs
 
 .PHONY: demo test tested test-all docs test-guest test-guest-clock test-guest-pair test-guest-full setup check clean bars fuzz soak wheelhouse
+# Where this is set (many containers), every process would compile our hundreds of files anew: half a second a command.
+unexport PYTHONDONTWRITEBYTECODE
 # `make wheelhouse PYTHON=3.12` names the version that the wheels are for, everywhere else PYTHON is a program.
 INTERPRETER := $(if $(filter 3.%,$(PYTHON)),python3,$(PYTHON))
 
