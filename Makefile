@@ -5,6 +5,8 @@ BIN    := $(VENV)/bin
 OUT    ?= results/runs
 
 .PHONY: demo test tested test-all docs test-guest test-guest-clock test-guest-pair test-guest-full setup check clean bars fuzz soak wheelhouse
+# Where this is set (many containers), every process would compile our hundreds of files anew: half a second a command.
+unexport PYTHONDONTWRITEBYTECODE
 # `make wheelhouse PYTHON=3.12` names the version that the wheels are for, everywhere else PYTHON is a program.
 INTERPRETER := $(if $(filter 3.%,$(PYTHON)),python3,$(PYTHON))
 
@@ -27,22 +29,27 @@ test-all: $(VENV)/.dev
 
 # netem and prio on a stock kernel under QEMU, in one boot; -clock: a boot with a clock that counts instructions, for delays;
 # -full: whatever can run there, more than an hour without KVM. What is about wall-clock seconds (Ctrl-C after 0.8 s, a
-# window of 0.2 s) is left to `make test`.
+# window of 0.2 s) is left to `make test`. What a guest would have to compile is compiled before: it sees these files.
 GUEST = $(BIN)/lossbench vm run --writable results --timeout-s
 PYTEST_GUEST = -- $(BIN)/python -m pytest -p no:cacheprovider -q --timeout 1200
 TIER = $(addprefix tests/,net/test_conformance.py net/test_netem.py net/test_offloads.py net/test_shaping.py nic/test_nic.py cli/test_command.py)
+COMPILED = $(BIN)/python -m compileall -q harness workloads
 test-guest: $(VENV)/.dev
+	$(COMPILED)
 	$(GUEST) 2700 $(PYTEST_GUEST) -m "tier and not full" $(TIER)
 
 test-guest-clock: $(VENV)/.dev
+	$(COMPILED)
 	$(GUEST) 3600 --instruction-clock $(PYTEST_GUEST) -m clock --timeout 3000 tests
 
 # Two guests joined by a wire: a lab of two stock kernels. PAIR=1: what takes some minutes; full: all of it.
 PAIR ?= full
 test-guest-pair: $(VENV)/.dev
+	$(COMPILED)
 	LOSSBENCH_PAIR=$(PAIR) $(BIN)/python -m pytest -p no:cacheprovider -q --timeout 1800 -m pair tests
 
 test-guest-full: $(VENV)/.dev
+	$(COMPILED)
 	$(GUEST) 14400 $(PYTEST_GUEST) -m "netns and not clock and not wallclock and not training" --timeout 3000 tests
 
 # The docs as a site, in build/docs; nothing is fetched but the builder itself. MkDocs with mkdocs-material reads the same file.

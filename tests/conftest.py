@@ -43,9 +43,9 @@ def _why_not(marker: str) -> str | None:
 
 # Of the tests that run everywhere, those that every CI run repeats on the stock kernel.
 ALSO_ON_STOCK = (
-    "test_conformance.py::test_a_profile_is_in_force_as_asked[loss_5-ebpf]",
+    "test_conformance.py::test_every_rule_at_a_hook_is_probed[ebpf]",
     "test_conformance.py::test_a_profile_is_in_force_as_asked[loss_5-netem]",
-    "test_conformance.py::test_pairs_lose_only_between_the_two[netem]",
+    "test_conformance.py::test_two_pairs_of_one_source_lose_apart[netem]",
     "test_conformance.py::test_a_change_in_place_tears_no_flow[netem]",
     "test_conformance.py::test_a_match_takes_its_packets_and_no_others[all of it-ipv6-netem]",
     "test_offloads.py::test_a_udp_segment_sender_loses_single_mtu_packets[netem]",

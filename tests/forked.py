@@ -1,10 +1,11 @@
 """Commands without their imports: a process that has imported everything forks one child for each.
 
     done = lossbench("run", "proof", "--json")        as subprocess.run of the command would give
+    running = begin("run", "proof", "--json")         as subprocess.Popen would
     rank = start("torch", [script], step_in=...)      a script as __main__, in a host if asked
 
 What is forked is the command itself: its own process, environment, folder, output and exit status; only the second or
-three of imports are not its own. With LOSSBENCH_REAL=1 (`make test-all`) lossbench() starts real commands."""
+three of imports are not its own. With LOSSBENCH_REAL=1 (`make test-all`) both start real commands."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 ROOT = Path(__file__).resolve().parents[1]
 LOSSBENCH = [sys.executable, "-m", "lossbench.cli.main"]
@@ -50,10 +51,12 @@ class Host:
 
 @dataclass(frozen=True)
 class Asked:
-    command: list[str]  # "lossbench" and its arguments, "-m" and a module, or a script's path
+    command: list[str]  # "lossbench" and its arguments, "-m" and a module, or a script's path with its own
     environment: dict[str, str]
     folder: str
     host: Host | None
+    net: str = ""  # the file of a network namespace, to be entered and nothing else
+    umask: int | None = None
 
 
 class Forked:
@@ -84,6 +87,32 @@ class Forked:
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
+
+
+class Command(Protocol):
+    """As much of subprocess.Popen as tests use of a command that runs."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, number: int, /) -> None: ...
+    def kill(self) -> None: ...
+    def communicate(self, *, timeout: float | None = None) -> tuple[str, str]: ...
+
+
+class _Begun(Forked):
+    """With what it says, kept until its end."""
+
+    def __init__(self, forked: Forked, said: tuple[IO[bytes], IO[bytes]]) -> None:
+        super().__init__(forked.pid, forked._line)
+        self._said = said
+
+    def communicate(self, *, timeout: float | None = None) -> tuple[str, str]:
+        self.wait(timeout)
+        out, err = (_text(one) for one in self._said)
+        return out, err if self._said[1] is not self._said[0] else ""
 
 
 class _Parent:
@@ -121,8 +150,10 @@ def start(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
     host: Host | None = None,
+    net: str = "",
+    umask: int | None = None,
 ) -> Forked:
-    asked = Asked(list(command), dict(environment or os.environ), str(folder or os.getcwd()), host)
+    asked = Asked(list(command), dict(environment or os.environ), str(folder or os.getcwd()), host, net, umask)
     mine, theirs = socket.socketpair()
     with theirs, _Parent.lock:
         line = _Parent.of(kind).line
@@ -131,12 +162,47 @@ def start(
         return Forked(int(line.recv(64)), mine)
 
 
-def lossbench(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def lossbench(
+    *arguments: str, cwd: Path | None = None, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     """The command, to its end."""
     if os.environ.get("LOSSBENCH_REAL"):
-        return subprocess.run([*LOSSBENCH, *arguments], capture_output=True, text=True, cwd=cwd)
+        return subprocess.run([*LOSSBENCH, *arguments], capture_output=True, text=True, cwd=cwd, env=environment)
     kind = "report" if arguments and arguments[0] in ("report", "compare", "export", "replay") else "cli"
-    return _ended(kind, ["lossbench", *arguments], folder=cwd)
+    return _ended(kind, ["lossbench", *arguments], folder=cwd, environment=environment)
+
+
+def begin(
+    *arguments: str,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    together: bool = False,
+    net: str = "",
+    umask: int | None = None,
+) -> Command:
+    """The command, which goes on. `together`: errors are among what it prints. No signal is ignored in it, whatever
+    started the tests (nohup and shells hand that down)."""
+    if os.environ.get("LOSSBENCH_REAL"):
+        return subprocess.Popen(
+            [*(["nsenter", f"--net={net}"] if net else []), *LOSSBENCH, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if together else subprocess.PIPE,
+            text=True,
+            cwd=cwd,
+            env=environment,
+            umask=-1 if umask is None else umask,
+            preexec_fn=_ignore_nothing,
+        )
+    out = _anonymous()
+    err = out if together else _anonymous()
+    how: dict[str, Any] = {"folder": cwd, "environment": environment, "net": net, "umask": umask}
+    return _Begun(start("cli", ["lossbench", *arguments], output=out, errors=err, **how), (out, err))
+
+
+def _ignore_nothing() -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def lossbench_module(name: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
@@ -221,7 +287,7 @@ def _reap(waiting: dict[int, socket.socket]) -> None:
 def _become(asked: Asked, fds: list[int], step_in: Any, close: list[int]) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _ignore_nothing()
     code = 1
     try:
         os.dup2(fds[0], 1)
@@ -231,6 +297,10 @@ def _become(asked: Asked, fds: list[int], step_in: Any, close: list[int]) -> Non
         os.environ.clear()
         os.environ.update(asked.environment)
         os.chdir(asked.folder)
+        if asked.umask is not None:
+            os.umask(asked.umask)
+        if asked.net:
+            _enter(asked.net)
         if step_in:
             step_in()
         sys.argv = asked.command
@@ -252,6 +322,13 @@ def _become(asked: Asked, fds: list[int], step_in: Any, close: list[int]) -> Non
     except BaseException:
         sys.excepthook(*sys.exc_info())
     _end(code)
+
+
+def _enter(net: str) -> None:
+    from lossbench.net.host import namespaces
+
+    with open(net, "rb") as file:
+        namespaces.setns(file.fileno())
 
 
 def _end(code: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from lossbench.net.tc.kinds import install
 from lossbench.proof.probe import datagram
 from lossbench.spec import lossmodel
 from lossbench.spec.lossmodel import Chain
+from tests.forked import Command
 
 # A short run whose packets are held back by a process in user space.
 WIRE = [
@@ -87,7 +87,7 @@ def foreign_network() -> Iterator[tuple[str, Callable[[], bool]]]:
         namespaces.remove(name)
 
 
-def wait_until_begun(process: subprocess.Popen[str], folder: Path) -> None:
+def wait_until_begun(process: Command, folder: Path) -> None:
     """Until the ranks of a run below this folder have begun, or it has ended."""
     while not list(folder.rglob("timeline.jsonl")) and process.poll() is None:
         time.sleep(0.02)

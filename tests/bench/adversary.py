@@ -14,7 +14,6 @@ import json
 import os
 import random
 import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,10 +29,10 @@ from lossbench.proof.covers.conditions import CONDITIONS, NOT_JUDGED, REFUSED  #
 from lossbench.spec.experiment import Experiment  # noqa: E402
 from lossbench.spec.userfile import check  # noqa: E402
 from tests.bench.deeds import ASKS, DEEDS, Deed, Running, experiment, honest, nothing  # noqa: E402
+from tests.forked import begin  # noqa: E402
 from tests.shared import wait_until_begun  # noqa: E402
 
 __all__ = ["DEEDS", "honest", "run_with", "wrong"]
-LOSSBENCH = [sys.executable, "-m", "lossbench.cli.main"]
 LATE = re.compile(r"delay ([\d.]+) ms, asked ([\d.]+) ms")  # of the probes
 LATE_WIRE = """
 import sys, time
@@ -60,14 +59,7 @@ def run_with(deed: Deed, backend: str, *, seed: int, folder: Path, talks: str = 
         (folder / "late").mkdir()
         (folder / "late" / "sitecustomize.py").write_text(LATE_WIRE)
         environment["PYTHONPATH"] = os.pathsep.join((str(folder / "late"), environment.get("PYTHONPATH", "")))
-    process = subprocess.Popen(
-        [*LOSSBENCH, "run", str(spec), "--out", str(folder / "out"), "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-        cwd=ROOT,
-    )
+    process = begin("run", str(spec), "--out", str(folder / "out"), "--json", cwd=ROOT, environment=environment)
     run = Running(process, random.Random(seed), check(Experiment, asked, origin="adversary"), seed)
     try:
         wait_until_begun(process, folder)

@@ -33,6 +33,7 @@ from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import rules_ever, rules_in_force
 from lossbench.spec.userfile import check
 from tests.conftest import namespaces_of
+from tests.forked import Command
 
 PARENT = {"uplink": SIDES["ingress"], "downlink": SIDES["egress"]}
 PASS_ALL = struct.pack("<HBBI", 0x06, 0, 0, 0)  # classic BPF: return TC_ACT_OK, whatever comes after
@@ -164,7 +165,7 @@ def experiment(backend: str, of: str, talks: str, *, seed: int, folder: Path, be
 class Running:
     """A lossbench that runs, what it was asked for, and the places of its network."""
 
-    process: subprocess.Popen[str]
+    process: Command
     random: random.Random
     asked: Experiment
     seed: int = 0

@@ -14,7 +14,6 @@ import json
 import random
 import socket
 import struct
-import subprocess
 import sys
 import tempfile
 import time
@@ -39,6 +38,7 @@ from lossbench.workloads.collective.context import Group  # noqa: E402
 from lossbench.workloads.collective.reduce import all_reduce  # noqa: E402
 from lossbench.workloads.transport.packet.codec import CODECS  # noqa: E402
 from lossbench.workloads.transport.policy import Policy  # noqa: E402
+from tests.forked import Forked, start  # noqa: E402
 from tests.transport.conftest import Ranks, make_ranks  # noqa: E402
 
 UDP_SEGMENT, SEGMENTS = 103, 64
@@ -128,12 +128,13 @@ def listen_in(place: str, count: int, work_on: Any) -> list[bytes]:
 
 
 class Strangers:
-    """Two processes: in a host of their own, and in a member's with another port."""
+    """Two processes: in a host of their own, and in a member's with another port. Forked: they need no imports."""
 
     def __init__(self, network: StarNetwork, seen: list[bytes], datagrams: int, seed: int) -> None:
         self._file = tempfile.NamedTemporaryFile("w", suffix=".json")  # noqa: SIM115
         json.dump([packet.hex() for packet in seen], self._file)
         self._file.flush()
+        self._said = [tempfile.TemporaryFile() for _ in range(2)]  # noqa: SIM115
         both = [h.ipv4 for h in Topology(hosts=2).all_hosts()]
         self.running = [
             self._start(network, "h2", both, datagrams * 3 // 4, seed, [DATA_PORT, 31000, 31001]),
@@ -142,17 +143,18 @@ class Strangers:
 
     def _start(
         self, network: StarNetwork, host: str, targets: list[str], count: int, seed: int, ports: list[int]
-    ) -> Any:
+    ) -> Forked:
         asked = [network.star.namespace(host), ",".join(targets), self._file.name, str(count), str(seed)]
-        return subprocess.Popen(
-            [sys.executable, __file__, "--flood", *asked, ",".join(map(str, ports))], stdout=subprocess.PIPE, text=True
-        )
+        command = [str(Path(__file__)), "--flood", *asked, ",".join(map(str, ports))]
+        return start("torch", command, output=self._said[seed % 2])
 
     def alive(self) -> bool:
         return any(one.poll() is None for one in self.running)
 
     def sent(self) -> int:
-        return sum(int(one.communicate()[0]) for one in self.running)
+        for one in self.running:
+            one.wait()
+        return sum((said.seek(0), int(said.read()))[1] for said in self._said)
 
 
 def main() -> None:

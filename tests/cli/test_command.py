@@ -23,7 +23,7 @@ def run_json(out: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 def test_a_run_is_valid_and_stored_from_manifest_to_verdict(tmp_path: Path) -> None:
-    code, result = run_json(tmp_path, "proof")
+    code, result = run_json(tmp_path, "proof", "--set", "probe.packets=8000")
     assert (code, result["verdict"]) == (0, "valid")
     assert set(result) == {"run_id", "verdict", "dir", "summary"}
     (row,) = result["summary"]

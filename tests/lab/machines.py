@@ -3,7 +3,6 @@ more from which they are controlled."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -21,6 +20,8 @@ from lossbench.net.star.network import StarNetwork
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.topology import Host
 from lossbench.spec.userfile import check
+from tests.forked import Command, begin
+from tests.nic.wire import known
 
 COMMAND = [sys.executable, "-P", "-m", "lossbench.cli.main"]
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
@@ -91,17 +92,11 @@ class Machines:
         process = self.start(*arguments)
         out, err = process.communicate(timeout=200)
         assert expect is None or process.returncode == expect, f"exit {process.returncode}\n{out}\n{err}"
-        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+        return subprocess.CompletedProcess(arguments, process.wait(), out, err)
 
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, *arguments: str) -> Command:
         last = self.network.experiment.topology.all_hosts()[-1]
-        return subprocess.Popen(
-            ["nsenter", f"--net={namespaces.FOLDER / self.namespace(last)}", *COMMAND, *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={name: value for name, value in os.environ.items() if name != "SSH_CONNECTION"},
-        )
+        return begin(*arguments, net=str(namespaces.FOLDER / self.namespace(last)), environment=known({}))
 
     def snapshots(self) -> list[Any]:
         out = []

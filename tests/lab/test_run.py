@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from lossbench.net.host import namespaces
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import rules_in_force
 from lossbench.spec.userfile import check
+from tests.forked import Command
 from tests.forms import full
 from tests.lab.machines import Machines, machines, missing
 from tests.nic.wire import until
@@ -59,7 +59,7 @@ def written(lab: Machines, *, seconds: float = 1.0, more: str = "") -> str:
     return str(path)
 
 
-def started(lab: Machines, *arguments: str) -> subprocess.Popen[str]:
+def started(lab: Machines, *arguments: str) -> Command:
     return lab.start("run", *arguments, "--lab", str(lab.file), "--out", str(lab.folder / "runs"), "--json")
 
 

@@ -21,6 +21,7 @@ from lossbench.net import journal
 from lossbench.net.host import namespaces
 from lossbench.net.nic import snapshot, takedown
 from lossbench.processes import signal_one
+from tests.forked import Command, begin
 
 COMMAND = [sys.executable, "-P", "-m", "lossbench.cli.main"]
 ADDRESS = {"here": "10.77.0.1", "there": "10.77.0.2"}
@@ -40,20 +41,18 @@ class Wire:
         done = self.start(*arguments, **environment)
         out, err = done.communicate(timeout=600)
         assert expect is None or done.returncode == expect, f"exit {done.returncode}\n{out}\n{err}"
-        return subprocess.CompletedProcess(arguments, done.returncode, out, err)
+        return subprocess.CompletedProcess(arguments, done.wait(), out, err)
 
-    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-        return self.run_here([*COMMAND, *arguments], **environment)
+    def start(self, *arguments: str, **environment: str) -> Command:
+        return begin(*arguments, net=str(namespaces.FOLDER / self.here), environment=known(environment))
 
     def run_here(self, command: list[str], **environment: str) -> subprocess.Popen[str]:
-        path = str(namespaces.FOLDER / self.here)
-        known = {name: value for name, value in os.environ.items() if name != "SSH_CONNECTION"}
         return subprocess.Popen(
-            ["nsenter", f"--net={path}", *command],
+            ["nsenter", f"--net={namespaces.FOLDER / self.here}", *command],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**known, **environment},
+            env=known(environment),
         )
 
     def shown(self) -> dict[str, Any]:
@@ -95,6 +94,11 @@ class Wire:
                 if number % 200 == 199:
                     time.sleep(0.002)
             return received(receiver)
+
+
+def known(more: dict[str, str]) -> dict[str, str]:
+    """Whoever runs the tests may have come over SSH: that is not their subject."""
+    return {name: value for name, value in os.environ.items() if name != "SSH_CONNECTION"} | more
 
 
 def received(receiver: socket.socket) -> list[int]:

@@ -260,15 +260,20 @@ def test_a_probe_whose_turn_passes_between_two_looks_at_the_clock_goes_on(
 
 def test_datagrams_that_overflow_a_socket_of_ours_void_the_fault(tmp_path: Path) -> None:
     """A receiver that sleeps: the kernel throws its datagrams away, and no rule did."""
-    program = tmp_path / "sleepy.py"
+    program, bound, sent = (tmp_path / name for name in ("sleepy.py", "bound", "sent"))
     program.write_text(
-        "import os, socket, time\n"
+        "import os, pathlib, socket, time\n"
         "me, peers = int(os.environ['RANK']), os.environ['LOSSBENCH_ADDRESSES'].split(',')\n"
+        f"bound, sent = pathlib.Path({str(bound)!r}), pathlib.Path({str(sent)!r})\n"
         "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind((peers[me], 5000))\n"
         "s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)\n"
+        "if me == 1: bound.touch()\n"
+        "while not bound.exists(): time.sleep(0.05)\n"
         "time.sleep(0.5)\n"
         "if me == 0:\n"
         "    for _ in range(300): s.sendto(bytes(1000), (peers[1], 5000))\n"
+        "    sent.touch()\n"
+        "while not sent.exists(): time.sleep(0.05)\n"
         "time.sleep(0.5)\n"
     )
     status, said, row = fault_of(tmp_path, own_program(program, impair='hosts = ["h0"]'))

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.test_command import write
-from tests.forked import LOSSBENCH, lossbench
+from tests.forked import Command, begin, lossbench, start
 from tests.forms import forms
 
 pytestmark = pytest.mark.netns
@@ -41,9 +41,9 @@ TWO = TWELVE.replace("[6, 8, 10, 12]", "[6, 8]")
 
 @pytest.fixture(scope="module")
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder of a finished run of four points, and what it said."""
+    """The folder of a finished run of two points with two seeds, and what it said."""
     folder = tmp_path_factory.mktemp("made")
-    done = lossbench("run", write(folder, TWELVE), "--out", str(folder / "out"))
+    done = lossbench("run", write(folder, TWO), "--seeds", "2", "--out", str(folder / "out"))
     assert done.returncode == 0, done.stderr
     (suite,) = (folder / "out").iterdir()
     return suite, done.stderr
@@ -59,13 +59,13 @@ def finished(folder: Path) -> list[int]:
     return sorted(int(path.parent.name) for path in folder.glob("[0-9]*/summary.json"))
 
 
-def started(tmp_path: Path, file: str) -> tuple[subprocess.Popen[str], Path]:
-    command = [*LOSSBENCH, "run", file, "--seeds", "3", "--out", str(tmp_path / "out")]
-    child = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def started(tmp_path: Path, file: str, *, done: int) -> tuple[Command, Path]:
+    """When so many of its runs are finished."""
+    child = begin("run", file, "--seeds", "3", "--out", str(tmp_path / "out"))
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         folders = list((tmp_path / "out").glob("*"))
-        if folders and len(finished(folders[0])) >= 3:
+        if folders and len(finished(folders[0])) >= done:
             return child, folders[0]
         time.sleep(0.02)
     raise AssertionError("the suite did not get going")
@@ -74,7 +74,7 @@ def started(tmp_path: Path, file: str) -> tuple[subprocess.Popen[str], Path]:
 @forms("how", [signal.SIGKILL, signal.SIGINT])
 def test_a_suite_of_twelve_killed_in_the_middle_ends_with_exactly_twelve(how: int, tmp_path: Path) -> None:
     file = write(tmp_path, TWELVE)
-    child, folder = started(tmp_path, file)
+    child, folder = started(tmp_path, file, done=3)
     child.send_signal(how)
     child.wait(timeout=120)
     lossbench("clean")
@@ -95,21 +95,21 @@ def test_a_suite_of_twelve_killed_in_the_middle_ends_with_exactly_twelve(how: in
 
 
 def test_only_what_was_planned_alike_is_resumed(tmp_path: Path, made: Path) -> None:
-    file = write(tmp_path, TWELVE)
-    done = lossbench("run", file, "--out", str(tmp_path / "empty"), "--resume")
+    asked = ("run", write(tmp_path, TWO), "--seeds", "2")
+    done = lossbench(*asked, "--out", str(tmp_path / "empty"), "--resume")
     assert done.returncode == 2 and "nothing to resume" in done.stderr
     out = ("--out", str(made.parent))
-    assert "nothing to resume" in lossbench("run", file, *out, "--resume").stderr  # it is finished
+    assert "nothing to resume" in lossbench(*asked, *out, "--resume").stderr  # it is finished
     before = (made / "suite.json").read_text()
     assert lossbench("run", str(made), "--resume").returncode == 0  # nothing to do
     assert (made / "suite.json").read_text() == before, "nobody worked on it"
     (made / "002" / "summary.json").unlink()
     stored = json.loads(before)
     (made / "suite.json").write_text(json.dumps({**stored, "suite": f"{stored['suite']}-replay"}))
-    replayed = lossbench("run", file, *out, "--resume")
+    replayed = lossbench(*asked, *out, "--resume")
     assert "nothing to resume" in replayed.stderr, "a replay plans the same, and is another thing"
     (made / "suite.json").write_text(before)
-    other = lossbench("run", file, *out, "--resume", "--set", "topology.hosts=3")
+    other = lossbench(*asked, *out, "--resume", "--set", "topology.hosts=3")
     assert other.returncode == 2 and "nothing to resume" in other.stderr
     assert "is a folder" in lossbench("run", str(made)).stderr
     assert lossbench("run", str(made), "--resume").returncode == 0
@@ -117,7 +117,7 @@ def test_only_what_was_planned_alike_is_resumed(tmp_path: Path, made: Path) -> N
 
 
 def test_a_suite_that_still_runs_is_not_resumed(tmp_path: Path) -> None:
-    child, folder = started(tmp_path, write(tmp_path, TWELVE))
+    child, folder = started(tmp_path, write(tmp_path, TWELVE), done=1)
     done = lossbench("run", str(folder), "--resume")
     assert done.returncode == 2 and "is still being run" in done.stderr
     assert child.poll() is None, "the one that runs was not disturbed"
@@ -125,44 +125,50 @@ def test_a_suite_that_still_runs_is_not_resumed(tmp_path: Path) -> None:
     child.communicate(timeout=120)
 
 
-def test_a_row_comes_again_with_the_same_seeds(tmp_path: Path) -> None:
-    file = write(tmp_path, TWO)
-    assert lossbench("run", file, "--seeds", "2", "--out", str(tmp_path / "out")).returncode == 0
-    done = lossbench("replay", "latest", "8", "--in", str(tmp_path / "out"))
+def test_a_row_comes_again_with_the_same_seeds(tmp_path: Path, made: Path) -> None:
+    done = lossbench("replay", "latest", "8", "--in", str(made.parent))
     assert (done.returncode, "the means agree within 10%" in done.stdout) in ((0, True), (3, False)), done.stdout
     assert done.returncode == 0 or "may differ by more than 10%" in done.stdout, done.stdout + done.stderr
-    (new,) = (tmp_path / "out").glob("*-replay_*")
+    (new,) = made.parent.glob("*-replay_*")
     plan = json.loads((new / "suite.json").read_text())["plan"]
     assert [(one["point"]["workload.options.steps"], one["seed"]) for one in plan] == [(8, 0), (8, 1)]
-    assert "6" in lossbench("report", "latest", "--in", str(tmp_path / "out")).stdout  # the whole suite, not the replay
-    wrong = lossbench("replay", "latest", "typo", "--in", str(tmp_path / "out"))
+    assert "6" in lossbench("report", "latest", "--in", str(made.parent)).stdout  # the whole suite, not the replay
+    wrong = lossbench("replay", "latest", "typo", "--in", str(made.parent))
     assert wrong.returncode == 2 and "known:" in wrong.stderr
 
 
-def test_a_single_run_can_be_repeated_but_not_tested(made: Path) -> None:
-    repeat = json.loads((made / "001" / "manifest.json").read_text())["repeat"].split()
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of one run."""
+    folder = tmp_path_factory.mktemp("single")
+    file = write(folder, TWELVE.replace("[6, 8, 10, 12]", "[8]"))
+    assert lossbench("run", file, "--out", str(folder / "out")).returncode == 0
+    (suite,) = (folder / "out").iterdir()
+    return suite
+
+
+def test_a_single_run_can_be_repeated_but_not_tested(single: Path) -> None:
+    repeat = json.loads((single / "000" / "manifest.json").read_text())["repeat"].split()
     assert repeat[:2] == ["lossbench", "replay"]
     done = lossbench(*repeat[1:])
     assert done.returncode == 3 and "needs two valid seeds" in done.stdout, done.stderr
 
 
-def test_the_manifest_says_how_it_was_made(tmp_path: Path) -> None:
-    assert lossbench("run", "proof", "--out", str(tmp_path)).returncode == 0
-    (folder,) = tmp_path.iterdir()
-    links = json.loads((folder / "000" / "links.json").read_text())
+def test_the_manifest_says_how_it_was_made(single: Path) -> None:
+    links = json.loads((single / "000" / "links.json").read_text())
     assert links["offloads"]["h0"]["eth0"]["tx-udp-segmentation"] is False and links["mtu"] == 1500
-    proof = json.loads((folder / "000" / "proof.json").read_text())["rows"][0]
-    assert sum(proof["burst_counts"]) > 0 and abs(sum(proof["burst_shares"]) - 1) < 1e-3
-    git = json.loads((folder / "000" / "manifest.json").read_text())["git"]
-    assert not git.get("dirty") or (folder / f"{git['diff_sha256']}.diff").stat().st_size > 0
+    row = json.loads((single / "000" / "proof.json").read_text())["rows"][0]
+    assert sum(row["burst_counts"]) > 0 and abs(sum(row["burst_shares"]) - 1) < 1e-3
+    git = json.loads((single / "000" / "manifest.json").read_text())["git"]
+    assert not git.get("dirty") or (single / f"{git['diff_sha256']}.diff").stat().st_size > 0
 
 
 def on_a_terminal(*arguments: str) -> str:
     """What a terminal of 80 columns is sent."""
     master, slave = pty.openpty()
     environment = {**os.environ, "COLUMNS": "80", "LINES": "24", "TERM": "xterm"}
-    child = subprocess.Popen([*LOSSBENCH, *arguments], stdin=slave, stdout=slave, stderr=slave, env=environment)
-    os.close(slave)
+    with os.fdopen(slave, "wb", buffering=0) as terminal:
+        child = start("cli", ["lossbench", *arguments], output=terminal, environment=environment)
     out = b""
     while True:
         try:
@@ -189,14 +195,14 @@ def test_a_terminal_shows_point_steps_and_what_the_network_loses(tmp_path: Path)
 
 def test_elsewhere_a_run_is_one_line(made_once: tuple[Path, str]) -> None:
     lines = [line for line in made_once[1].splitlines() if line.startswith("run ")]
-    assert lines == [f"run {n + 1} of 4: {steps}, seed 0" for n, steps in enumerate((6, 8, 10, 12))]
+    assert lines == [f"run {n + 1} of 4: {6 if n < 2 else 8}, seed {n % 2}" for n in range(4)]
 
 
 def test_a_run_writes_what_ci_wants(tmp_path: Path) -> None:
     junit = tmp_path / "verdicts.xml"
     environment = {**os.environ, "GITHUB_STEP_SUMMARY": str(tmp_path / "step.md")}
-    command = [*LOSSBENCH, "run", "proof", "--out", str(tmp_path / "out"), "--junit", str(junit), "--github-summary"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    command = ["run", "proof", "--out", str(tmp_path / "out"), "--junit", str(junit), "--github-summary"]
+    done = lossbench(*command, environment=environment)
     assert done.returncode == 0, done.stderr
     assert 'tests="1" failures="0" errors="0"' in junit.read_text()
     assert "lossbench proof: valid" in (tmp_path / "step.md").read_text()
@@ -229,7 +235,7 @@ def test_a_summary_that_is_not_the_planned_runs_own_is_run_again(damage: str, ma
     done = lossbench("run", str(made), "--resume", "--json")
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["summary"]
-    assert [row["point"]["workload.options.steps"] for row in rows] == [6, 8, 10, 12]
+    assert [row["point"]["workload.options.steps"] for row in rows] == [6, 6, 8, 8]
 
 
 @pytest.mark.parametrize("damage", [{"plan": []}, {"plan": None}, {"sessions": 5}, {"format": 9}, {"typo": 1}])
@@ -259,6 +265,5 @@ def test_odd_records_do_not_end_a_run_on_a_terminal(tmp_path: Path) -> None:
 def test_targets_are_checked_before_anything_runs(tmp_path: Path) -> None:
     for options, words in ((["--html", str(tmp_path)], "is a folder"), (["--github-summary"], "is not set")):
         environment = {k: v for k, v in os.environ.items() if k != "GITHUB_STEP_SUMMARY"}
-        command = [*LOSSBENCH, "run", "proof", "--out", str(tmp_path / "out"), *options]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        done = lossbench("run", "proof", "--out", str(tmp_path / "out"), *options, environment=environment)
         assert done.returncode == 2 and words in done.stderr and not (tmp_path / "out").exists()

@@ -15,7 +15,7 @@ import pytest
 from lossbench.net import journal
 from lossbench.net.host import namespaces
 from tests.conftest import left_behind, namespaces_of
-from tests.forked import LOSSBENCH, lossbench
+from tests.forked import LOSSBENCH, begin, lossbench
 from tests.forms import forms
 from tests.shared import foreign_network, wait_until_begun
 
@@ -129,20 +129,8 @@ def test_an_interruption_that_python_wraps_in_another_error_is_an_interruption()
 @pytest.mark.wallclock
 def test_ranks_die_with_the_harness(tmp_path: Path) -> None:
     marker = f"600.{os.getpid()}"
-    process = subprocess.Popen(
-        [
-            *LOSSBENCH,
-            "run",
-            "proof",
-            "--out",
-            str(tmp_path),
-            "--set",
-            f'workload.command=["sleep","{marker}"]',
-            "--set",
-            "workload.barrier=false",
-        ],
-        stderr=subprocess.DEVNULL,
-    )
+    settings = ["--set", f'workload.command=["sleep","{marker}"]', "--set", "workload.barrier=false"]
+    process = begin("run", "proof", "--out", str(tmp_path), *settings)
     deadline = time.monotonic() + 120
     while _sleepers(marker) < 4 and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -168,11 +156,7 @@ def _sleepers(marker: str) -> int:
 
 
 def test_clean_leaves_a_running_experiment_alone(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [*LOSSBENCH, "run", "proof", "--out", str(tmp_path), "--set", "workload.options.seconds=3", "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
+    process = begin("run", "proof", "--out", str(tmp_path), "--set", "workload.options.seconds=3", "--json")
     while not namespaces_of(process.pid):
         time.sleep(0.02)
     assert "in use by a running lossbench" in lossbench("clean").stdout
@@ -195,12 +179,7 @@ def test_a_full_disk_is_one_line_and_nothing_stays(tmp_path: Path) -> None:
 
 @pytest.mark.wallclock
 def test_a_link_that_goes_away_during_a_run_is_named(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [*LOSSBENCH, "run", "proof", "--out", str(tmp_path), "--set", "workload.options.seconds=20"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    process = begin("run", "proof", "--out", str(tmp_path), "--set", "workload.options.seconds=20", together=True)
     wait_until_begun(process, tmp_path)
     (switch,) = [n for n in namespaces_of(process.pid) if n.endswith("-sw")]
     with namespaces.open_inside(switch) as inside:

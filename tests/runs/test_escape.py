@@ -12,7 +12,7 @@ import pytest
 
 from lossbench.net.host import cgroups
 from tests.conftest import left_behind
-from tests.forked import LOSSBENCH, lossbench
+from tests.forked import begin, lossbench
 from tests.forms import full
 
 pytestmark = pytest.mark.netns
@@ -83,11 +83,7 @@ def test_a_child_that_leaves_its_namespaces_ends_with_the_run(tmp_path: Path, ma
 
 
 def test_so_it_does_after_a_kill_by_clean(tmp_path: Path, marker: str) -> None:
-    process = subprocess.Popen(
-        [*LOSSBENCH, "run", experiment(tmp_path, marker, SLEEP, 600), "--out", str(tmp_path)],
-        stderr=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-    )
+    process = begin("run", experiment(tmp_path, marker, SLEEP, 600), "--out", str(tmp_path))
     until = time.monotonic() + 60
     while len(sleepers(marker)) < 2 and time.monotonic() < until:
         time.sleep(0.02)

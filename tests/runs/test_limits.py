@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import left_behind
-from tests.forked import LOSSBENCH, lossbench
+from tests.forked import LOSSBENCH, begin, lossbench
 from tests.networks import Build, prove
 from tests.shared import wait_until_begun
 
@@ -270,12 +270,7 @@ def test_a_run_that_fails_says_where_its_folder_is_and_how_to_go_on(tmp_path: Pa
 
 @pytest.mark.wallclock
 def test_interrupted_it_says_how_to_go_on_and_that_works(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [*LOSSBENCH, "run", "proof", "--out", str(tmp_path), "--set", "workload.options.seconds=20"],
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = begin("run", "proof", "--out", str(tmp_path), "--set", "workload.options.seconds=20")
     wait_until_begun(process, tmp_path)
     process.send_signal(2)
     _, errors = process.communicate(timeout=120)
@@ -351,7 +346,9 @@ def test_a_forked_rank_that_hangs_is_shown_with_its_stack_too(tmp_path: Path) ->
         "--set",
         "workload.options.steps=1000000",
         "--set",
-        "workload.time_limit_s=4",
+        "workload.time_limit_s=2",
+        "--set",
+        "probe.packets=2000",
         "--set",
         "topology.hosts=2",
         "--set",

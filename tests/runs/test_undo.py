@@ -23,7 +23,7 @@ from lossbench.net.made import Entry
 from lossbench.processes import Started
 from lossbench.runs import interrupt
 from tests.conftest import left_behind, namespaces_of
-from tests.forked import LOSSBENCH, lossbench
+from tests.forked import LOSSBENCH, begin, lossbench
 from tests.forms import forms
 from tests.shared import wait_until_begun
 
@@ -239,12 +239,7 @@ def test_clean_never_takes_a_network_that_is_just_being_claimed() -> None:
 
 
 def test_state_is_for_its_owner_alone_and_results_follow_the_umask(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [*LOSSBENCH, "run", "proof", "--out", str(tmp_path), "--set", "probe.packets=4000", "--json"],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        umask=0o027,
-    )
+    process = begin("run", "proof", "--out", str(tmp_path), "--set", "probe.packets=4000", "--json", umask=0o027)
     seen = False
     while process.poll() is None:
         for name in namespaces_of(process.pid):
@@ -286,12 +281,7 @@ def test_a_lab_can_be_brought_up_and_taken_down_by_one_process() -> None:
 
 @pytest.mark.wallclock
 def test_a_change_that_is_interrupted_is_finished_first(lab: str) -> None:
-    process = subprocess.Popen(
-        [*LOSSBENCH, "net", "set", "--net", lab, "--profile", "bursty_5"],
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process = begin("net", "set", "--net", lab, "--profile", "bursty_5")
     state = journal.ROOT / lab / "net.json"
     while '"in_doubt": true' not in state.read_text() and process.poll() is None:
         time.sleep(0.0005)
@@ -325,14 +315,9 @@ def test_a_damaged_state_is_one_line_names_the_way_out_and_hides_no_other_lab(la
 
 
 def test_two_changes_at_once_take_turns_and_the_last_one_is_in_force(lab: str) -> None:
-    changes = [
-        subprocess.Popen([*LOSSBENCH, "net", "set", "--net", lab, "--profile", profile], stderr=subprocess.PIPE)
-        for profile in ("loss_10", "bursty_5", "loss_1", "clean")
-    ]
-    assert [change.wait(timeout=120) for change in changes] == [0, 0, 0, 0]
-    for change in changes:
-        assert change.stderr is not None
-        change.stderr.close()
+    profiles = ("loss_10", "bursty_5", "loss_1", "clean")
+    changes = [begin("net", "set", "--net", lab, "--profile", profile) for profile in profiles]
+    assert [(change.communicate(timeout=120)[1], change.returncode) for change in changes] == [("", 0)] * 4
     assert lossbench("net", "verify", "--net", lab, "--packets", "9000").returncode == 0
 
 
@@ -351,9 +336,7 @@ def test_a_lab_that_is_being_changed_is_left_alone_and_who_changes_it_is_said(
 
 
 def test_somebody_elses_lab_is_taken_down_by_its_name_only(lab: str) -> None:
-    refused = subprocess.run(
-        [*LOSSBENCH, "net", "down"], env={**os.environ, "SUDO_USER": "somebody"}, capture_output=True, text=True
-    )
+    refused = lossbench("net", "down", environment={**os.environ, "SUDO_USER": "somebody"})
     assert refused.returncode == 2 and "was brought up by" in refused.stderr and f"--net {lab}" in refused.stderr
     assert lossbench("net", "show", "--net", lab).returncode == 0
 
@@ -361,7 +344,7 @@ def test_somebody_elses_lab_is_taken_down_by_its_name_only(lab: str) -> None:
 @forms("delay_s", [0.012, 0.0, 0.004, 0.03, 0.06])
 def test_a_change_that_is_killed_leaves_a_lab_that_says_so_and_can_be_put_right(lab: str, delay_s: float) -> None:
     """Killed so many seconds after it began to change."""
-    process = subprocess.Popen([*LOSSBENCH, "net", "set", "--net", lab, "--profile", "bursty_5", "--direction", "both"])
+    process = begin("net", "set", "--net", lab, "--profile", "bursty_5", "--direction", "both")
     state = journal.ROOT / lab / "net.json"
     while '"in_doubt": true' not in state.read_text() and process.poll() is None:
         time.sleep(0.0005)
@@ -551,12 +534,7 @@ def test_a_wire_that_is_killed_before_a_change_of_the_schedule_ends_the_run_with
         "[[impair]]\nprofile = {why = 't', delay = {mean_ms = 5}}\nto_s = 2\n"
         "[[impair]]\nprofile = {why = 't', delay = {mean_ms = 9}}\nfrom_s = 2\n"
     )
-    process = subprocess.Popen(
-        [*LOSSBENCH, "run", str(file), "--out", str(tmp_path / "o")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    process = begin("run", str(file), "--out", str(tmp_path / "o"), together=True)
     wire = None
     while wire is None and process.poll() is None:
         switch = [name for name in namespaces_of(process.pid) if name.endswith("-sw")]
@@ -574,13 +552,7 @@ def test_a_wire_that_is_killed_before_a_change_of_the_schedule_ends_the_run_with
 @pytest.mark.training
 @pytest.mark.wallclock
 def test_a_nursery_that_is_killed_ends_the_run_with_a_word_and_leaves_nothing(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [*LOSSBENCH, "run", "quickstart", "--out", str(tmp_path), "--set", "workload.options.steps=2000"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # whoever started the tests may ignore it
-    )
+    process = begin("run", "quickstart", "--out", str(tmp_path), "--set", "workload.options.steps=2000", together=True)
     wait_until_begun(process, tmp_path)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     (nursery,) = [

@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,12 @@ from lossbench.net.kernel import Kernel
 from lossbench.results.folders import RunFolder
 from lossbench.runs import run
 from lossbench.runs.ground import ThisMachine
+from lossbench.runs.launch.nursery import Nurseries
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.userfile import check
 from lossbench.workloads.collective.where import own_address
 from lossbench.workloads.collective.work import AllWork, Results, Work
+from tests.forked import start
 from tests.forms import forms
 
 HERE = Path(__file__).parent
@@ -33,6 +36,29 @@ def torchrun(*arguments: str, world: int = 3, **environment: str) -> subprocess.
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=200, check=False)
 
 
+def side_by_side(script: str, *, world: int, **environment: str) -> subprocess.CompletedProcess[str]:
+    """As torchrun starts them, without the imports of torch for each of them and for itself."""
+    if os.environ.get("LOSSBENCH_REAL"):
+        return torchrun(script, world=world, **environment)
+    known = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "PYTHONPATH": PATHS}
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+        variables = [{**os.environ, **known, **environment, "RANK": str(rank)} for rank in range(world)]
+        ranks = [start("torch", [script], output=out, errors=errors, environment=one) for one in variables]
+        try:
+            codes = [rank.wait(200) for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+        said = [(one.seek(0), one.read().decode())[1] for one in (out, errors)]
+    return subprocess.CompletedProcess(script, next(filter(None, codes), 0), *said)
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
 @forms("native", ["", "0"], ids=["compiled", "python"])
 def test_every_collective_under_torchrun(native: str) -> None:
     done = torchrun(str(HERE / "every_collective.py"), LOSSBENCH_NATIVE=native)
@@ -44,10 +70,7 @@ def test_every_collective_under_torchrun(native: str) -> None:
 def test_habits_of_torch_programs(native: str) -> None:
     """A group made again on one store, a wait with a time, refused calls, forks, groups that end, dropped results,
     coalescing, meshes, a group's own timeout."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    done = torchrun(str(HERE / "habits.py"), world=2, LOSSBENCH_NATIVE=native, HABITS_PORT=str(port))
+    done = side_by_side(str(HERE / "habits.py"), world=2, LOSSBENCH_NATIVE=native, HABITS_PORT=free_port())
     assert done.returncode == 0, done.stderr[-3000:]
     both = "made again on one store", "refusals", "after a fork", "no thread is left", "nobody waits"
     for habit in (*both, "coalesced", "on a mesh"):
@@ -69,12 +92,12 @@ def test_the_first_interface_of_a_list_that_has_an_address(monkeypatch: pytest.M
 
 
 def test_a_wrong_policy_is_one_clear_line() -> None:
-    done = torchrun(str(HERE / "every_collective.py"), world=2, LOSSBENCH_POLICY="deadlines=3")
+    done = side_by_side(str(HERE / "every_collective.py"), world=2, LOSSBENCH_POLICY="deadlines=3")
     assert done.returncode != 0
     assert "no setting 'deadlines': known are timeout_s" in done.stderr
 
 
-def experiment(script: str, profile: str, **options: object) -> Experiment:
+def experiment(module: str, profile: str, **options: object) -> Experiment:
     return check(
         Experiment,
         {
@@ -82,7 +105,7 @@ def experiment(script: str, profile: str, **options: object) -> Experiment:
             "topology": {"hosts": 3},
             "impair": [{"profile": profile}],
             "workload": {
-                "command": ["python", str(HERE / script)],
+                "name": module,
                 "options": options,
                 "time_limit_s": 200,
                 "control_mb": 1000,  # what it is compared with is Gloo over the control link
@@ -99,14 +122,18 @@ def test_unchanged_training_lives_with_ten_percent_loss(
 ) -> None:
     monkeypatch.setenv("LOSSBENCH_POLICY", policy)
     monkeypatch.setenv("PYTHONPATH", PATHS)
-    result = run.execute(
-        experiment("toy.py", "loss_10", wrapper=wrapper, steps=100),
-        seed=1,
-        chosen={},
-        folder=RunFolder(tmp_path / "run"),
-        ground=ThisMachine(Kernel.tried()),
-        progress=lambda _: None,
-    )
+    nurseries = Nurseries()
+    try:
+        result = run.execute(
+            experiment("tests.training.toy", "loss_10", wrapper=wrapper, steps=100),
+            seed=1,
+            chosen={},
+            folder=RunFolder(tmp_path / "run"),
+            ground=ThisMachine(Kernel.tried(), nurseries),
+            progress=lambda _: None,
+        )
+    finally:
+        nurseries.close()
     assert result.verdict.columns["fault"].status == 0, result.verdict.columns["fault"].reasons()
     assert result.verdict.columns["outcome"].status == 0, result.verdict.columns["outcome"].reasons()
     for summary in result.watched.summaries:

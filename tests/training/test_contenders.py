@@ -52,11 +52,11 @@ def raced(
 
 @pytest.mark.netns
 def test_everybody_races_with_small_calls_in_bursts(tmp_path: Path) -> None:
-    rows = raced(tmp_path / "run", mb=0.003)
+    rows = raced(tmp_path / "run", mb=0.003, repeats=1)
     assert set(rows) >= {"lossy", "gloo-bbr", "gloo-cubic-5ms", "tcp-cubic-5ms", "udp-blast", "floor"}
     assert "lossy-busy" not in rows
     for name in ("lossy", "floor"):
-        assert rows[name]["n"] == 3 * 50 and rows[name]["vs_limit"] is not None, name
+        assert rows[name]["n"] == 50 and rows[name]["vs_limit"] is not None, name
         assert rows[name]["path"] == "ok", "its bytes crossed the link"
     assert rows["gloo-cubic-5ms"]["n"] >= 50, "cubic needs no sysctl of the machine"
     assert rows["lossy"]["arrived_1"] == rows["lossy"]["arrived_2"] == 1.0

@@ -28,7 +28,7 @@ def test_unchanged_training_on_a_gpu_lives_with_ten_percent_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrapper: str
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(test_backend.HERE.parent.parent / ".package"))
-    experiment = test_backend.experiment("toy.py", "loss_10", wrapper=wrapper, device="cuda")
+    experiment = test_backend.experiment("tests.training.toy", "loss_10", wrapper=wrapper, device="cuda")
     result = run.execute(
         experiment,
         seed=1,

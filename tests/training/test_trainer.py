@@ -53,7 +53,7 @@ def values(trainer: Trainer) -> torch.Tensor:
 
 @pytest.mark.parametrize(("data", "model"), [("digits", "mlp"), ("pydoc", "llama_200k")])
 def test_stacked_workers_train_as_workers_one_by_one(data: str, model: str, tmp_path: Path) -> None:
-    keys = {"data": data, "model": model, "steps": 4, "window": 16, "optimizer": "sgd", "lr": 0.1}
+    keys = {"data": data, "model": model, "steps": 2, "window": 16, "optimizer": "sgd", "lr": 0.1, "evaluate_items": 8}
     loop = trained(tmp_path / "a", engine="loop", **keys)
     stacked = trained(tmp_path / "b", engine="vmap", **keys)
     torch.testing.assert_close(values(loop), values(stacked), rtol=1e-3, atol=1e-4)

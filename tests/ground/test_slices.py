@@ -1,0 +1,46 @@
+"""`make test-all` is everything there is: no folder of tests, no marker and no test that none of its slices runs."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+
+from tests.bench import all as everything
+from tests.shared import ROOT
+
+# Where a test with this marker is run; whatever has another one is run in its folder's slice.
+SLICES = {"guest": "guest-full", "tier": "guest-tier", "clock": "guest-clock", "pair": "guest-pair", "quiet": "quiet"}
+IN_ITS_FOLDER = {"netns", "training", "gpu", "full", "wallclock"}
+
+
+def selection(target: str) -> str:
+    """What a target of the Makefile gives to pytest -m."""
+    recipe = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert recipe is not None, target
+    return str(re.findall(r"-m \"?([\w ]+?)\"?(?: -| tests| \$|$)", recipe[1], re.MULTILINE)[-1])
+
+
+def test_every_folder_of_tests_is_a_slice() -> None:
+    folders = {path.relative_to(ROOT / "tests").parts[:-1] for path in (ROOT / "tests").rglob("test_*.py")}
+    assert folders == {(room,) for room in everything.ROOMS}
+    assert set(everything.ROOMS) <= set(everything.slices())
+
+
+def test_every_marker_leads_to_a_slice() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["markers"]
+    assert {re.match(r"\w+", one)[0] for one in declared} == set(SLICES) | IN_ITS_FOLDER  # type: ignore[index]
+    assert set(SLICES.values()) <= set(everything.slices())
+    for marker in ("tier", "clock", "pair"):
+        assert selection(everything.GUEST[SLICES[marker]]).split()[0] == marker
+
+
+def test_what_only_a_stock_kernel_can_run_is_run_in_a_guest(request: pytest.FixtureRequest) -> None:
+    """Of the tests that were collected: it has what the whole guest selects, and nothing that it leaves out."""
+    words = selection(everything.GUEST["guest-full"])
+    wanted, *left_out = [word for word in words.split() if word not in ("and", "not")]
+    for item in request.session.items:
+        marks = {mark.name for mark in item.iter_markers()}
+        if "guest" in marks and not marks & {"tier", "clock", "pair"}:
+            assert wanted in marks and not marks & set(left_out), item.nodeid
