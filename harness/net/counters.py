@@ -111,6 +111,10 @@ class Held:
     overtook: int
     late: list[int]
 
+    def minus(self, earlier: Held) -> Held:
+        late = [one - other for one, other in zip(self.late, earlier.late, strict=True)]
+        return Held(packets=self.packets - earlier.packets, overtook=self.overtook - earlier.overtook, late=late)
+
     def late_ms(self, q: float) -> float:
         """This share of the packets was late by so much or less, as far as they were told apart."""
         wanted, so_far = q * sum(self.late), 0
@@ -124,6 +128,14 @@ class Held:
 
 
 HeldByRule = dict[Hook, dict[str, Held]]  # by the rule's label
+
+
+def held_since(now: HeldByRule, before: HeldByRule) -> HeldByRule:
+    nothing = Held(packets=0, overtook=0, late=[0] * (len(LATE_MS) + 1))
+    return {
+        hook: {label: one.minus(before.get(hook, {}).get(label, nothing)) for label, one in here.items()}
+        for hook, here in now.items()
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

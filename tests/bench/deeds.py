@@ -129,7 +129,7 @@ def workload(name: str, folder: Path) -> dict[str, Any]:
         return {"name": name, "options": options, "time_limit_s": LIMIT_S}
     program = folder / f"{name}.py"
     program.write_text(f"SECONDS = {SECONDS}\n{SILENT[name]}")
-    return {"command": ["python", str(program)], "barrier": False, "time_limit_s": LIMIT_S}
+    return {"command": [sys.executable, str(program)], "barrier": False, "time_limit_s": LIMIT_S}
 
 
 def experiment(backend: str, of: str, talks: str, *, seed: int, folder: Path, beside: bool = False) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def experiment(backend: str, of: str, talks: str, *, seed: int, folder: Path, be
     if beside:
         program = folder / "multicast.py"
         program.write_text(MULTICAST)
-        out["beside"] = [{"role": "printer", "command": ["python", str(program)], "barrier": False}]
+        out["beside"] = [{"role": "printer", "command": [sys.executable, str(program)], "barrier": False}]
     return out
 
 
@@ -406,7 +406,7 @@ def offloads_on(run: Running) -> None:
 
 def steal_cpu(run: Running) -> None:
     """Until the run ends."""
-    for _ in range(2 * (os.cpu_count() or 1)):
+    for _ in range(2 * len(os.sched_getaffinity(0))):
         run.helpers.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
 
 

@@ -56,6 +56,30 @@ def test_one_packet_off_the_pattern_is_no_proof() -> None:
     assert proof(missing).judgement.status == Status.FAILED
 
 
+def counted(**link: Any) -> Between:
+    """What the links of a proof counted."""
+    return Between(Reading(links={0: LinkCounts()}), Reading(links={0: LinkCounts(**link)}))
+
+
+@pytest.mark.parametrize(("overflow", "lost", "status"), [(3, 3, Status.UNKNOWN), (3, 40, Status.FAILED)])
+def test_probes_that_overflowed_a_socket_on_a_busy_machine_are_unknown(
+    overflow: int, lost: int, status: Status
+) -> None:
+    """As it was: failed, since what the receiver missed was not the pattern."""
+    missing = lossmodel.predict(CHAIN, seed=77, count=5000)
+    dropped = int(missing.sum())
+    missing[np.flatnonzero(~missing)[:lost]] = True
+    assert proof(missing, dropped=dropped, overflow=overflow).judgement.status == status
+
+
+@pytest.mark.parametrize(("no_room", "status"), [(100, Status.UNKNOWN), (99, Status.FAILED)])
+def test_probes_that_had_no_room_before_the_rule_are_unknown_and_not_its_failure(no_room: int, status: Status) -> None:
+    missing = np.concatenate([lossmodel.predict(CHAIN, seed=77, count=4900), np.ones(100, dtype=bool)])
+    count = RuleCounters(seen=4900, dropped=int(missing.sum()) - 100, position=START)
+    found = proven(missing, {(UP, RULE.label): count}, between=counted(lost_entering=no_room))
+    assert found.judgement.status == status
+
+
 def test_a_rule_that_saw_no_probe_is_not_proven() -> None:
     result = proven(np.zeros(5000, dtype=bool), {(UP, RULE.label): RuleCounters(position=START)})
     assert result.judgement.status == Status.FAILED

@@ -24,7 +24,8 @@ from lossbench.proof.probe.flows import Flow, addresses
 from lossbench.proof.probe.heard import Heard
 
 PACKET_OUTGOING = 4
-UDP_SEGMENT, UDP_GRO, SO_RCVBUFFORCE, SO_SNDBUFFORCE, SO_RXQ_OVFL = 103, 104, 33, 32, 40
+UDP_SEGMENT, UDP_GRO, SO_RCVBUFFORCE, SO_SNDBUFFORCE, SO_RXQ_OVFL, SO_TIMESTAMPNS = 103, 104, 33, 32, 40, 35
+ANCILLARY_BYTES = 128
 BATCH = 64  # packets per system call, the kernel's limit on older versions
 STAMP_AT = contract.HEADER_BYTES  # 8 bytes: when it was sent, monotonic nanoseconds
 TOKEN_AT, CHUNK_AT = contract.HEADER_FIELDS["tag"][0], contract.HEADER_FIELDS["chunk"][0]
@@ -120,8 +121,9 @@ class Exchange:
                 raise RunError(
                     f"the probe can't listen on {where} ({error.strerror}): is a program using it?"
                 ) from None
-        with suppress(OSError):
-            one.setsockopt(socket.SOL_SOCKET, SO_RXQ_OVFL, 1)
+        for option in (SO_RXQ_OVFL, SO_TIMESTAMPNS):
+            with suppress(OSError):
+                one.setsockopt(socket.SOL_SOCKET, option, 1)
         one.setblocking(False)
         return one
 
@@ -219,7 +221,7 @@ class Exchange:
         for (host, _, _, protocol), receiver in self._receivers.items():
             for _ in range(DRAIN_CALLS):  # others may send faster than we can look
                 try:
-                    data, ancillary, _, address = receiver.recvmsg(65536, 64)
+                    data, ancillary, _, address = receiver.recvmsg(65536, ANCILLARY_BYTES)
                 except BlockingIOError:
                     break
                 now = time.monotonic_ns()
@@ -228,6 +230,8 @@ class Exchange:
                 for level, kind, value in ancillary:
                     if level == socket.SOL_SOCKET and kind == SO_RXQ_OVFL:
                         self._overflow[receiver] = struct.unpack("<I", value[:4])[0]
+                    elif level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS:
+                        now -= _waited_ns(value)
                 origin = address[:2] if protocol == "udp" else datagram.origin(data)
                 if protocol == "tcp":
                     data = data[-self.size :]
@@ -283,15 +287,27 @@ class Exchange:
         return heard
 
     def send_spaced(self, heard: list[Heard]) -> None:
+        """How late we were ourselves, each time that we wanted to go on, is written down: who waits for a core makes
+        others' packets wait too."""
         frames = {number: self._frames(number, 1) for number in self._senders}
         for first in range(DELAY_SAMPLES):
             for number, sender in self._senders.items():
                 self._send(number, sender, frames[number], first, 1)
-            self.listen(heard, DELAY_SPACING_S)
+            late_ms = 1000 * self.listen(heard, DELAY_SPACING_S)
+            for number in self._senders:
+                heard[number].late_ms.append(late_ms)
 
-    def listen(self, heard: list[Heard], seconds: float) -> None:
-        """Whatever comes is heard at once."""
+    def listen(self, heard: list[Heard], seconds: float) -> float:
+        """Whatever comes is heard at once. Returns by how much longer this took."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             if select.select(list(self._receivers.values()), [], [], left)[0]:
                 self.drain(heard)
+        return -left
+
+
+def _waited_ns(stamp: bytes) -> int:
+    """How long a packet lay in its socket, by the kernel's stamp of its arrival: on a busy machine nobody hears at
+    once, and that is no delay of the network's. The wall clock may have been set meanwhile: never before it came."""
+    seconds, nanoseconds = struct.unpack("<qq", stamp[:16])
+    return max(0, time.time_ns() - (int(seconds) * 10**9 + int(nanoseconds)))
