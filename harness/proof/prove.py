@@ -32,7 +32,12 @@ def prove(*, rules: Rules, seen: Seen, remarks: list[str]) -> Proof:
     findings += _judge_super_packets(seen.counts)
     probed = _by_rule(rules, seen.flows)
     findings += _judge_coverage(rules, probed)
-    crowded = seen.overflow + sum(conservation.lost_elsewhere(seen.between).values())
+    unheard = sum(link.sockets.unwanted for link in seen.between.links.values() if link.sockets is not None)
+    unheard = 0 if seen.bystanders else unheard
+    if unheard:
+        text = f"{unheard} packets came when nobody listened any more: was the machine too busy for the probes?"
+        findings.append(Finding(status=Status.UNKNOWN, text=text))
+    crowded = seen.overflow + unheard + sum(conservation.lost_elsewhere(seen.between).values())
     strays = conservation.observed(seen.between) + crowded + conservation.lost_in_queues(seen.between)
     rows: list[Row] = []
     untold: list[Probed] = []  # what can't be predicted is tested

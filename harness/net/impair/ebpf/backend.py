@@ -79,6 +79,8 @@ class _Placed:
         self.slots = slots
         self._order = [None, *sorted(slots, key=slots.__getitem__)]  # made once: a run's beginning has no time for it
         self.maps = maps
+        losses = {slot: rule.profile.loss for rule, slot in slots.items()}
+        self.traces = {slot: memory.trace_memory(one) for slot, one in losses.items() if isinstance(one, TraceLoss)}
         self.rules: tuple[Rule, ...] = ()  # in force
         self.ever: dict[str, int] = {}  # label -> slot, of those that were in force
         self.program = 0
@@ -101,11 +103,16 @@ class _Placed:
         if "window" in self.maps:
             self.maps["window"].write(b"".join(memory.window_memory(rule, self.began_ns) for rule in self._order))
 
-    def is_as_asked(self, rule: Rule, own: bytes, windows: bytes) -> bool:
-        """`own`: the rule's memory; `windows`: of all of them."""
+    def trace_of(self, rule: Rule) -> bytes:
+        """The pattern that the kernel has; nothing for rules without one."""
+        held = self.maps.get(f"trace{self.slots[rule]}")
+        return held.read() if held is not None else b""
+
+    def is_as_asked(self, rule: Rule, own: bytes, windows: bytes, trace: bytes) -> bool:
+        """What the kernel has of a rule: `own`, its memory; `windows`, of all of them; `trace`, its pattern."""
         at = self.slots[rule] * memory.WINDOW_BYTES
         window = memory.window_memory(rule, self.began_ns) if rule.window is not None else b""
-        same = windows[at : at + len(window)] == window
+        same = windows[at : at + len(window)] == window and trace == self.traces.get(self.slots[rule], b"")
         return same and memory.asked_part(own) == memory.asked_part(memory.rule_memory(rule))
 
     def in_use(self) -> dict[str, ArrayMap]:
@@ -173,11 +180,9 @@ class EbpfBackend:
             "lock": ArrayMap.create(value_bytes=memory.LOCK_BYTES, name="lb_lock", btf=self._btf, entries=size),
         }
         placed = _Placed(slots={rule: slot for slot, rule in enumerate(rules, start=1)}, maps=maps)
-        for rule, slot in placed.slots.items():
-            if isinstance(rule.profile.loss, TraceLoss):
-                raw = memory.trace_memory(rule.profile.loss)
-                maps[f"trace{slot}"] = ArrayMap.create(value_bytes=len(raw), name="lb_trace")
-                maps[f"trace{slot}"].write(raw)
+        for slot, raw in placed.traces.items():
+            maps[f"trace{slot}"] = ArrayMap.create(value_bytes=len(raw), name="lb_trace")
+            maps[f"trace{slot}"].write(raw)
         if any(rule.window is not None for rule in rules):
             maps["window"] = ArrayMap.create(value_bytes=memory.WINDOW_BYTES * size, name="lb_window")
         placed.began_ns = self._began_ns
@@ -233,9 +238,8 @@ class EbpfBackend:
         out = []
         for rule in placed.rules:
             at = placed.slots[rule] * memory.RULE_BYTES
-            own = value[at : at + memory.RULE_BYTES]
-            equal = placed.is_as_asked(rule, own, windows)
-            loss = rule.profile.mean_loss() if equal else memory.mean_loss_of(own, rule)
+            own, trace = value[at : at + memory.RULE_BYTES], placed.trace_of(rule)
+            equal, loss = placed.is_as_asked(rule, own, windows, trace), memory.mean_loss_of(own, rule, trace)
             out.append(ReadBack(rule=rule.label, attached=attached, equal=equal, mean_loss=loss, foreign=foreign))
         return out or [ReadBack(rule=UNMATCHED, attached=attached, equal=True, mean_loss=0.0, foreign=foreign)]
 
