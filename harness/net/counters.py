@@ -34,9 +34,14 @@ class RuleCounters:
     shared: bool = False  # True: read while traffic flowed, this may be off by a few packets of the other direction
 
     def _with(self, other: RuleCounters, sign: int, position: Position | None) -> RuleCounters:
-        numbers = ("seen", "dropped", "seen_bytes", "duplicated", "corrupted", "damageable", "super_packets")
-        return RuleCounters(
-            **{name: getattr(self, name) + sign * getattr(other, name) for name in numbers},
+        return RuleCounters(  # for every rule, many times a second: so in full
+            seen=self.seen + sign * other.seen,
+            dropped=self.dropped + sign * other.dropped,
+            seen_bytes=self.seen_bytes + sign * other.seen_bytes,
+            duplicated=self.duplicated + sign * other.duplicated,
+            corrupted=self.corrupted + sign * other.corrupted,
+            damageable=self.damageable + sign * other.damageable,
+            super_packets=self.super_packets + sign * other.super_packets,
             position=position,
             damage_counted=self.damage_counted and other.damage_counted,
             shared=self.shared or other.shared,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from pyroute2 import IPRoute
@@ -46,6 +47,9 @@ def refusal(profile: Profile) -> str | None:
 def too_many(rules: tuple[Rule, ...]) -> str | None:
     """What of these rules of one hook the kernel would refuse; None if it takes them."""
     return too_long(program(rules))
+
+
+_program = lru_cache(maxsize=1024)(program)  # compared four times a second at every hook
 
 
 class CbpfBackend:
@@ -115,9 +119,9 @@ class CbpfBackend:
         rules = self._rules[point.hook]
         filters = filters_at(point, look)
         others = [one for one in filters if not is_counter(one, point)]
-        attached = any(one.priority == 2 for one in others)
-        equal = any(one.instructions == program(rules) for one in others)
-        foreign = sum(one.instructions != program(rules) for one in others)
+        attached, wanted = any(one.priority == 2 for one in others), _program(rules)
+        equal = any(one.instructions == wanted for one in others)
+        foreign = sum(one.instructions != wanted for one in others)
         asked = {rule.label: threshold(rule.profile.mean_loss()) / ONE for rule in rules} or {TOTAL: 0.0}
         return [
             ReadBack(rule=name, attached=attached, equal=equal, mean_loss=loss if equal else None, foreign=foreign)

@@ -106,14 +106,13 @@ def mean_loss_of(memory: bytes, rule: Rule, trace: bytes = b"") -> float | None:
         return int.from_bytes(trace, "little").bit_count() / len(rule.profile.loss.pattern())
     if isinstance(rule.profile.loss, BlockLoss):
         return float(struct.unpack_from("<QQQ", memory, TABLE)[2] / ONE)
-    chain = rule.profile.chain()
-    assert chain is not None
-    return _mean_loss_of_table(memory[TABLE:RULE_BYTES], len(chain.states))
+    return _mean_loss_of_table(memory[TABLE:RULE_BYTES])
 
 
 @lru_cache(maxsize=1024)
-def _mean_loss_of_table(table: bytes, count: int) -> float | None:
-    states = []
+def _mean_loss_of_table(table: bytes) -> float | None:
+    """A state that was written has outcomes: those behind it are never entered."""
+    states, count = [], max(1, len(table.rstrip(b"\0") + bytes(STATE_BYTES - 1)) // STATE_BYTES)
     for state in range(count):
         before, outcomes = 0, []
         for outcome in range(MAX_OUTCOMES):
