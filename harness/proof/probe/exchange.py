@@ -19,13 +19,12 @@ from numpy.typing import NDArray
 from lossbench import contract
 from lossbench.errors import RunError
 from lossbench.net.host.place import Place
-from lossbench.proof.probe import datagram
+from lossbench.proof.probe import ancillary, datagram
 from lossbench.proof.probe.flows import Flow, addresses
 from lossbench.proof.probe.heard import Heard
 
 PACKET_OUTGOING = 4
-UDP_SEGMENT, UDP_GRO, SO_RCVBUFFORCE, SO_SNDBUFFORCE, SO_RXQ_OVFL, SO_TIMESTAMPNS = 103, 104, 33, 32, 40, 35
-ANCILLARY_BYTES = 128
+UDP_SEGMENT, UDP_GRO, SO_RCVBUFFORCE, SO_SNDBUFFORCE = 103, 104, 33, 32
 BATCH = 64  # packets per system call, the kernel's limit on older versions
 STAMP_AT = contract.HEADER_BYTES  # 8 bytes: when it was sent, monotonic nanoseconds
 TOKEN_AT, CHUNK_AT = contract.HEADER_FIELDS["tag"][0], contract.HEADER_FIELDS["chunk"][0]
@@ -121,9 +120,7 @@ class Exchange:
                 raise RunError(
                     f"the probe can't listen on {where} ({error.strerror}): is a program using it?"
                 ) from None
-        for option in (SO_RXQ_OVFL, SO_TIMESTAMPNS):
-            with suppress(OSError):
-                one.setsockopt(socket.SOL_SOCKET, option, 1)
+        ancillary.ask(one)
         one.setblocking(False)
         return one
 
@@ -221,17 +218,14 @@ class Exchange:
         for (host, _, _, protocol), receiver in self._receivers.items():
             for _ in range(DRAIN_CALLS):  # others may send faster than we can look
                 try:
-                    data, ancillary, _, address = receiver.recvmsg(65536, ANCILLARY_BYTES)
+                    data, beside, _, address = receiver.recvmsg(65536, ancillary.ANCILLARY_BYTES)
                 except BlockingIOError:
                     break
                 now = time.monotonic_ns()
                 if protocol == "tcp" and address[2] == PACKET_OUTGOING:
                     continue  # a tap also sees what its own host sends, before the loss point
-                for level, kind, value in ancillary:
-                    if level == socket.SOL_SOCKET and kind == SO_RXQ_OVFL:
-                        self._overflow[receiver] = struct.unpack("<I", value[:4])[0]
-                    elif level == socket.SOL_SOCKET and kind == SO_TIMESTAMPNS:
-                        now -= _waited_ns(value)
+                now -= ancillary.waited_ns(beside)
+                self._overflow[receiver] = ancillary.overflowed(beside) or self._overflow.get(receiver, 0)
                 origin = address[:2] if protocol == "udp" else datagram.origin(data)
                 if protocol == "tcp":
                     data = data[-self.size :]
@@ -304,10 +298,3 @@ class Exchange:
             if select.select(list(self._receivers.values()), [], [], left)[0]:
                 self.drain(heard)
         return -left
-
-
-def _waited_ns(stamp: bytes) -> int:
-    """How long a packet lay in its socket, by the kernel's stamp of its arrival: on a busy machine nobody hears at
-    once, and that is no delay of the network's. The wall clock may have been set meanwhile: never before it came."""
-    seconds, nanoseconds = struct.unpack("<qq", stamp[:16])
-    return max(0, time.time_ns() - (int(seconds) * 10**9 + int(nanoseconds)))

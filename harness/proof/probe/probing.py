@@ -14,6 +14,7 @@ from lossbench.proof.probe.exchange import Exchange
 from lossbench.proof.probe.flows import plan, taken_by
 from lossbench.proof.probe.heard import Heard
 from lossbench.proof.prove import prove
+from lossbench.spec.losses import BlockLoss
 from lossbench.spec.placement import Hook, Rule, Rules
 
 PROBE_S = 1.5  # a run's probe is cut to this on slow links
@@ -110,6 +111,7 @@ def _flow_seen(rules: Rules, heard: Heard, samples: Heard | None, held: HeldByRu
     def rule_at(hook: Hook) -> Rule | None:
         return taken_by(rules.get(hook, ()), flow)
 
+    by_block = any(rule and isinstance(rule.profile.loss, BlockLoss) for rule in (rule_at(up), rule_at(down)))
     return FlowSeen(
         name=f"{flow.source.name} to {flow.destination.name}",
         uplink=(up, rule_at(up)),
@@ -122,7 +124,7 @@ def _flow_seen(rules: Rules, heard: Heard, samples: Heard | None, held: HeldByRu
         sender_ms=median(samples.late_ms) if samples and samples.late_ms else 0.0,
         wire_ms=sum(one.late_ms(0.5) for hook in (up, down) for one in held.get(hook, {}).values()),
         header={"step": flow.step, "half": flow.half, "source": flow.source.rank, "destination": flow.destination.rank},
-        blocks=tuple(flow.block_of(i) for i in range(heard.sent)),
+        blocks=tuple(flow.block_of(i) for i in range(heard.sent)) if by_block else (),
     )
 
 
