@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 from lossbench.net.counters import (
     TOTAL,
@@ -90,11 +91,11 @@ class Between:
     before: Reading
     after: Reading
 
-    @property
+    @cached_property
     def links(self) -> dict[int, LinkCounts]:
         return {rank: difference(now, self.before.links[rank]) for rank, now in self.after.links.items()}
 
-    @property
+    @cached_property
     def fabric(self) -> Fabric | None:
         """What was lost in between by machines' interfaces and their switch."""
         before, after = self.before.fabric, self.after.fabric
@@ -117,7 +118,7 @@ class Between:
     def for_nobody(self) -> int:
         return self.after.for_nobody - self.before.for_nobody
 
-    @property
+    @cached_property
     def hooks(self) -> dict[Hook, Counters]:
         return since(self.after.hooks, self.before.hooks)
 

@@ -34,9 +34,14 @@ class RuleCounters:
     shared: bool = False  # True: read while traffic flowed, this may be off by a few packets of the other direction
 
     def _with(self, other: RuleCounters, sign: int, position: Position | None) -> RuleCounters:
-        numbers = ("seen", "dropped", "seen_bytes", "duplicated", "corrupted", "damageable", "super_packets")
-        return RuleCounters(
-            **{name: getattr(self, name) + sign * getattr(other, name) for name in numbers},
+        return RuleCounters(  # for every rule, many times a second: so in full
+            seen=self.seen + sign * other.seen,
+            dropped=self.dropped + sign * other.dropped,
+            seen_bytes=self.seen_bytes + sign * other.seen_bytes,
+            duplicated=self.duplicated + sign * other.duplicated,
+            corrupted=self.corrupted + sign * other.corrupted,
+            damageable=self.damageable + sign * other.damageable,
+            super_packets=self.super_packets + sign * other.super_packets,
             position=position,
             damage_counted=self.damage_counted and other.damage_counted,
             shared=self.shared or other.shared,
@@ -111,6 +116,10 @@ class Held:
     overtook: int
     late: list[int]
 
+    def minus(self, earlier: Held) -> Held:
+        late = [one - other for one, other in zip(self.late, earlier.late, strict=True)]
+        return Held(packets=self.packets - earlier.packets, overtook=self.overtook - earlier.overtook, late=late)
+
     def late_ms(self, q: float) -> float:
         """This share of the packets was late by so much or less, as far as they were told apart."""
         wanted, so_far = q * sum(self.late), 0
@@ -124,6 +133,14 @@ class Held:
 
 
 HeldByRule = dict[Hook, dict[str, Held]]  # by the rule's label
+
+
+def held_since(now: HeldByRule, before: HeldByRule) -> HeldByRule:
+    nothing = Held(packets=0, overtook=0, late=[0] * (len(LATE_MS) + 1))
+    return {
+        hook: {label: one.minus(before.get(hook, {}).get(label, nothing)) for label, one in here.items()}
+        for hook, here in now.items()
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,8 @@ class FlowSeen:
     reordered: int = 0
     delays_ms: tuple[float, ...] = ()
     clock_ms: float = 0.0  # that the clocks of both ends may differ by
+    sender_ms: float = 0.0  # by how much the sender of the spaced probes was late itself, half of the time or more
+    wire_ms: float = 0.0  # likewise, by how much wires in user space say that they were
     header: dict[str, int] = field(default_factory=dict)
     blocks: tuple[int, ...] = ()
 

@@ -39,6 +39,9 @@ def judge_rules(watched: Watched, between: Between) -> list[Finding]:
             tests += [
                 (f"{where}: {what} during the run", p) for what, p in significance.damage_tests(rule.profile, count)
             ]
+            if not watched.moving and not generator_is_its_own(rule, count):
+                text = f"{where}: its generator does not stand where its seed leads: somebody set it during the run"
+                findings.append(Finding(status=Status.UNKNOWN, text=text))
             expected, chain = expected_drops(rule, count), rule.profile.chain()
             if expected is not None and expected != count.dropped:
                 text = f"{where}: {count.dropped} of {count.seen} packets lost, the seeded pattern says {expected}"
@@ -84,6 +87,13 @@ def _in_words(watched: Watched, between: Between, checked: int) -> list[Finding]
         return [Finding(status=Status.UNKNOWN, text=f"{text}: too few to show anything")]
     text += ", as asked" if checked == seen else f"; {checked} of them could be checked against what was asked"
     return [Finding(status=Status.VALID, text=text)]
+
+
+def generator_is_its_own(rule: Rule, counters: RuleCounters) -> bool:
+    """Does it stand where its seed leads after as many packets? Another pattern may lose as many."""
+    at = counters.position
+    drawn = at is not None and rule.profile.chain() is not None
+    return at is None or at.generator == lossmodel.advanced(rule.seed, at.packets if drawn else 0)
 
 
 def expected_drops(rule: Rule, counters: RuleCounters) -> int | None:

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lossbench.net import conservation
-from lossbench.net.counters import RuleCounters
+from lossbench.net.conservation import Between
+from lossbench.net.counters import LinkCounts, RuleCounters
 from lossbench.proof import significance, statistics
 from lossbench.proof.evidence import Counts, FlowSeen, Proof, Row, Seen
 from lossbench.proof.significance import Probed
@@ -31,7 +32,13 @@ def prove(*, rules: Rules, seen: Seen, remarks: list[str]) -> Proof:
     findings += _judge_super_packets(seen.counts)
     probed = _by_rule(rules, seen.flows)
     findings += _judge_coverage(rules, probed)
-    strays = conservation.observed(seen.between)
+    unheard = sum(link.sockets.unwanted for link in seen.between.links.values() if link.sockets is not None)
+    unheard = 0 if seen.bystanders else unheard
+    if unheard:
+        text = f"{unheard} packets came when nobody listened any more: was the machine too busy for the probes?"
+        findings.append(Finding(status=Status.UNKNOWN, text=text))
+    crowded = seen.overflow + unheard + sum(conservation.lost_elsewhere(seen.between).values())
+    strays = conservation.observed(seen.between) + crowded + conservation.lost_in_queues(seen.between)
     rows: list[Row] = []
     untold: list[Probed] = []  # what can't be predicted is tested
     for (hook, rule), mine in probed.items():
@@ -39,12 +46,12 @@ def prove(*, rules: Rules, seen: Seen, remarks: list[str]) -> Proof:
         count = seen.counts.get((hook, label))
         exact = _exact(rule, hook, mine, count, strays=strays)
         rows.append(_row(hook, rule, mine, count, seen.read_back.get((hook, label)), exact))
-        findings += _judge_seen(hook, rule, mine, count)
+        findings += _judge_seen(hook, rule, mine, count, seen.between)
         if exact is False:
             text = f"{hook.name}: losses differ from the seeded pattern of {label}"
             findings.append(Finding(status=Status.UNKNOWN if seen.bystanders else Status.FAILED, text=text))
         untold.append(Probed(hook=hook, rule=rule, flows=mine, count=count, exact=exact is not None))
-    findings += significance.judge(untold, begins_good=seen.begins_good)
+    findings += significance.judge(untold, begins_good=seen.begins_good, strays=crowded)
     findings += significance.judge_delays(seen.flows)
     findings += _judge_conservation(seen)
     findings.append(_judge_sum(rules, seen))
@@ -75,8 +82,11 @@ def _judge_coverage(rules: Rules, probed: dict[tuple[Hook, Rule | None], list[Fl
     ]
 
 
-def _judge_seen(hook: Hook, rule: Rule | None, flows: list[FlowSeen], count: RuleCounters | None) -> list[Finding]:
-    """An uplink's rule saw all that was sent; a downlink's all that came that far: what arrived, and what it lost."""
+def _judge_seen(
+    hook: Hook, rule: Rule | None, flows: list[FlowSeen], count: RuleCounters | None, between: Between
+) -> list[Finding]:
+    """An uplink's rule saw all that was sent; a downlink's all that came that far: what arrived, and what it lost. What
+    a busy machine had no room for on the way to an uplink's is counted, and no fault of the rule's."""
     if rule is None or count is None:
         return []
     wanted = sum(flow.sent for flow in flows)
@@ -85,6 +95,10 @@ def _judge_seen(hook: Hook, rule: Rule | None, flows: list[FlowSeen], count: Rul
     if count.seen >= wanted and (count.seen or not wanted):
         return []
     text = f"{hook.name}: {rule.label} saw {count.seen} of {wanted} probe packets that it should act on"
+    link = between.links.get(hook.rank, LinkCounts())
+    before = link.lost_entering + link.up.dropped if hook.direction == "uplink" else 0
+    if count.seen and count.seen + before >= wanted:
+        return [Finding(status=Status.UNKNOWN, text=f"{text}: {before} had no room in a queue before it")]
     return [Finding(status=Status.FAILED, text=text)]
 
 

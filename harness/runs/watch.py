@@ -138,12 +138,13 @@ class Watch:
         self._carried(reading, began)
         self.seen.lapsed(self.network.changes() + self.network.not_in_force(look) + self.network.shaping_wrong(look))
         self.schedule.looked(elapsed)
-        for leak in conservation.leaks(Between(self.seen.before, reading)):
+        between = Between(self.seen.before, reading)
+        for leak in conservation.leaks(between):
             if "past the rules" in leak.place and abs(leak.missing) > LEAK_PACKETS:
                 self.seen.noticed.setdefault(leak.place, round(elapsed, 1))
         if self.experiment.shaping.classes:
             self._store_backlog(look, elapsed)
-        if went_around(self.experiment, Between(self.seen.before, reading)):
+        if went_around(self.experiment, between):
             self.seen.around += [one for one in self.network.control_sockets() if one not in self.seen.around]
 
     def _carried(self, reading: Reading, began: float) -> None:

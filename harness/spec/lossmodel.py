@@ -191,6 +191,11 @@ def random_words(seed: int, count: int) -> NDArray[np.uint64]:
         return z ^ (z >> np.uint64(31))
 
 
+def advanced(seed: int, words: int) -> int:
+    """Where the generator stands after it has drawn so many."""
+    return (seed + words * GAMMA) & MASK64
+
+
 def first_state(chain: Chain, *, seed: int) -> int:
     """The state that a seeded channel's first packet meets, drawn from the long-run shares: a channel that always began
     in its good state would lose too little for as long as its bursts are."""

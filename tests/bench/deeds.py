@@ -130,7 +130,7 @@ def workload(name: str, folder: Path) -> dict[str, Any]:
         return {"name": name, "options": options, "time_limit_s": LIMIT_S}
     program = folder / f"{name}.py"
     program.write_text(f"SECONDS = {SECONDS}\n{SILENT[name]}")
-    return {"command": ["python", str(program)], "barrier": False, "time_limit_s": LIMIT_S}
+    return {"command": [sys.executable, str(program)], "barrier": False, "time_limit_s": LIMIT_S}
 
 
 def experiment(backend: str, of: str, talks: str, *, seed: int, folder: Path, beside: bool = False) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def experiment(backend: str, of: str, talks: str, *, seed: int, folder: Path, be
     if beside:
         program = folder / "multicast.py"
         program.write_text(MULTICAST)
-        out["beside"] = [{"role": "printer", "command": ["python", str(program)], "barrier": False}]
+        out["beside"] = [{"role": "printer", "command": [sys.executable, str(program)], "barrier": False}]
     return out
 
 
@@ -382,6 +382,36 @@ def around_the_fault(run: Running) -> None:
                 time.sleep(0.002)
 
 
+def link_of_its_own(run: Running) -> None:
+    """From host to host past the switch, and a route that leads what is for the other's data address over it."""
+    with namespaces.open_inside(run.place("h0")) as h0, namespaces.open_inside(run.place("h1")) as h1:
+        with open(f"/run/netns/{run.place('h1')}") as there:
+            h0.link("add", ifname="x0", kind="veth", peer={"ifname": "x1", "net_ns_fd": there.fileno()})
+        for end, name, other in ((h0, "x0", "10.77.0.2"), (h1, "x1", "10.77.0.1")):
+            index = end.link_lookup(ifname=name)[0]
+            end.link("set", index=index, state="up")
+            end.route("add", dst=f"{other}/32", oif=index)
+
+
+def host_mtu(run: Running) -> None:
+    """Of a host's own link, and back."""
+    with namespaces.open_inside(run.place("h1")) as host:
+        link = host.link_lookup(ifname="eth0")[0]
+        for mtu in (900, 1500):
+            host.link("set", index=link, mtu=mtu)
+
+
+def longer_queue(run: Running) -> None:
+    """Of a link with a rate, and back before anybody looks."""
+    with namespaces.open_inside(run.place("sw")) as switch:
+        port = switch.link_lookup(ifname="p1")[0]
+        (leaf,) = [q for q in switch.get_qdiscs(port) if q.get_attr("TCA_KIND") in ("bfifo", "pfifo")]
+        limit = leaf.get_attr("TCA_OPTIONS")["limit"]
+        for now in (20 * limit, limit):
+            kind, there = leaf.get_attr("TCA_KIND"), {"parent": leaf["parent"], "handle": leaf["handle"]}
+            switch.tc("replace", kind, port, limit=now, **there)
+
+
 def host_drops(run: Running) -> None:
     """A filter in a host, behind every counter of the switch."""
     with namespaces.open_inside(run.place("h1")) as host:
@@ -407,7 +437,7 @@ def offloads_on(run: Running) -> None:
 
 def steal_cpu(run: Running) -> None:
     """Until the run ends."""
-    for _ in range(2 * (os.cpu_count() or 1)):
+    for _ in range(2 * len(os.sched_getaffinity(0))):
         run.helpers.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
 
 
@@ -464,6 +494,9 @@ DEEDS = {
         Deed(offloads_on, "MTU"),
         Deed(around_the_fault, "presence"),
         Deed(host_drops, "presence"),
+        Deed(link_of_its_own, "presence"),
+        Deed(host_mtu, "MTU"),
+        Deed(longer_queue, "rate and queue"),
         Deed(flood_a_port, "presence", workloads=CHATTER),
         Deed(kill_the_wire, "delay", backends=("relay",)),
         Deed(stop_the_wire, "delay", backends=("relay",)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import time
 from collections.abc import Callable
 
@@ -10,14 +11,18 @@ import numpy as np
 import pytest
 
 from lossbench.contract import HALVES, KINDS, Header
+from lossbench.net.bpf.syscalls import ArrayMap
+from lossbench.net.conservation import Between
+from lossbench.net.counters import Reading
 from lossbench.net.impair.ebpf import memory
 from lossbench.net.star.network import StarNetwork
-from lossbench.proof.judge_rules import expected_drops
+from lossbench.proof.judge_rules import expected_drops, judge_rules
 from lossbench.proof.verdict import Status
+from lossbench.proof.watched import Watched
 from lossbench.spec import lossmodel
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.pattern import predicted
-from lossbench.spec.placement import rules_ever, rules_kept
+from lossbench.spec.placement import Hook, Rule, rules_ever, rules_kept
 from lossbench.spec.userfile import check
 from tests.networks import Build, open_socket, prove, receive_all
 
@@ -213,3 +218,69 @@ def test_memory_in_which_somebody_wrote_what_is_no_chain_is_read_back_as_changed
     written.write(written.read()[:first_state].ljust(2 * memory.RULE_BYTES, b"\0"))
     (said,) = network.not_in_force()
     assert said == f"{hook.name}: rule 0:bursty_5 is changed in the kernel"
+
+
+def written(network: StarNetwork, name: str) -> ArrayMap:
+    """A map of the first hook, by the kernel's own number, as anybody else may open it."""
+    held = next(iter(network.backend._placed.values())).maps[name]  # type: ignore[attr-defined]
+    return ArrayMap.open(map_id=held.kernel_id(), value_bytes=held.value_bytes)
+
+
+def test_the_loss_that_is_read_back_is_what_the_kernel_has_and_not_what_was_asked(build: Build) -> None:
+    network = build(topology={"hosts": 2}, impair=[{"profile": "loss_5"}])
+    hook = next(iter(network.rules))
+    assert network.read_back()[hook][0].mean_loss == pytest.approx(0.05, abs=1e-9)
+    other = memory.chain_table(lossmodel.iid(0.01))
+    theirs = written(network, "memory")
+    theirs.write(theirs.read()[: -len(other)] + other)
+    theirs.close()
+    (found,) = network.read_back()[hook]
+    assert found.mean_loss == pytest.approx(0.01, abs=1e-9) and not found.equal
+    assert network.not_in_force() == [f"{hook.name}: rule 0:loss_5 is changed in the kernel"]
+
+
+def test_a_trace_that_somebody_changed_is_read_back_as_changed(
+    build: Build, profile_file: Callable[[str], str]
+) -> None:
+    """As it was: never read, so that another pattern with as many losses was valid during the run."""
+    path = profile_file('[loss]\nmodel = "trace"\nbits = "0010110"\nloop = true')
+    network = build(topology={"hosts": 2}, impair=[{"profile": path}])
+    assert network.not_in_force() == []
+    theirs = written(network, "trace1")
+    theirs.write(bytes([0b1010100]).ljust(theirs.value_bytes, b"\0"))
+    theirs.close()
+    (said,) = network.not_in_force()
+    assert said.endswith("is changed in the kernel")
+
+
+def test_a_program_in_the_place_of_ours_is_seen_whatever_it_does(build: Build) -> None:
+    """The same code and the same maps: but not the program that we put there."""
+    network = build(topology={"hosts": 2}, impair=[{"profile": "loss_5"}])
+    hook, here = next(iter(network.rules.items()))
+    backend, point = network.backend, network.star.hook_point(hook)
+    backend._attach(point, here, backend._placed[hook])  # type: ignore[attr-defined]
+    assert any("is not attached in the kernel" in text for text in network.not_in_force())
+
+
+def test_a_generator_that_somebody_set_during_a_run_is_found_though_it_loses_as_many(build: Build) -> None:
+    """As it was: only how many were lost was asked, and one in eight other patterns of 200 packets loses as many."""
+    network = build(topology={"hosts": 2}, impair=[{"profile": "loss_5", "hosts": ["h0"]}])
+    network.restart()
+    hook, (rule,) = next((hook, here) for hook, here in network.rules.items() if here)
+    before, _ = network.settled()
+    theirs = network.backend._placed[hook].maps["lock"]  # type: ignore[attr-defined]
+    target = network.experiment.topology.all_hosts()[1].ipv4
+    with open_socket(network, "h0") as sender:
+        for _ in range(100):
+            sender.sendto(bytes(100), (target, 9))
+        assert found_wrong(network, before, hook, rule) == []
+        theirs.write(struct.pack("<IIQQ", 0, 0, lossmodel.advanced(rule.seed, 7), 100), entry=1)
+        for _ in range(100):
+            sender.sendto(bytes(100), (target, 9))
+    assert any("generator" in text for text in found_wrong(network, before, hook, rule))
+
+
+def found_wrong(network: StarNetwork, before: Reading, hook: Hook, rule: Rule) -> list[str]:
+    after, moving = network.settled(since=before)
+    watched = Watched(before=before, after=after, moving=moving, rules={hook: {rule.label: rule}})
+    return [one.text for one in judge_rules(watched, Between(before, after)) if one.status != Status.VALID]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +39,44 @@ def test_packets_wait_as_long_as_asked_and_none_is_lost(build: Build, profile_fi
     assert held.missing().sum() == 0 and held.reordered() == 0
     assert min(held.delays_ms) >= 29.9, "a busy machine adds some, never takes some away"
     assert np.median(free.delays_ms) < np.median(held.delays_ms) - 15, "the way back is not delayed"
+
+
+def test_a_wire_that_a_busy_machine_kept_waiting_is_unknown_and_never_failed(
+    build: Build, profile_file: Callable[[str], str]
+) -> None:
+    """As it was: failed, since the probes took too long; but the wire knew why."""
+    path = profile_file("[delay]\nmean_ms = 10")
+    network = build(backend="relay", topology=SLOW, impair=[{"profile": path, "hosts": ["h0"]}])
+    wire, over = network.backend._process, threading.Event()  # type: ignore[attr-defined]
+
+    def keep_waiting() -> None:
+        while not over.is_set():
+            wire.send_signal(signal.SIGSTOP)
+            over.wait(0.03)
+            wire.send_signal(signal.SIGCONT)
+            over.wait(0.001)
+
+    busy = threading.Thread(target=keep_waiting)
+    busy.start()
+    try:
+        found = prove(network, packets=400).judgement
+    finally:
+        over.set()
+        busy.join()
+    assert found.status == Status.UNKNOWN, found.findings
+    assert any("the machine was too busy" in text for text in found.reasons())
+
+
+def test_a_wire_that_holds_packets_back_for_another_time_than_it_was_asked_is_failed(
+    build: Build, profile_file: Callable[[str], str]
+) -> None:
+    path = profile_file("[delay]\nmean_ms = 10")
+    network = build(backend="relay", topology=SLOW, impair=[{"profile": path, "hosts": ["h0"]}])
+    (hook,) = (one for one, rules in network.rules.items() if rules)
+    (rule,) = network.rules[hook]
+    slower = rule.profile.model_copy(update={"delay": rule.profile.delay.model_copy(update={"mean_ms": 80.0})})
+    network.backend._tell(hook, replace(rule, profile=slower))  # type: ignore[attr-defined]
+    assert prove(network, packets=400).judgement.status == Status.FAILED
 
 
 def test_loss_beside_a_delay_is_still_exact(build: Build, profile_file: Callable[[str], str]) -> None:

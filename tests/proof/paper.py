@@ -32,7 +32,7 @@ from lossbench.proof.prove import prove
 from lossbench.proof.verdict import Verdict
 from lossbench.proof.watched import Carried, Change, Watched
 from lossbench.spec.experiment import Experiment
-from lossbench.spec.lossmodel import Bits, first_state, predict
+from lossbench.spec.lossmodel import Bits, advanced, first_state, predict
 from lossbench.spec.placement import Hook, Rule, Rules, rules_ever, rules_in_force
 
 SEEDED = ("ebpf", "edt", "relay")
@@ -164,7 +164,8 @@ class Paper:
         return Reading(links=links, hooks=hooks), out
 
     def _more(self, count: RuleCounters, met: int, dropped: int, double: int, broken: int) -> RuleCounters:
-        position = count.position and replace(count.position, packets=count.position.packets + met)
+        at = count.position
+        position = at and replace(at, packets=at.packets + met, generator=advanced(at.generator, met))
         return replace(
             count,
             seen=count.seen + met,

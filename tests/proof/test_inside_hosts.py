@@ -118,3 +118,22 @@ def test_sockets_that_take_whole_packets_are_not_judged_and_said_so(
     assert after.bare == ("h1",), "remembered when it is gone"
     said = [text for text in not_judged(covered(network.experiment, "ebpf", after)) if "AF_PACKET" in text]
     assert said == ["what sockets for whole packets (raw, AF_PACKET) lose: open in h1"]
+
+
+@netns
+def test_a_route_past_the_switch_to_another_host_is_told_and_one_to_elsewhere_is_not(build: Build) -> None:
+    """As it was: only routes over the data link were heard of, and what went by another way met no fault."""
+    network = build(topology={"hosts": 2})
+    network.listen()
+    with network.place("h0").netlink() as inside:
+        inside.link("add", ifname="x0", kind="veth", peer={"ifname": "x1"})
+        index = inside.link_lookup(ifname="x0")[0]
+        inside.link("set", index=index, state="up")
+        inside.link("set", index=inside.link_lookup(ifname="x1")[0], state="up")
+        inside.route("add", dst="10.99.0.0/24", oif=index)
+        assert network.changes() == []
+        inside.route("add", dst="10.77.0.2/32", oif=index)
+        inside.route("add", dst="fd6c:6f73:7362::2/128", oif=index)
+    said = network.changes()
+    assert "h0: route added during the run, around the data link: to 10.77.0.2/32" in said
+    assert "h0: route added during the run, around the data link: to fd6c:6f73:7362::2/128" in said

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -160,3 +163,64 @@ def test_the_whole_budget_is_spent_once() -> None:
     every = sum(tests * statistics.limit_for(tests) for tests in (1, 2, 250, 1000, 7))
     assert every == pytest.approx(statistics.FAMILY_ERROR)
     assert statistics.deviations_for(500) > statistics.deviations_for(2) > 4
+
+
+def delayed(delays: Any, *, mean_ms: float = 20.0, late: dict[str, float] | None = None, **delay: Any) -> FlowSeen:
+    """Spaced probes that took so long, where `mean_ms` was asked."""
+    asked = Profile.model_validate({"name": "x", "why": "t", "delay": {"mean_ms": mean_ms, **delay}})
+    rule = Rule(label="0", profile=asked, match=asked.match, seed=1, block_seed=1)
+    up, down = Hook(rank=0, direction="uplink"), Hook(rank=1, direction="downlink")
+    taken = tuple(float(one) for one in delays)
+    missing = np.zeros(len(taken), dtype=bool)
+    return FlowSeen(
+        name="a", uplink=(up, rule), downlink=(down, None), missing=missing, delays_ms=taken, **(late or {})
+    )
+
+
+@pytest.mark.parametrize(
+    ("delays", "late", "said"),
+    [
+        ([20.3] * 150, {}, None),
+        ([30.0] * 150, {}, Status.FAILED),
+        ([24.5] * 150, {"wire_ms": 3.0}, Status.UNKNOWN),  # its wire was late, and says so
+        ([30.0] * 150, {"wire_ms": 3.0}, Status.FAILED),  # but not by that much
+        ([24.5] * 150, {"sender_ms": 3.0}, Status.UNKNOWN),
+        ([20.3] * 20 + [26.0] * 130, {}, Status.UNKNOWN),  # a wrong delay is wrong for all of them
+        ([17.0] * 150, {"wire_ms": 9.0, "sender_ms": 9.0}, Status.FAILED),  # no machine is early
+    ],
+)
+def test_a_delay_that_a_busy_machine_made_longer_is_unknown_and_a_wrong_one_failed(
+    delays: list[float], late: dict[str, float], said: Status | None
+) -> None:
+    found = significance.judge_delays([delayed(delays, late=late)])
+    assert [one.status for one in found] == ([] if said is None else [said])
+
+
+@pytest.mark.parametrize(("seen_ms", "wrong"), [(0.1, True), (1.2, False)])
+def test_packets_that_were_to_wait_a_millisecond_and_did_not_are_found(seen_ms: float, wrong: bool) -> None:
+    """As it was: two milliseconds of room on both sides, so that a delay below that was never judged."""
+    found = significance.judge_delays([delayed([seen_ms] * 150, mean_ms=1.0)])
+    assert [one.status for one in found] == [Status.FAILED] * wrong
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "normal", "pareto"])
+def test_the_median_of_delays_that_are_far_apart_may_be_off_by_chance(distribution: str) -> None:
+    """As it was: one in seven honest probes of 200 +- 100 ms failed, whose median is known to 8 ms only."""
+    chance = np.random.default_rng(1)
+    asked = Profile.model_validate({"name": "x", "why": "t", "delay": {"mean_ms": 200.0}}).delay
+    assert asked is not None
+    wide = asked.model_copy(update={"jitter_ms": 100.0, "distribution": distribution})
+    for _ in range(200):
+        drawn = [wide.quantile_ms(float(share)) for share in chance.uniform(1e-6, 1 - 1e-6, 150)]
+        flow = delayed(drawn, mean_ms=200.0, jitter_ms=100.0, distribution=distribution)
+        assert significance.judge_delays([flow]) == []
+
+
+def test_packets_that_should_overtake_and_came_late_on_a_busy_machine_are_unknown() -> None:
+    few = overtaken(0, 150)
+    (found,) = significance.judge_delays([few])
+    assert found.status == Status.FAILED
+    (found,) = significance.judge_delays([replace(few, wire_ms=6.0)])
+    assert found.status == Status.UNKNOWN and "too busy" in found.text
+    (found,) = significance.judge_delays([replace(overtaken(0, 400), wire_ms=6.0)])
+    assert found.status == Status.FAILED, "nobody is early"

@@ -155,6 +155,13 @@ CBPF_TWO = {"impair": [{"profile": "loss_1"}, {"profile": "loss_5", "hosts": ["h
         (CBPF_TWO, "cbpf", "loss", "single rules"),
         ({"impair": [{"profile": "loss_1", "from_step": 5}]}, "ebpf", "windows in steps", "ranks behind the first"),
         ({"impair": [{"profile": "loss_1", "to_s": 5}]}, "cbpf", "loss", "whose rules changed under traffic"),
+        ({"impair": [{"profile": "loss_1", "direction": "both"}]}, "cbpf", "directions", "counts both sides together"),
+        (
+            {"impair": [{"profile": {"name": "x", "why": "t", "delay": {"mean_ms": 2}}}]},
+            "relay",
+            "delay",
+            "late by up to 2 ms",
+        ),
         ({"topology": {"rate_mbit": 5}}, "netem", "rate and queue", "whether links reach their rate"),
     ],
 )

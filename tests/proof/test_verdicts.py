@@ -56,6 +56,34 @@ def test_one_packet_off_the_pattern_is_no_proof() -> None:
     assert proof(missing).judgement.status == Status.FAILED
 
 
+def counted(**link: Any) -> Between:
+    """What the links of a proof counted."""
+    return Between(Reading(links={0: LinkCounts()}), Reading(links={0: LinkCounts(**link)}))
+
+
+@pytest.mark.parametrize(("overflow", "lost", "status"), [(3, 3, Status.UNKNOWN), (3, 40, Status.FAILED)])
+def test_probes_that_overflowed_a_socket_on_a_busy_machine_are_unknown(
+    overflow: int, lost: int, status: Status
+) -> None:
+    """As it was: failed, since what the receiver missed was not the pattern. So it is with those that came when the
+    sockets were closed."""
+    missing = lossmodel.predict(CHAIN, seed=77, count=5000)
+    dropped = int(missing.sum())
+    missing[np.flatnonzero(~missing)[:lost]] = True
+    assert proof(missing, dropped=dropped, overflow=overflow).judgement.status == status
+    none, some = Sockets(), Sockets(unwanted=overflow)
+    between = Between(Reading(links={0: LinkCounts(sockets=none)}), Reading(links={0: LinkCounts(sockets=some)}))
+    assert proof(missing, dropped=dropped, between=between).judgement.status == status
+
+
+@pytest.mark.parametrize(("no_room", "status"), [(100, Status.UNKNOWN), (99, Status.FAILED)])
+def test_probes_that_had_no_room_before_the_rule_are_unknown_and_not_its_failure(no_room: int, status: Status) -> None:
+    missing = np.concatenate([lossmodel.predict(CHAIN, seed=77, count=4900), np.ones(100, dtype=bool)])
+    count = RuleCounters(seen=4900, dropped=int(missing.sum()) - 100, position=START)
+    found = proven(missing, {(UP, RULE.label): count}, between=counted(lost_entering=no_room))
+    assert found.judgement.status == status
+
+
 def test_a_rule_that_saw_no_probe_is_not_proven() -> None:
     result = proven(np.zeros(5000, dtype=bool), {(UP, RULE.label): RuleCounters(position=START)})
     assert result.judgement.status == Status.FAILED
@@ -134,7 +162,7 @@ def run_of(
     seen: int, dropped: int, *, entered: int | None = None, more_lost: int = 0, rules: bool = True, **more: Any
 ) -> Watched:
     """h0 sends to h1 through RULE; `more_lost` vanish between the ports."""
-    position = Position(generator=0, state=0, packets=seen)
+    position = Position(generator=lossmodel.advanced(77, seen), state=0, packets=seen)
     hooks = {UP: {RULE.label: RuleCounters(seen=seen, dropped=dropped, position=position)}}
     h0 = LinkCounts(entered=seen if entered is None else entered, sockets=Sockets())
     h1 = LinkCounts(left=(seen if entered is None else entered) - dropped - more_lost, sockets=Sockets())

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from lossbench.net.impair import registry
+from lossbench.net.impair import cbpf, registry
+from lossbench.net.tc.look import Look
 from lossbench.proof.judge_windows import judge_windows
 from lossbench.proof.verdict import Status
 from lossbench.proof.watched import Change, Watched
@@ -19,6 +20,7 @@ from lossbench.simulate.no_network import NoNetwork
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import Hook, Rules, rules_ever, rules_in_force, rules_kept
 from lossbench.spec.userfile import check
+from tests.networks import Build
 
 SECONDS, STEPS = {"from_s": 1.0, "to_s": 1.25}, {"from_step": 100, "to_step": 110}
 
@@ -194,3 +196,38 @@ def test_more_windows_than_a_program_holds_are_switched_by_the_harness(count: in
     assert registry.keeps_time(registry.find("ebpf"), rules) is kept
     assert not registry.keeps_time(registry.find("cbpf"), rules)
     assert not registry.keeps_time(registry.find("relay"), rules)
+
+
+@pytest.mark.netns
+def test_a_change_that_came_late_at_one_host_of_eight_is_told(
+    build: Build, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = build(backend="cbpf", topology={"hosts": 8}, impair=[{"profile": "loss_5", **SECONDS}])
+    folder = RunFolder(tmp_path / "run")
+    folder.make()
+    kept = Schedule(network=network, store=folder, seed=1, seen=Watched(), hear=lambda: None)
+    late, real = network.star.ports[5], cbpf.put_filter
+
+    def put_filter(switch: Any, point: Any, **what: Any) -> None:
+        time.sleep(0.3 if point.port_index == late else 0.0)
+        real(switch, point, **what)
+
+    kept.keep(0.0)
+    kept.begin(time.monotonic() - 1.0)
+    monkeypatch.setattr(cbpf, "put_filter", put_filter)
+    kept.keep(1.0)
+    (came,) = kept.seen.changes
+    assert came.real >= 1.3
+    (found,) = judge_windows(network.experiment, kept.seen)
+    assert found.status == Status.UNKNOWN and " s late (" in found.text
+
+
+@pytest.mark.netns
+def test_a_change_at_many_hosts_takes_two_looks_at_the_switch(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: two for each hook, each of them as long as there are hosts: 80 ms at 8, 650 at 32."""
+    looks = []
+    network = build(backend="cbpf", topology={"hosts": 4}, impair=[{"profile": "loss_5", "direction": "both"}])
+    real = Look.now
+    monkeypatch.setattr(Look, "now", lambda reader: looks.append(reader) or real(reader))
+    changed = network.put(dict.fromkeys(network.rules, ()))
+    assert len(changed) == 8 and len(looks) == 2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -51,6 +51,13 @@ class Backend(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class PutsMany(Protocol):
+    """What more a backend offers that changes several hooks in much less time than one after the other."""
+
+    def put_many(self, changes: Sequence[tuple[HookPoint, tuple[Rule, ...]]]) -> None: ...
 
 
 @runtime_checkable

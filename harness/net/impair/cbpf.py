@@ -3,7 +3,9 @@ namespace. Independent loss only, no seed; the counters are the port's own."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from pyroute2 import IPRoute
@@ -47,6 +49,9 @@ def too_many(rules: tuple[Rule, ...]) -> str | None:
     return too_long(program(rules))
 
 
+_program = lru_cache(maxsize=1024)(program)  # compared four times a second at every hook
+
+
 class CbpfBackend:
     """See backend.Backend."""
 
@@ -59,6 +64,7 @@ class CbpfBackend:
         self._place = place
         self._reader: Reader | None = None
         self._rules: dict[Hook, tuple[Rule, ...]] = dict(rules or {})
+        self._points: dict[Hook, HookPoint] = {}  # that this process has put rules at
         self._start: dict[Hook, tuple[int, int, int]] = {}
         self._past: dict[Hook, Counters] = {}
         for hook, start in (state or {}).items():
@@ -68,23 +74,33 @@ class CbpfBackend:
         """Nothing is kept from rule to rule."""
 
     def put(self, point: HookPoint, rules: tuple[Rule, ...]) -> None:
-        ensure_clsact(self._switch, point.port_index)
-        known = point.hook in self._rules
-        if not known:
-            count_oversize(self._switch, point)
-        early = self._since(point, self._look()) if known else {}
-        put_filter(self._switch, point, prio=2, ops=program(rules), direct_action=True)
+        self.put_many([(point, rules)])
+
+    def put_many(self, changes: Sequence[tuple[HookPoint, tuple[Rule, ...]]]) -> None:
+        """See backend.PutsMany: the switch is looked at before and after all of them, not around each."""
+        known = [(point, rules) for point, rules in changes if point.hook in self._rules]
+        for point, _ in changes:
+            if point.hook not in self._rules:
+                ensure_clsact(self._switch, point.port_index)
+                count_oversize(self._switch, point)
+        look = self._look() if known else None
+        early = {point.hook: self._since(point, look) for point, _ in known if look is not None}
+        for point, rules in changes:
+            put_filter(self._switch, point, prio=2, ops=program(rules), direct_action=True)
         look = self._look()
-        if known:
+        for point, _ in known:
             # What came between may have met the old program or the new one.
-            late = self._since(point, look)
-            final = {label: replace(c, shared=self._both(point.hook) or late != early) for label, c in late.items()}
+            late, shared = self._since(point, look), self._both(point.hook)
+            final = {label: replace(c, shared=shared or late != early[point.hook]) for label, c in late.items()}
             self._past[point.hook] = added(self._past.get(point.hook, {}), final)
-        self._rules[point.hook] = rules
-        # A direction that joins changes how the port's counters are told apart.
-        here = [hook for hook in self._rules if hook.rank == point.hook.rank] if not known else [point.hook]
-        for hook in here:
-            self._begin(replace(point, hook=hook), look)
+        joined = {point.hook.rank for point, _ in changes if point.hook not in self._rules}
+        self._rules |= {point.hook: rules for point, rules in changes}
+        self._points |= {point.hook: point for point, _ in changes}
+        changed = {point.hook for point, _ in changes}
+        for hook, point in self._points.items():
+            # A direction that joins changes how the port's counters are told apart.
+            if hook in changed or hook.rank in joined:
+                self._begin(point, look)
 
     def _look(self) -> Look:
         self._reader = self._reader or Reader(self._place)
@@ -103,9 +119,9 @@ class CbpfBackend:
         rules = self._rules[point.hook]
         filters = filters_at(point, look)
         others = [one for one in filters if not is_counter(one, point)]
-        attached = any(one.priority == 2 for one in others)
-        equal = any(one.instructions == program(rules) for one in others)
-        foreign = sum(one.instructions != program(rules) for one in others)
+        attached, wanted = any(one.priority == 2 for one in others), _program(rules)
+        equal = any(one.instructions == wanted for one in others)
+        foreign = sum(one.instructions != wanted for one in others)
         asked = {rule.label: threshold(rule.profile.mean_loss()) / ONE for rule in rules} or {TOTAL: 0.0}
         return [
             ReadBack(rule=name, attached=attached, equal=equal, mean_loss=loss if equal else None, foreign=foreign)

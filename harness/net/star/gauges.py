@@ -123,7 +123,11 @@ class Gauges:
                 link = change.link
                 if change.index == 0 and change.by not in ours:
                     out.append(f"{place}: {change.what} during the run")
-                elif change.index not in names or change.by in ours:
+                elif change.by in ours:
+                    continue
+                elif change.index not in names:
+                    if change.to and self._star.leads_to_hosts(change.to):
+                        out.append(f"{place}: {change.what} during the run, around the data link: to {change.to}")
                     continue
                 elif link is None:
                     out.append(f"{where}: {change.what} during the run, not by lossbench")

@@ -68,6 +68,12 @@ class Star:
         onward = tuple(self.ports.values()) if side == "ingress" else ()
         return HookPoint(hook=hook, port_index=self.ports[hook.rank], mtu=self.topology.mtu, side=side, onward=onward)
 
+    def leads_to_hosts(self, to: str) -> bool:
+        """Does a route there take packets that are for a host's data address? One to a larger network does not."""
+        route, host = ip_network(to), self.topology.all_hosts()[0]
+        own = ip_network(f"{host.ipv4 if route.version == 4 else host.ipv6}/{DATA_PREFIX[route.version]}", strict=False)
+        return route.prefixlen >= own.prefixlen and own.overlaps(route)
+
     def open(self) -> None:
         """Attach to a star that stands already."""
         self.switch = self._stack.enter_context(self.place(SWITCH).netlink())

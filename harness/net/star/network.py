@@ -15,7 +15,7 @@ from lossbench.net.counters import Detour, HeldByRule, HookCounters, ReadBack, R
 from lossbench.net.host import namespaces, sockets
 from lossbench.net.host.place import Place
 from lossbench.net.impair import registry
-from lossbench.net.impair.backend import Backend, KeepsTime
+from lossbench.net.impair.backend import Backend, KeepsTime, PutsMany
 from lossbench.net.star import handles
 from lossbench.net.star.gauges import Gauges
 from lossbench.net.star.links import Star
@@ -157,15 +157,18 @@ class StarNetwork:
         """Put rules in force; only hooks whose rules differ are touched. Returns those."""
         if any(rule.profile.corrupt_percent for here in rules.values() for rule in here):
             self._checksum_in_software()
-        changed = []
-        for hook, here in rules.items():
+        changed = {hook: here for hook, here in rules.items() if self.rules.get(hook) != here}
+        for here in changed.values():
             assert len({rule.label for rule in here}) == len(here), "counters are kept by label"
-            if hook in self.rules and self.rules[hook] == here:
-                continue
-            self.backend.put(self.star.hook_point(hook), here)
-            self.rules[hook] = here
-            changed.append(hook)
-        return changed
+        points = [(self.star.hook_point(hook), here) for hook, here in changed.items()]
+        if isinstance(self.backend, PutsMany):
+            self.backend.put_many(points)
+        else:
+            for point, here in points:
+                self.backend.put(point, here)
+                self.rules[point.hook] = here
+        self.rules |= changed
+        return list(changed)
 
     def restart(self) -> None:
         """Counters at zero, seeded patterns at their first packet. Nothing is under way now."""

@@ -54,7 +54,7 @@ def aside(device: int, how: str = "redirect") -> dict[str, Any]:
 
 def filters_at(point: HookPoint, look: Look) -> list[Filter]:
     """Every filter at this hook, in the order in which packets meet them."""
-    return look.reader.filters(point.port_index, PARENT[point.side])
+    return look.filters(point.port_index, PARENT[point.side])
 
 
 def totals(point: HookPoint, look: Look, *, both_directions: bool) -> tuple[int, int]:

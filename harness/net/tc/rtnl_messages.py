@@ -121,12 +121,14 @@ class Filter:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What the kernel told of: `what` in words, `by` the netlink port that asked for it (0: the kernel itself)."""
+    """What the kernel told of: `what` in words, `by` the netlink port that asked for it (0: the kernel itself). Of a
+    route also where it leads `to`: an address and the length of its prefix."""
 
     what: str
     index: int
     by: int
     link: Link | None = None
+    to: str = ""
 
 
 _WORDS = {
@@ -154,8 +156,10 @@ def change_of(kind: int, _: int, port: int, body: bytes) -> Change | None:
     if kind not in _WORDS:
         return None
     if kind in (RTM_NEWROUTE, RTM_DELROUTE):
-        leaves_by = attributes(body, 12).get(4, bytes(4))
-        return Change(what=_WORDS[kind], index=int.from_bytes(leaves_by, "little"), by=port)
+        told, (family, prefix) = attributes(body, 12), struct.unpack_from("<BB", body)
+        known = 1 in told and family in (socket.AF_INET, socket.AF_INET6)
+        to = f"{socket.inet_ntop(family, told[1])}/{prefix}" if known else ""
+        return Change(what=_WORDS[kind], index=int.from_bytes(told.get(4, bytes(4)), "little"), by=port, to=to)
     index = 0 if kind in (RTM_NEWRULE, RTM_DELRULE) else struct.unpack_from("<i", body, 4)[0]
     return Change(what=_WORDS[kind], index=index, by=port)
 

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from lossbench import contract
 from lossbench.errors import RunError
 from lossbench.net.host.place import Place
-from lossbench.proof.probe import datagram
+from lossbench.proof.probe import ancillary, datagram
 from lossbench.proof.probe.flows import Flow, addresses
 from lossbench.proof.probe.heard import Heard
 
 PACKET_OUTGOING = 4
-UDP_SEGMENT, UDP_GRO, SO_RCVBUFFORCE, SO_SNDBUFFORCE, SO_RXQ_OVFL = 103, 104, 33, 32, 40
+UDP_SEGMENT, UDP_GRO, SO_RCVBUFFORCE, SO_SNDBUFFORCE = 103, 104, 33, 32
 BATCH = 64  # packets per system call, the kernel's limit on older versions
 STAMP_AT = contract.HEADER_BYTES  # 8 bytes: when it was sent, monotonic nanoseconds
 TOKEN_AT, CHUNK_AT = contract.HEADER_FIELDS["tag"][0], contract.HEADER_FIELDS["chunk"][0]
@@ -120,8 +120,7 @@ class Exchange:
                 raise RunError(
                     f"the probe can't listen on {where} ({error.strerror}): is a program using it?"
                 ) from None
-        with suppress(OSError):
-            one.setsockopt(socket.SOL_SOCKET, SO_RXQ_OVFL, 1)
+        ancillary.ask(one)
         one.setblocking(False)
         return one
 
@@ -219,15 +218,14 @@ class Exchange:
         for (host, _, _, protocol), receiver in self._receivers.items():
             for _ in range(DRAIN_CALLS):  # others may send faster than we can look
                 try:
-                    data, ancillary, _, address = receiver.recvmsg(65536, 64)
+                    data, beside, _, address = receiver.recvmsg(65536, ancillary.ANCILLARY_BYTES)
                 except BlockingIOError:
                     break
                 now = time.monotonic_ns()
                 if protocol == "tcp" and address[2] == PACKET_OUTGOING:
                     continue  # a tap also sees what its own host sends, before the loss point
-                for level, kind, value in ancillary:
-                    if level == socket.SOL_SOCKET and kind == SO_RXQ_OVFL:
-                        self._overflow[receiver] = struct.unpack("<I", value[:4])[0]
+                now -= ancillary.waited_ns(beside)
+                self._overflow[receiver] = ancillary.overflowed(beside) or self._overflow.get(receiver, 0)
                 origin = address[:2] if protocol == "udp" else datagram.origin(data)
                 if protocol == "tcp":
                     data = data[-self.size :]
@@ -283,15 +281,20 @@ class Exchange:
         return heard
 
     def send_spaced(self, heard: list[Heard]) -> None:
+        """How late we were ourselves, each time that we wanted to go on, is written down: who waits for a core makes
+        others' packets wait too."""
         frames = {number: self._frames(number, 1) for number in self._senders}
         for first in range(DELAY_SAMPLES):
             for number, sender in self._senders.items():
                 self._send(number, sender, frames[number], first, 1)
-            self.listen(heard, DELAY_SPACING_S)
+            late_ms = 1000 * self.listen(heard, DELAY_SPACING_S)
+            for number in self._senders:
+                heard[number].late_ms.append(late_ms)
 
-    def listen(self, heard: list[Heard], seconds: float) -> None:
-        """Whatever comes is heard at once."""
+    def listen(self, heard: list[Heard], seconds: float) -> float:
+        """Whatever comes is heard at once. Returns by how much longer this took."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             if select.select(list(self._receivers.values()), [], [], left)[0]:
                 self.drain(heard)
+        return -left

@@ -21,6 +21,7 @@ class Heard:
     delays_ms: list[float] = field(default_factory=list)
     wrong_headers: int = 0
     clock_ms: float = 0.0  # that the clocks of both ends may differ by
+    late_ms: list[float] = field(default_factory=list)  # by how much its sender was late itself, each time
 
     def sequence(self) -> NDArray[np.uint32]:
         return np.concatenate(self.order) if self.order else np.zeros(0, dtype=np.uint32)

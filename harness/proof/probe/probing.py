@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import median
 from typing import Protocol
 
 from lossbench.net.conservation import Between
-from lossbench.net.counters import TOTAL, UNMATCHED, Reading, RuleCounters
+from lossbench.net.counters import TOTAL, UNMATCHED, HeldByRule, Reading, RuleCounters, held_since
 from lossbench.net.network import Network
 from lossbench.proof.evidence import Counts, FlowSeen, Proof, Seen
 from lossbench.proof.probe.exchange import Exchange
 from lossbench.proof.probe.flows import plan, taken_by
 from lossbench.proof.probe.heard import Heard
 from lossbench.proof.prove import prove
+from lossbench.spec.losses import BlockLoss
 from lossbench.spec.placement import Hook, Rule, Rules
 
 PROBE_S = 1.5  # a run's probe is cut to this on slow links
@@ -60,7 +62,9 @@ def prove_network(
         each = max(MIN_PROBES, min(each, int(limit_s * rate_mbit * 1e6 / 2 / bits)))
     delayed = network.longest_wait_s()
     with exchange_of(flows, place_of=network.place, payload_bytes=payload_bytes, token=token) as exchange:
+        held = network.held() if delayed else {}
         samples = exchange.delay(wait_s=delayed) if delayed else []
+        held = held_since(network.held(), held) if delayed else {}
         before = network.read(sockets=True) if bystanders else network.settled()[0]
         heard = exchange.loss(
             packets=each,
@@ -70,7 +74,7 @@ def prove_network(
         )
         overflow = exchange.overflow
     after = network.read(sockets=True) if bystanders else network.settled(since=before)[0]
-    seen = [_flow_seen(network.rules, one, samples[i] if samples else None) for i, one in enumerate(heard)]
+    seen = [_flow_seen(network.rules, one, samples[i] if samples else None, held) for i, one in enumerate(heard)]
     read_back = network.read_back()
     return prove(
         rules=network.rules,
@@ -100,13 +104,14 @@ def _settled(network: Network, received: int, sent: int, before: Reading) -> boo
     return received + gone >= sent
 
 
-def _flow_seen(rules: Rules, heard: Heard, samples: Heard | None) -> FlowSeen:
+def _flow_seen(rules: Rules, heard: Heard, samples: Heard | None, held: HeldByRule) -> FlowSeen:
     flow = heard.flow
     up, down = flow.hooks()
 
     def rule_at(hook: Hook) -> Rule | None:
         return taken_by(rules.get(hook, ()), flow)
 
+    by_block = any(rule and isinstance(rule.profile.loss, BlockLoss) for rule in (rule_at(up), rule_at(down)))
     return FlowSeen(
         name=f"{flow.source.name} to {flow.destination.name}",
         uplink=(up, rule_at(up)),
@@ -116,8 +121,10 @@ def _flow_seen(rules: Rules, heard: Heard, samples: Heard | None) -> FlowSeen:
         reordered=heard.reordered(),
         delays_ms=tuple(samples.delays_ms) if samples else (),
         clock_ms=samples.clock_ms if samples else 0.0,
+        sender_ms=median(samples.late_ms) if samples and samples.late_ms else 0.0,
+        wire_ms=sum(one.late_ms(0.5) for hook in (up, down) for one in held.get(hook, {}).values()),
         header={"step": flow.step, "half": flow.half, "source": flow.source.rank, "destination": flow.destination.rank},
-        blocks=tuple(flow.block_of(i) for i in range(heard.sent)),
+        blocks=tuple(flow.block_of(i) for i in range(heard.sent)) if by_block else (),
     )
 
 

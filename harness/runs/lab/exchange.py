@@ -76,6 +76,7 @@ class LabExchange:
             order = np.frombuffer(base64.b64decode(said["order"]), dtype="<u4")
             one = Heard(flow=flow, sent=packets, order=[order], wrong_headers=said["wrong_headers"])
             one.delays_ms = said["delays_ms"]
+            one.late_ms = found[flow.source.rank]["late_ms"][str(number)]
             if clocks is not None:
                 (wide_s, there), (wide_too_s, here) = clocks[flow.destination.rank], clocks[flow.source.rank]
                 one.delays_ms = [ms - 1000 * (there - here) for ms in one.delays_ms]

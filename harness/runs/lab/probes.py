@@ -63,6 +63,7 @@ class Probes:
 
     def heard(self) -> dict[str, Any]:
         self._exchange.drain(self._heard)
+        late = {str(n): one.late_ms for n, one in enumerate(self._heard) if one.flow.source.rank == self._rank}
         flows = {
             str(number): {
                 "order": base64.b64encode(one.sequence().astype("<u4").tobytes()).decode(),
@@ -71,7 +72,7 @@ class Probes:
             }
             for number, one in self._mine().items()
         }
-        return {"flows": flows, "overflow": self._exchange.overflow}
+        return {"flows": flows, "late_ms": late, "overflow": self._exchange.overflow}
 
     def close(self) -> None:
         self._stack.close()

@@ -79,6 +79,10 @@ class _Placed:
         self.slots = slots
         self._order = [None, *sorted(slots, key=slots.__getitem__)]  # made once: a run's beginning has no time for it
         self.maps = maps
+        self._by_slot = {slot: rule for rule, slot in slots.items()}
+        losses = {slot: rule.profile.loss for slot, rule in self._by_slot.items()}
+        self.traces = {slot: memory.trace_memory(one) for slot, one in losses.items() if isinstance(one, TraceLoss)}
+        self._asked: dict[int, bytes] = {}  # the part of a slot's memory that says what is asked; as it is wanted
         self.rules: tuple[Rule, ...] = ()  # in force
         self.ever: dict[str, int] = {}  # label -> slot, of those that were in force
         self.program = 0
@@ -101,12 +105,18 @@ class _Placed:
         if "window" in self.maps:
             self.maps["window"].write(b"".join(memory.window_memory(rule, self.began_ns) for rule in self._order))
 
-    def is_as_asked(self, rule: Rule, own: bytes, windows: bytes) -> bool:
-        """`own`: the rule's memory; `windows`: of all of them."""
-        at = self.slots[rule] * memory.WINDOW_BYTES
+    def trace_at(self, slot: int) -> bytes:
+        """The pattern that the kernel has; nothing for rules without one."""
+        return self.maps[f"trace{slot}"].read() if slot in self.traces else b""
+
+    def is_as_asked(self, slot: int, own: bytes, windows: bytes, trace: bytes) -> bool:
+        """What the kernel has of a rule: `own`, its memory; `windows`, of all of them; `trace`, its pattern."""
+        rule, at = self._by_slot[slot], slot * memory.WINDOW_BYTES
+        if slot not in self._asked:
+            self._asked[slot] = memory.asked_part(memory.rule_memory(rule))
         window = memory.window_memory(rule, self.began_ns) if rule.window is not None else b""
-        same = windows[at : at + len(window)] == window
-        return same and memory.asked_part(own) == memory.asked_part(memory.rule_memory(rule))
+        same = windows[at : at + len(window)] == window and trace == self.traces.get(slot, b"")
+        return same and memory.asked_part(own) == self._asked[slot]
 
     def in_use(self) -> dict[str, ArrayMap]:
         """What the program refers to: the rest ends with this process."""
@@ -173,11 +183,9 @@ class EbpfBackend:
             "lock": ArrayMap.create(value_bytes=memory.LOCK_BYTES, name="lb_lock", btf=self._btf, entries=size),
         }
         placed = _Placed(slots={rule: slot for slot, rule in enumerate(rules, start=1)}, maps=maps)
-        for rule, slot in placed.slots.items():
-            if isinstance(rule.profile.loss, TraceLoss):
-                raw = memory.trace_memory(rule.profile.loss)
-                maps[f"trace{slot}"] = ArrayMap.create(value_bytes=len(raw), name="lb_trace")
-                maps[f"trace{slot}"].write(raw)
+        for slot, raw in placed.traces.items():
+            maps[f"trace{slot}"] = ArrayMap.create(value_bytes=len(raw), name="lb_trace")
+            maps[f"trace{slot}"].write(raw)
         if any(rule.window is not None for rule in rules):
             maps["window"] = ArrayMap.create(value_bytes=memory.WINDOW_BYTES * size, name="lb_window")
         placed.began_ns = self._began_ns
@@ -232,10 +240,10 @@ class EbpfBackend:
         windows = placed.maps["window"].read() if "window" in placed.maps else b""
         out = []
         for rule in placed.rules:
-            at = placed.slots[rule] * memory.RULE_BYTES
-            own = value[at : at + memory.RULE_BYTES]
-            equal = placed.is_as_asked(rule, own, windows)
-            loss = rule.profile.mean_loss() if equal else memory.mean_loss_of(own, rule)
+            slot = placed.ever[rule.label]
+            at = slot * memory.RULE_BYTES
+            own, trace = value[at : at + memory.RULE_BYTES], placed.trace_at(slot)
+            equal, loss = placed.is_as_asked(slot, own, windows, trace), memory.mean_loss_of(own, rule, trace)
             out.append(ReadBack(rule=rule.label, attached=attached, equal=equal, mean_loss=loss, foreign=foreign))
         return out or [ReadBack(rule=UNMATCHED, attached=attached, equal=True, mean_loss=0.0, foreign=foreign)]
 

@@ -8,6 +8,9 @@ rule has a window in time, a third map says of each slot from when to when: it i
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
+
+import numpy as np
 
 from lossbench.spec.losses import BlockLoss, TraceLoss
 from lossbench.spec.lossmodel import (
@@ -92,31 +95,32 @@ def window_memory(rule: Rule | None, began_ns: int | None) -> bytes:
 
 def trace_memory(loss: TraceLoss) -> bytes:
     """The pattern as bits, 64 to a word."""
-    bits = loss.pattern()
-    raw = bytearray(-(-len(bits) // 64) * 8)
-    for i, lost in enumerate(bits):
-        if lost:
-            raw[i >> 3] |= 1 << (i & 7)
-    return bytes(raw)
+    raw: bytes = np.packbits(np.asarray(loss.pattern(), dtype=np.bool_), bitorder="little").tobytes()
+    return raw.ljust(-(-len(raw) // 8) * 8, b"\0")
 
 
-def mean_loss_of(memory: bytes, rule: Rule) -> float | None:
-    """The long-run loss rate that the kernel's own numbers amount to; None if somebody wrote there what is no chain."""
+def mean_loss_of(memory: bytes, rule: Rule, trace: bytes = b"") -> float | None:
+    """The long-run loss rate that the kernel's own numbers amount to; None if somebody wrote there what is no chain.
+    `memory`: of this rule; `trace`: its pattern, if it has one."""
     if isinstance(rule.profile.loss, TraceLoss):
-        return rule.profile.mean_loss()
+        return int.from_bytes(trace, "little").bit_count() / len(rule.profile.loss.pattern())
     if isinstance(rule.profile.loss, BlockLoss):
         return float(struct.unpack_from("<QQQ", memory, TABLE)[2] / ONE)
-    chain = rule.profile.chain()
-    assert chain is not None
-    states = []
-    for state in range(len(chain.states)):
+    return _mean_loss_of_table(memory[TABLE:RULE_BYTES])
+
+
+@lru_cache(maxsize=1024)
+def _mean_loss_of_table(table: bytes) -> float | None:
+    """A state that was written has outcomes: those behind it are never entered."""
+    states, count = [], max(1, len(table.rstrip(b"\0") + bytes(STATE_BYTES - 1)) // STATE_BYTES)
+    for state in range(count):
         before, outcomes = 0, []
         for outcome in range(MAX_OUTCOMES):
-            at = TABLE + state * STATE_BYTES + outcome * OUTCOME_BYTES
-            limit, next_state, loss = struct.unpack_from("<QQQ", memory, at)
+            at = state * STATE_BYTES + outcome * OUTCOME_BYTES
+            limit, next_state, loss = struct.unpack_from("<QQQ", table, at)
             outcomes.append(Outcome(probability=(limit - before) / ONE, next_state=next_state, loss=loss / ONE))
             before = limit
-        if before != ONE or any(o.probability < 0 or o.next_state >= len(chain.states) for o in outcomes):
+        if before != ONE or any(o.probability < 0 or o.next_state >= count for o in outcomes):
             return None
         states.append(tuple(outcomes))
     return mean_loss(Chain(states=tuple(states)))

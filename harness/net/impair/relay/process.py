@@ -153,8 +153,7 @@ def _read(wire: Wire, waiting: Waiting, number: int) -> int:
 
 
 def _write_due(waiting: Waiting) -> None:
-    now = time.monotonic()
-    while waiting and waiting[0][0] <= now:
+    while waiting and waiting[0][0] <= (now := time.monotonic()):  # who is held up here is late too
         due, _, wire, rule, frame = heapq.heappop(waiting)
         rule.late[bisect.bisect_left(LATE_S, now - due)] += 1
         with suppress(OSError):  # one frame the kernel will not take must not end all wires
