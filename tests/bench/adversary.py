@@ -66,9 +66,11 @@ def run_with(deed: Deed, backend: str, *, seed: int, folder: Path, talks: str = 
         path.insert(0, str(folder / "late"))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
     process = begin("run", str(spec), "--out", str(folder / "out"), "--json", cwd=ROOT, environment=environment)
-    run = Running(process, random.Random(seed), check(Experiment, asked, origin="adversary"), seed)
+    run = Running(process, random.Random(seed), check(Experiment, asked, origin="adversary"), seed, folder)
     try:
         wait_until_begun(process, folder)
+        if deed.voids == "fault" and not deed.of.startswith("windows"):
+            run.wait_until_it_talks()
         if deed.act is not nothing and process.poll() is None:
             run.pause(0.0 if deed.voids == "timing" else 0.1, 0.2 if deed.voids == "timing" else deed.within_s)
             deed.act(run)

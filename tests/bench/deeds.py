@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import socket
 import struct
@@ -39,6 +40,7 @@ PARENT = {"uplink": SIDES["ingress"], "downlink": SIDES["egress"]}
 PASS_ALL = struct.pack("<HBBI", 0x06, 0, 0, 0)  # classic BPF: return TC_ACT_OK, whatever comes after
 DROP_ALL = struct.pack("<HBBI", 0x06, 0, 0, 2)  # TC_ACT_SHOT
 SECONDS = 2.0  # that a workload talks
+TALKING = 50  # packets from h0
 STEP_S = 0.04
 LIMIT_S = 60  # who talks over a wire that was killed would wait for ever
 
@@ -169,10 +171,31 @@ class Running:
     random: random.Random
     asked: Experiment
     seed: int = 0
+    folder: Path = Path()
     helpers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def place(self, end: str) -> str:
         return next(name for name in namespaces_of(self.process.pid) if name.endswith(f"-{end}"))
+
+    def wait_until_it_talks(self) -> None:
+        """What is done before a busy machine has brought the workload to life makes nothing false."""
+        with namespaces.open_inside(self.place("sw")) as switch:
+            port, first = switch.link_lookup(ifname="p0")[0], -1
+            while self.process.poll() is None:
+                now = switch.get_links(port)[0].get_attr("IFLA_STATS64")["rx_packets"]
+                first = now if first < 0 else first
+                if now > first + TALKING:
+                    return
+                time.sleep(0.02)
+
+    def wait_until_step(self, step: int) -> None:
+        """That one of its ranks has reported, in a file that it writes itself."""
+        words, until = re.compile(rb'"step": ?(\d+)'), time.monotonic() + LIMIT_S
+        while self.process.poll() is None and time.monotonic() < until:
+            for one in self.folder.rglob("records/rank-*.jsonl"):
+                if any(int(found) >= step for found in words.findall(one.read_bytes())):
+                    return
+            time.sleep(0.02)
 
     def pause(self, low: float, high: float) -> None:
         time.sleep(self.random.uniform(low, high))
@@ -322,6 +345,13 @@ def stop_the_harness(run: Running) -> None:
     run.process.send_signal(signal.SIGCONT)
 
 
+def sleep_through_a_step(run: Running) -> None:
+    """Until the ranks are well behind the one at which a rule should have come."""
+    run.process.send_signal(signal.SIGSTOP)
+    run.wait_until_step(STEPS[0] + 4)
+    run.process.send_signal(signal.SIGCONT)
+
+
 def remove_rate(run: Running) -> None:
     with namespaces.open_inside(run.place("h0")) as host:
         host.tc("del", index=host.link_lookup(ifname="eth0")[0], parent=0xFFFFFFFF)
@@ -359,7 +389,7 @@ def kill_the_wire(run: Running) -> None:
 def stop_the_wire(run: Running) -> None:
     for pid in wire_of(run):
         os.kill(pid, signal.SIGSTOP)
-        time.sleep(0.5)
+        time.sleep(1.0)  # TCP may be silent for a part of it, waiting for what was lost
         os.kill(pid, signal.SIGCONT)
 
 
@@ -486,7 +516,7 @@ DEEDS = {
         Deed(
             stop_the_harness, "windows in time", backends=("cbpf", "relay"), within_s=SOON, called="late_for_a_second"
         ),
-        Deed(stop_the_harness, "windows in steps", workloads=CHATTER, within_s=SOON, called="late_for_a_step"),
+        Deed(sleep_through_a_step, "windows in steps", workloads=CHATTER, within_s=SOON, called="late_for_a_step"),
         Deed(another_match, "matches", backends=OURS),
         Deed(filter_ahead_of_a_downlink, "directions"),
         Deed(another_pair, "pairs", backends=OURS),
