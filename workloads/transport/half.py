@@ -19,7 +19,11 @@ KINDS = {"float32": 1, "bfloat16": 2, "float16": 3}
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """What arrived in one half, and why it ended. Always on: a few hundred bytes a peer."""
+    """What arrived in one half, and why it ended. Always on: a few hundred bytes a peer.
+
+    Of what did not arrive it says what was known when the half ended: where a deadline ended it, packets that were sent
+    and lost behind the last that came are still among `cut`. The group's counters are put right as soon as the sender
+    says how much it had sent; an account is not, since whoever reads it has gone on."""
 
     half: int
     step: int

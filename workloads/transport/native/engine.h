@@ -153,8 +153,8 @@ typedef struct {          /* structures.py says what they mean */
 
 typedef struct { ns least, before, since; } recent; /* credit.c */
 
-typedef struct {          /* a lossy flow whose half is over here, while the peer may still wait for its end */
-    uint32_t sequence, packets, sent, live, repeats;
+typedef struct {          /* a lossy flow whose half is over here; live: the peer may still wait for its end, or not know how much it was */
+    uint32_t sequence, packets, sent, live, repeats; /* packets 0: nothing more is to be said of it, whatever happens */
     ns due, pause, until;
     uint64_t bytes;
     header head;
@@ -293,6 +293,8 @@ void tick_markers(engine *e, ns now);
 void time_flow(engine *e, flow *f);
 void tell(engine *e, uint32_t rank, uint32_t state, uint32_t about, uint32_t reason);
 void keep_tail(engine *e, const half *h, const flow *f, ns now);
+void hurry_tails(engine *e, ns now);
+void revive_tails(engine *e, peer *p, uint32_t below, ns now);
 void break_group(engine *e, uint32_t code, uint32_t rank, uint32_t about, uint32_t error);
 void disagree(engine *e, half *h, flow *f, uint32_t rank, const header *theirs, uint64_t their_bytes);
 
