@@ -20,7 +20,7 @@ from lossbench.workloads.transport.half import Half, Result
 
 @dataclass(kw_only=True)
 class Asked:
-    """What a job has asked for. `then` is called once, when the halves are over; `always` after it, also if it failed."""
+    """What a job has asked for. `then` is called once, when the halves are over; `always` then, also if it failed."""
 
     halves: Sequence[Half] = ()
     then: Callable[[list[Result]], None] | None = None

@@ -22,7 +22,7 @@ TAILS, ORDERLY = 16, 256
 
 @dataclass
 class Tail:
-    """A lossy flow whose half is over here. `live`: the peer may still wait for its end, or not know how much it was."""
+    """A lossy flow whose half is over here. `live`: the peer may wait for its end, or not know how much it was."""
 
     prefix: bytes
     packets: int
