@@ -317,6 +317,7 @@ int lb_over(const half *h) { return (int)SEEN(h->over); }
 /* Until this half is over; 0 if `timeout_s` came first. */
 int lb_wait(engine *e, half *h, double timeout_s)
 {
+    if (SEEN(h->over)) return 1;
     ns until = now_ns() + (timeout_s < 1e6 ? (ns)(timeout_s * 1e9) : FAR * 24);
     int inside = enter(e);
     while (inside && !h->over && now_ns() < until) {

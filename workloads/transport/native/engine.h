@@ -344,6 +344,7 @@ static inline int enough(const half *h, const flow *f) /* nothing of it is asked
 }
 static inline uint32_t known_sent(const half *h, const flow *f) /* what did not come of it was lost: nothing else can */
 {
+    if (f->count == f->packets) return f->packets;
     return f->ended || h->ended == DEADLINE ? f->highest : 0; /* a deadline is silence: what was sent would be here */
 }
 static inline uint32_t to_repair(const half *h, const flow *f) /* of those that are missing now */
