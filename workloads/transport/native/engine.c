@@ -256,7 +256,7 @@ static void stop_sender(engine *e)
     uint64_t one = 1;
     if (!e->has_sender) return;
     SHOW(e->sender_stops, 1);
-    if (write(e->send_wake, &one, sizeof one) < 0) sooner(e, 0);
+    while (write(e->send_wake, &one, sizeof one) < 0 && errno == EINTR) {} /* full: there is a wake-up in it */
     pthread_join(e->sender, NULL);
 }
 

@@ -18,16 +18,16 @@
  *   `lock`                            everything that is not named        everything that is not named    everything that is not
  *                                                                                                         named, from submit to over
  *   both locks to write, one to read  first, last                                                         next, previous
- *   shown by the sending thread       look, send_error, send_about        timed_* (its own), sent,        cursor, unsent
- *                                                                         refused_*
- *   shown under `lock`, to it         failed.code, closed_below,          window, withheld_until          sending, limit, held,
- *                                     sender_stops                                                        unheard, out_left, done
- *   shown by both                     markers, refused, pace_at, asleep,  control_out, asked              progress
+ *   shown by the sending thread                                           timed_* (its own)               cursor, unsent
+ *   shown under `lock`, to it         failed.code, closed_below           window, withheld_until          sending, limit, held,
+ *                                                                                                         unheard, out_left, done
+ *   shown by both                     look, send_error, send_about,       sent, refused_*, control_out,   progress
+ *                                     markers, refused, pace_at, asleep,  asked
  *                                     sender_asleep, no_segments
  *   shown to Python                                                                                       over: from then on all of
  *                                                                                                         it is the caller's again
- *   whoever closes (lb_close)         closing, aborting, closed; nobody may come in once it is closed, and `inside` says who is;
- *                                     memory goes in lb_free, when nothing in Python refers to the engine */
+ *   whoever closes (lb_close)         sender_stops (shown); under `lock`: closing, aborting, closed. Nobody may come in once it is
+ *                                     closed, and `inside` says who is; memory goes in lb_free, when nothing in Python refers to it */
 #ifndef LOSSBENCH_ENGINE_H
 #define LOSSBENCH_ENGINE_H
 #include <math.h>
