@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 import socket
+import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,12 @@ Build = Callable[..., StarNetwork]
 @pytest.fixture
 def build() -> Iterator[Build]:
     """build(backend="ebpf", seed=1, topology={...}, impair=[...]) -> a network with its rules in force."""
+    with building() as make:
+        yield make
+
+
+@contextmanager
+def building() -> Iterator[Build]:
     with ExitStack() as undo:
 
         def make(*, backend: str = "ebpf", seed: int = 1, **keys: Any) -> StarNetwork:
@@ -56,6 +63,17 @@ def profile_file(tmp_path: Path) -> Callable[[str], str]:
 
 def prove(network: StarNetwork, packets: int = 40_000) -> Any:
     return prove_network(network, packets=packets, payload_bytes=64, token=secrets.randbits(63))
+
+
+def on_host(network: StarNetwork, host: str, *words: str, tool: str = "ip") -> str:
+    with namespaces.inside(network.star.namespace(host)):
+        return subprocess.run([tool, *words], check=True, capture_output=True, text=True).stdout
+
+
+def device(network: StarNetwork, towards: str) -> str:
+    """Of h0's link that leads there."""
+    words = on_host(network, "h0", "route", "get", towards).split()
+    return words[words.index("dev") + 1]
 
 
 def open_socket(

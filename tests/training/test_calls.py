@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from lossbench.workloads.collective import staging
 from lossbench.workloads.collective.work import spans_of
 from lossbench.workloads.sync.channels.genuine import Genuine
 from tests.training.workers import over_loopback, together
@@ -84,3 +86,62 @@ def test_a_deadline_is_that_of_the_call_and_not_of_the_first_one_of_its_shape() 
 
     first, second, late = together(over_loopback(3), work)
     assert first == second == ["all", "deadline", "all"] and late[0] == late[2] == "all"
+
+
+class AtOnce:
+    """An event or a stream of a device that has always done what it was asked."""
+
+    def __init__(self, *_: object) -> None: ...
+    def record(self, *_: object) -> None: ...
+    def synchronize(self) -> None: ...
+    def wait_event(self, _: object) -> None: ...
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a GPU: tensors of this host go through rooms as if they were elsewhere, unless they go the short way."""
+    for name, value in {"Event": AtOnce, "Stream": AtOnce, "current_stream": AtOnce}.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
+    monkeypatch.setattr(staging, "on_host", lambda _: False)
+    monkeypatch.setattr(staging, "pinned", lambda count, dtype: torch.empty(count, dtype=dtype))
+
+
+def refused(channel: Genuine) -> None:
+    """A call that is refused when its turn has come; nothing is sent."""
+    with pytest.raises(ValueError, match="expanded"):
+        channel.group.broadcast([torch.ones(1).expand(1000)], dist.BroadcastOptions()).wait()
+
+
+def test_calls_under_way_have_rooms_of_their_own_whatever_was_refused_between(stand_in: None) -> None:
+    """Pinned memory is used again. As it was: a call that was refused took a turn, and after two of them the next one
+    was given the room of the one under way."""
+    begun = threading.Event()
+
+    def work(channel: Genuine) -> list[torch.Tensor]:
+        if channel.rank:  # it comes when the other has begun both
+            assert begun.wait(60)
+        tensors = [torch.full((800_000,), number + channel.rank)[::2] for number in (1.0, 10.0)]
+        works = [channel.group.allreduce([tensors[0]], asked())]
+        refused(channel)
+        refused(channel)
+        works.append(channel.group.allreduce([tensors[1]], asked()))
+        while channel.group._endpoint.asked < 4:  # halves
+            threading.Event().wait(0.01)
+        begun.set()
+        for one in works:
+            one.wait()
+        return tensors
+
+    for first, second in together(over_loopback(2), work):
+        assert torch.all(first == 3.0) and torch.all(second == 21.0)
+
+
+def test_a_room_is_used_again_when_its_call_has_ended_however_it_ended(stand_in: None) -> None:
+    def work(channel: Genuine) -> int:
+        for _ in range(5):
+            refused(channel)
+            channel.group.allreduce([torch.ones(2000)[::2]], asked()).wait()
+        return channel.group._rooms.take()
+
+    assert together(over_loopback(2), work) == [0, 0]

@@ -215,6 +215,58 @@ def test_whoever_is_not_there_yet_costs_one_deadline(ranks: Make) -> None:
     assert counted[0]["cut"] > 0 and counted[2]["cut"] > 0
 
 
+def test_what_was_sent_whole_and_lost_is_lost_although_less_was_sent_of_the_next(ranks: Make) -> None:
+    """Nothing of it came, and the next word is of a half that was withheld: it no longer says that those before were
+    sent whole. As it was: the whole of the first one was called cut for ever."""
+    made = _withheld_while_deaf(ranks)
+    deaf = made.groups[2].endpoint
+    deaf.link.admit_only(deaf.peers.values())
+    made.start(2, LONG).result(60)
+    made.all(summed)
+    _wait_for_books(made)
+
+
+def test_a_sender_that_leaves_says_first_how_much_it_had_sent(ranks: Make) -> None:
+    """As it was: it said that it left, and what had been lost of its last halves was called cut for ever."""
+    made = _withheld_while_deaf(ranks)
+    deaf = made.groups[2].endpoint
+    made.start(2, LONG).result(60)
+    deaf.link.admit_only(deaf.peers.values())
+    made.groups[0].endpoint.close()
+    _wait_for_books(made)
+
+
+LONG = partial(summed, count=400_000)  # more than there is room for at once
+
+
+def _withheld_while_deaf(ranks: Make) -> Ranks:
+    """What rank 0 sends to rank 2 is lost: all of a call, then some of one that is given up."""
+    made = ranks(3, policy=Policy(timeout_s=120, deadline_ms=300))
+    made.all(summed)
+    deaf = made.groups[2].endpoint
+    deaf.link.admit_only([deaf.peers[1]])
+    made.all(summed)
+    for future in [made.start(rank, LONG) for rank in (0, 1)]:
+        future.result(60)
+    return made
+
+
+def _wait_for_books(ranks: Ranks) -> None:
+    until = time.monotonic() + 30
+    while not (found := _booked(ranks))[0] and time.monotonic() < until:
+        time.sleep(0.05)
+    assert found[0], found
+
+
+def _booked(ranks: Ranks) -> tuple[bool, dict[str, int]]:
+    """Whether what is not here was withheld, or came late, or was lost; and the books."""
+    counted = [group.endpoint.read() for group in ranks.groups]
+    names = ("data_expected", "data_arrived", "lost", "cut", "withheld", "late", "early", "overflow")
+    total = {name: sum(one[name] for one in counted) for name in names}
+    right = total["lost"] > 0 and total["withheld"] > 0 and total["cut"] == total["withheld"] + total["late"]
+    return right and total["early"] == total["overflow"] == 0, total
+
+
 @full
 def test_a_sender_that_still_sends_is_not_cut_off_by_its_own_deadline(ranks: Make) -> None:
     """Slow, as it was asked to be. As it was: its own packets were no progress, and 1184 of them stayed with it."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import select
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,11 +25,12 @@ from lossbench.workloads.transport.packet.codec import CODECS
 from lossbench.workloads.transport.policy import Policy
 from lossbench.workloads.transport.udp.link import Link
 from tests.forms import full
-from tests.networks import Build
+from tests.networks import Build, device, on_host
 from tests.transport.conftest import Make, Ranks
 
 F32 = CODECS["float32"]
 COUNT = 1_000_000
+ROOT = Path(__file__).parents[2]
 
 
 def summed(group: Group) -> np.ndarray:
@@ -79,7 +82,7 @@ def test_a_way_that_narrows_ends_the_call_and_is_named(build: Build, ranks: Make
     made = meet(network, ranks, timeout_s=30)
     for got in made.all(summed):
         assert np.all(got == 3.0)
-    on_host(network, "h0", "link", "set", "dev", device(network), "mtu", "1000")
+    on_host(network, "h0", "link", "set", "dev", device(network, HOSTS[1]), "mtu", "1000")
     futures = [made.start(rank, summed) for rank in (0, 1)]
     said = [str(future.exception(120)) for future in futures]
     assert said[0] == "rank 0: packets to rank 1 no longer fit the way there: its MTU has fallen since the group met"
@@ -120,7 +123,7 @@ def test_a_host_that_takes_nothing_ends_the_call_after_the_timeout(build: Build,
         "qdisc",
         "replace",
         "dev",
-        device(network),
+        device(network, HOSTS[1]),
         "root",
         "tbf",
         "rate",
@@ -137,6 +140,16 @@ def test_a_host_that_takes_nothing_ends_the_call_after_the_timeout(build: Build,
     assert "rank 0 gave this call up: its host does not take its packets to rank 1" in said[1], said
 
 
+@full
+@pytest.mark.netns
+def test_on_a_network_that_changes_calls_end_right_or_with_the_right_sentence() -> None:
+    """Two of each: tests/bench/network_drills.py does more of the same, and looks at the time, too."""
+    drills = [sys.executable, str(ROOT / "tests" / "bench" / "network_drills.py"), "--times", "14"]
+    drills += ["--timeout", "10", "--grace", "60"]  # numpy on a busy machine may say nothing for seconds
+    done = subprocess.run(drills, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0 and "nothing wrong" in done.stdout, (done.stdout + done.stderr)[-4000:]
+
+
 HOSTS = [host.ipv4 for host in Topology(hosts=2).all_hosts()]
 
 
@@ -147,17 +160,6 @@ def meet(network: StarNetwork, ranks: Make, *, timeout_s: float) -> Ranks:
         addresses=HOSTS,
         inside=lambda rank: namespaces.inside(network.star.namespace(f"h{rank}")),
     )
-
-
-def on_host(network: StarNetwork, host: str, *words: str, tool: str = "ip") -> str:
-    with namespaces.inside(network.star.namespace(host)):
-        return subprocess.run([tool, *words], check=True, capture_output=True, text=True).stdout
-
-
-def device(network: StarNetwork) -> str:
-    """Of h0's data link."""
-    words = on_host(network, "h0", "route", "get", HOSTS[1]).split()
-    return words[words.index("dev") + 1]
 
 
 def test_what_is_said_of_a_dead_peer_does_not_keep_a_socket_ready_for_ever() -> None:

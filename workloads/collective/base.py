@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from lossbench.workloads.collective import exchange
 from lossbench.workloads.collective.context import Group
 from lossbench.workloads.collective.reduce import is_lossy
 from lossbench.workloads.collective.roll import EPOCHS_TRIED, Roll
-from lossbench.workloads.collective.staging import Pinned, Staged
+from lossbench.workloads.collective.staging import Events, Pinned, Rooms, Staged, events_of
 from lossbench.workloads.collective.where import cores_per_rank, inner_gloo, own_address
 from lossbench.workloads.collective.work import CallWork, Results, UnderWay, Work, spans_of
 from lossbench.workloads.errors import AbsentError, TransportError
@@ -28,7 +29,6 @@ from lossbench.workloads.transport.meeting import meet
 from lossbench.workloads.transport.policy import Policy
 
 PATIENCE_S = 30.0
-Events = list[tuple[torch.device, torch.cuda.Event]]
 
 
 class Base(dist.ProcessGroup):
@@ -51,7 +51,7 @@ class Base(dist.ProcessGroup):
             self._come_back(policy)
         else:
             self._meet(policy)
-        self._pinned, self._room = Pinned(), 0
+        self._pinned, self._rooms, self._room = Pinned(), Rooms(), 0
         self._results, self._under_way = Results(), UnderWay()
         # torch wants an inner backend to exist; point-to-point goes by it, over TCP.
         self._inner = inner_gloo(dist.PrefixStore(f"inner/{made.times}", store), rank, size, timeout)
@@ -193,7 +193,6 @@ class Base(dist.ProcessGroup):
                 with suppress(Exception):  # whoever waits for it is told
                     work.wait()
             self._endpoint.step, self._endpoint.deadline_s = step, deadline
-            self._room = (self._room + 1) % (self.policy.pipeline + 1)  # jobs begin one by one, and overlap
             with torch.no_grad():
                 return self._in_streams(events, job) if events else job()
 
@@ -207,14 +206,18 @@ class Base(dist.ProcessGroup):
         self._calls += 1
         return self._calls if self._step is None else self._step
 
-    def _in_streams(
-        self, events: list[tuple[torch.device, torch.cuda.Event]], job: Callable[[], Asked | None]
-    ) -> Asked:
-        """Begun and ended in streams of our own, behind what the caller's streams had to do."""
-        with self._streams(events):
-            for device, event in events:
-                self._pinned.stream(device).wait_event(event)
-            asked = job() or Asked()
+    def _in_streams(self, events: Events, job: Callable[[], Asked | None]) -> Asked:
+        """Begun and ended in streams of our own, behind what the caller's streams had to do; in a room of pinned memory
+        that no other job has."""
+        room = self._room = self._rooms.take()  # jobs begin one by one, and overlap
+        try:
+            with self._streams(events):
+                for device, event in events:
+                    self._pinned.stream(device).wait_event(event)
+                asked = job() or Asked()
+        except BaseException:
+            self._rooms.give_back(room)
+            raise
 
         def then(results: list[Result]) -> None:
             with torch.no_grad(), self._streams(events):
@@ -223,7 +226,7 @@ class Base(dist.ProcessGroup):
                 for device, _ in events:
                     self._pinned.stream(device).synchronize()
 
-        return Asked(halves=asked.halves, then=then)
+        return Asked(halves=asked.halves, then=then, always=partial(self._rooms.give_back, room))
 
     def _streams(self, events: Events) -> ExitStack:
         out = ExitStack()
@@ -269,14 +272,3 @@ _open: weakref.WeakSet[Endpoint] = weakref.WeakSet()
 def _close_all() -> None:
     for endpoint in list(_open):
         endpoint.close()
-
-
-def events_of(tensors: Any) -> Events:
-    """One event on the current stream of each CUDA device that the tensors live on."""
-    flat = [t for entry in tensors for t in (entry if isinstance(entry, list) else [entry])]
-    out = []
-    for device in {t.device for t in flat if t.device.type == "cuda"}:
-        event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(device))
-        out.append((device, event))
-    return out

@@ -33,17 +33,17 @@ OPS = {
     dist.ReduceOp.BOR: "bor",
     dist.ReduceOp.BXOR: "bxor",
 }
+NAMES = {hash(op): name for op, name in OPS.items()}  # torch's options hold another type, equal and of the same hash
 BITWISE = ("band", "bor", "bxor")
 
 
 def op_name(opts: Any) -> str:
     if opts is None:
         return "sum"
-    op = opts.reduceOp
-    for known, name in OPS.items():
-        if op == known:
-            return name
-    raise NotImplementedError(f"the lossy backend has no {op}: it has {', '.join(OPS.values())}")
+    name = NAMES.get(hash(opts.reduceOp))
+    if name is None:
+        raise NotImplementedError(f"the lossy backend has no {opts.reduceOp}: it has {', '.join(OPS.values())}")
+    return name
 
 
 def op_for(tensor: torch.Tensor, op: str) -> str:
@@ -85,11 +85,13 @@ class LossyGroup(Moves):
         if len(tensors) == 1:
             if tensor.is_cpu and tensor.is_contiguous() and self._endpoint.idle():
                 shape = self._shapes.get((tensor.numel(), tensor.dtype, op)) or self._shape(tensor, op)
-                span = [(place := tensor.data_ptr(), place + shape.bytes)] if shape is not None else []
-                if shape is not None and not self._under_way.before(span):
-                    work = shape.begin(tensor, self._next_step(), self._results)
-                    self._under_way.add(work, span)
-                    return work
+                if shape is not None:
+                    place = tensor.data_ptr()
+                    span = ((place, place + shape.bytes),)
+                    if not self._under_way.before(span):
+                        work = shape.begin(tensor, place, self._next_step(), self._results)
+                        self._under_way.add(work, span)
+                        return work
             if goes_in_two_halves(tensor, op):
                 return self._begin(tensors, lambda: self._ask_all_reduce(tensor, op), opts=opts)
 

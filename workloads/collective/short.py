@@ -31,14 +31,17 @@ class Shape:
         self.short = self.bytes <= SHORT_BYTES
         self.spare: list[tuple[ScatterHalf, GatherHalf]] = []
 
-    def begin(self, tensor: torch.Tensor, step: int, results: Results) -> ShortWork:
+    def begin(self, tensor: torch.Tensor, place: int, step: int, results: Results) -> ShortWork:
+        """`place`: where it lies."""
         group = self.group
         pair = self.spare.pop() if self.spare else self._pair()
         arrived = np.empty(self.packets, np.bool_)
         if group.measures and self.lossy:
             pair[0].weigh(group.weights())
-        pair[0].record.deadline = pair[1].record.deadline = round(group.endpoint.asked_deadline_s * 1e9)
-        group.endpoint.engine.submit_pair(pair, tensor.data_ptr(), self.plan.mine_at, arrived, step, short=self.short)
+        if pair[0].deadline_s != group.endpoint.asked_deadline_s:
+            for half in pair:
+                half.set_deadline(group.endpoint.asked_deadline_s)
+        group.endpoint.engine.submit_pair(pair, place, self.plan.mine_at, arrived, step, short=self.short)
         return ShortWork(self, pair, tensor, arrived, results)
 
     def _pair(self) -> tuple[ScatterHalf, GatherHalf]:

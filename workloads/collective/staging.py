@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +12,8 @@ import torch
 from lossbench.workloads.transport.packet.codec import CODECS, Codec
 from lossbench.workloads.transport.packet.layout import even
 from lossbench.workloads.transport.packet.wire import Array
+
+Events = list[tuple[torch.device, torch.cuda.Event]]
 
 
 def codec_of(tensor: torch.Tensor) -> Codec:
@@ -30,6 +33,43 @@ def as_array(tensor: torch.Tensor) -> Array:
     return flat.numpy()
 
 
+def on_host(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cpu"
+
+
+def events_of(tensors: Any) -> Events:
+    """One event on the current stream of each CUDA device that the tensors live on."""
+    flat = [t for entry in tensors for t in (entry if isinstance(entry, list) else [entry])]
+    out = []
+    for device in {t.device for t in flat if not on_host(t)}:
+        event = torch.cuda.Event()
+        event.record(torch.cuda.current_stream(device))
+        out.append((device, event))
+    return out
+
+
+class Rooms:
+    """Numbers of rooms: one for each job under way, from when it begins until it has ended, however it ends."""
+
+    def __init__(self) -> None:
+        self._free: list[int] = []
+        self._made = 0
+
+    def take(self) -> int:
+        """Of one thread at a time: jobs begin one by one. They end in other threads."""
+        if self._free:
+            return self._free.pop()
+        self._made += 1
+        return self._made - 1
+
+    def give_back(self, room: int) -> None:
+        self._free.append(room)
+
+
+def pinned(count: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.empty(count, dtype=dtype, pin_memory=True)
+
+
 class Pinned:
     """Pinned memory that is used again, and a stream of its own, in which every job runs (base.py)."""
 
@@ -40,7 +80,7 @@ class Pinned:
     def room(self, name: str, dtype: torch.dtype, count: int) -> torch.Tensor:
         held = self._held.get((name, dtype))
         if held is None or held.numel() < count:
-            held = self._held[name, dtype] = torch.empty(count, dtype=dtype, pin_memory=True)
+            held = self._held[name, dtype] = pinned(count, dtype)
         return held[:count]
 
     def stream(self, device: torch.device) -> torch.cuda.Stream:
@@ -57,7 +97,7 @@ class Staged:
         self.codec = codec_of(tensor)
         if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
             raise ValueError("the lossy backend can't write to an expanded tensor: several elements share one place")
-        self._cuda = tensor.device.type != "cpu"
+        self._cuda = not on_host(tensor)
         self._pinned = pinned
         self._events: dict[int, torch.cuda.Event] = {}
         self._dense = tensor if tensor.is_contiguous() else tensor.contiguous()

@@ -67,18 +67,17 @@ class UnderWay:
         self._spans: dict[Work, Sequence[Span]] = {}
 
     def add(self, work: Work, spans: Sequence[Span]) -> None:
-        work.left = self._left
+        work.under_way = self._spans
         self._spans[work] = spans
-
-    def _left(self, work: Work) -> None:
-        self._spans.pop(work, None)
 
     def before(self, spans: Sequence[Span]) -> list[Work]:
         """Those that have to end before a call with such tensors begins."""
-        out = []
-        for work, theirs in list(self._spans.items()) if self._spans else ():
+        out: list[Work] = []
+        if not self._spans:
+            return out
+        for work, theirs in list(self._spans.items()):
             if work.is_completed():
-                self._left(work)
+                self._spans.pop(work, None)
             elif any(low < end and first < high for low, high in spans for first, end in theirs):
                 out.append(work)
         return out
@@ -87,7 +86,7 @@ class UnderWay:
 class Work(C10dWork):
     """Its errors reach whoever waits: torch's own wrapper of a future swallows them."""
 
-    left: Callable[[Work], None] | None = None  # told when it was waited for
+    under_way: dict[Work, Sequence[Span]] | None = None  # which it leaves when it was waited for
 
     def __init__(self, tensors: Any, results: Results) -> None:
         super().__init__()
@@ -100,8 +99,8 @@ class Work(C10dWork):
 
     def _leave(self) -> None:
         """Nothing has to wait for it any more."""
-        if self.left is not None:
-            self.left(self)
+        if self.under_way is not None:
+            self.under_way.pop(self, None)
 
     def synchronize(self) -> None:
         self.wait()

@@ -176,7 +176,7 @@ class Endpoint:
             repaired = (IN_ORDER if policy.repair_order == "first" else 1) if policy.repair else 0
             record.reliable = 1 if half.must_all else repaired
             record.close_fraction = 1.0 if half.must_all else policy.repair or policy.close_fraction
-            record.deadline = round(self.deadline_s * 1e9)
+            half.set_deadline(self.deadline_s)
 
     def set_deadline(self, seconds: float | None) -> None:
         """Of lossy halves that are asked for from now on, without progress, 0: none; None: as the policy says."""

@@ -19,7 +19,11 @@ KINDS = {"float32": 1, "bfloat16": 2, "float16": 3}
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """What arrived in one half, and why it ended. Always on: a few hundred bytes a peer."""
+    """What arrived in one half, and why it ended. Always on: a few hundred bytes a peer.
+
+    Of what did not arrive it says what was known when the half ended: where a deadline ended it, packets that were sent
+    and lost behind the last that came are still among `cut`. The group's counters are put right as soon as the sender
+    says how much it had sent; an account is not, since whoever reads it has gone on."""
 
     half: int
     step: int
@@ -82,6 +86,11 @@ class Half:
             kind=KINDS.get(codec, 1),
         )
         self.pointer = ctypes.pointer(self.record)
+        self.deadline_s = 0.0
+
+    def set_deadline(self, seconds: float) -> None:
+        """Without progress of data, 0: none."""
+        self.deadline_s, self.record.deadline = seconds, round(seconds * 1e9)
 
     def aim(self, *, source: int, target: int, holds: Any) -> None:
         """Addresses of what is sent and of where it goes."""
@@ -103,18 +112,15 @@ class Half:
         """Both, as they are now."""
         return self._sends.tobytes(), self._receives.tobytes()
 
-    @property
-    def ended(self) -> str:
-        return structures.ENDED[self.record.ended]
-
 
 class Result:
     """Kept as the engine left it; made readable when somebody reads it."""
 
     def __init__(self, half: Half) -> None:
         record = half.record
-        self.half, self.step, self.ended = record.half, record.step, half.ended
-        self._seconds = record.closed - record.first if record.first else 0
+        first = record.first
+        self.half, self.step, self.ended = record.half, record.step, structures.ENDED[record.ended]
+        self._seconds = record.closed - first if first else 0
         self._rows, self._arrived = half.rows(), half.arrived
 
     @cached_property

@@ -20,10 +20,11 @@ from lossbench.workloads.transport.half import Half, Result
 
 @dataclass(kw_only=True)
 class Asked:
-    """What a job has asked for. `then` is called once, when the halves are over."""
+    """What a job has asked for. `then` is called once, when the halves are over; `always` then, also if it failed."""
 
     halves: Sequence[Half] = ()
     then: Callable[[list[Result]], None] | None = None
+    always: Callable[[], None] | None = None
 
 
 Job = Callable[[], Asked | None]
@@ -94,6 +95,8 @@ class Call:
         except BaseException as error:  # noqa: BLE001 - whoever waits is told
             self._error = error
             self.endpoint.failed(error)
+        if self.asked is not None and self.asked.always is not None:
+            self.asked.always()
         self._done = True  # before `asked` goes: whoever finds none of it finds this
         self.asked = None  # and with it the caller's tensors
 

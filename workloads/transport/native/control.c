@@ -199,15 +199,24 @@ void disagree(engine *e, half *h, flow *f, uint32_t rank, const header *theirs, 
 
 /* --- what is heard ------------------------------------------------------------------------------------------------- */
 
+static void set_live(engine *e, peer *p, tail *t, uint32_t live)
+{
+    p->tails_live += live - t->live;
+    e->tails_live += live - t->live;
+    t->live = live;
+}
+
+/* Whether its receiver must be told, whatever it does meanwhile: that its half is over here will not say how much it was. */
+static int must_hear(const peer *p, const tail *t)
+{
+    return t->sent < t->packets || ahead(t->sequence, p->withheld_until) < 0;
+}
+
 /* That all of it was sent is of no use to it now; that less was it must hear. */
 static void drop_tails(engine *e, peer *p, uint32_t below)
 {
     for (uint32_t i = 0; p->tails_live && i < TAILS; i++)
-        if (p->tails[i].live && p->tails[i].sent == p->tails[i].packets && ahead(p->tails[i].sequence, below) < 0) {
-            p->tails[i].live = 0;
-            p->tails_live--;
-            e->tails_live--;
-        }
+        if (p->tails[i].live && !must_hear(p, &p->tails[i]) && ahead(p->tails[i].sequence, below) < 0) set_live(e, p, &p->tails[i], 0);
 }
 
 static void flow_finished(half *h, flow *f) /* the peer wants nothing more of it */
@@ -358,8 +367,10 @@ static void hear_ack(engine *e, uint32_t rank, const header *h, const control *c
     for (uint32_t i = 0; p->tails_live && i < TAILS; i++) {
         tail *t = &p->tails[i];
         if (!t->live || t->sequence != h->sequence) continue;
-        if (c->state == FINISHED) { t->live = 0; p->tails_live--; e->tails_live--; }
-        else if (c->state == NOT_YET) t->due = now + BUSY_PAUSE;
+        if (c->state == FINISHED) {
+            set_live(e, p, t, 0);
+            t->packets = 0;
+        } else if (c->state == NOT_YET) t->due = now + BUSY_PAUSE;
     }
 }
 
@@ -422,19 +433,53 @@ static void send_tail(engine *e, const tail *t)
     send_marker(e, &t->head, t->packets, t->sent, t->bytes, t->sent < t->packets ? ENDS : ASKS);
 }
 
+/* Of every flow, live or not: see revive_tails. In the place of one that is not live, if there is any. */
 void keep_tail(engine *e, const half *h, const flow *f, ns now)
 {
     peer *p = &e->peers[f->peer];
+    for (uint32_t i = 0; p->tails_live && i < TAILS && p->tails[p->tail_next % TAILS].live; i++) p->tail_next++;
     tail *t = &p->tails[p->tail_next++ % TAILS];
-    if (!t->live) { p->tails_live++; e->tails_live++; }
-    *t = (tail){.sequence = h->sequence, .packets = f->packets, .sent = f->cursor, .live = 1, .repeats = f->repeats, .bytes = f->bytes,
+    set_live(e, p, t, 0);
+    *t = (tail){.sequence = h->sequence, .packets = f->packets, .sent = f->cursor, .repeats = f->repeats, .bytes = f->bytes,
                 .pause = f->pause, .due = f->due ? f->due : now + PATIENCE + first_pause(p), .until = now + e->timeout};
     memcpy(&t->head, f->prefix, HEADER);
+    int waits = !f->done && ahead(p->passed, h->sequence) <= 0;
+    if (!waits && !must_hear(p, t)) return;
+    set_live(e, p, t, 1);
     if (t->sent < t->packets) { /* before any packet of a later half, which would say that all of this one was sent */
         send_tail(e, t);
         t->due = now + first_pause(p);
     }
     sooner(e, t->due);
+}
+
+/* Less was sent of a half, and from now on that those before it are over will not say that all of them was sent. Whether
+ * the peer has heard so before nobody knows: it is told of each that it may remember. */
+void revive_tails(engine *e, peer *p, uint32_t below, ns now)
+{
+    for (uint32_t i = 0; i < TAILS; i++) {
+        tail *t = &p->tails[i];
+        int32_t before = ahead(below, t->sequence);
+        if (!t->packets || t->live || before <= 0 || before > PAST) continue;
+        set_live(e, p, t, 1);
+        t->repeats = 0;
+        t->pause = 0;
+        t->due = now;
+        t->until = now + e->timeout;
+    }
+    sooner(e, now);
+}
+
+/* There is little time left to say it. */
+void hurry_tails(engine *e, ns now)
+{
+    for (uint32_t rank = 0; rank < e->world && e->tails_live; rank++)
+        for (uint32_t i = 0; i < TAILS; i++)
+            if (e->peers[rank].tails[i].live) {
+                e->peers[rank].tails[i].due = now;
+                e->peers[rank].tails[i].pause = e->peers[rank].tails[i].repeats = 0;
+            }
+    sooner(e, now);
 }
 
 static void tick_out(engine *e, half *h, flow *f, ns now)
@@ -486,7 +531,7 @@ static void tick_tails(engine *e, ns now)
         for (uint32_t i = 0; p->tails_live && i < TAILS; i++) {
             tail *t = &p->tails[i];
             if (!t->live) continue;
-            if (t->until < now) { t->live = 0; p->tails_live--; e->tails_live--; continue; }
+            if (t->until < now) { set_live(e, p, t, 0); continue; }
             if (t->due <= now) {
                 send_tail(e, t);
                 t->pause = longer(t->pause ? t->pause : first_pause(p), ++t->repeats);

@@ -95,11 +95,11 @@ static int step(engine *e)
 
 /* --- the engine's own thread ----------------------------------------------------------------------------------------- */
 
-static int needed(const engine *e) /* by a peer that has not passed what we took part in */
+static int needed(const engine *e) /* by a peer that has not passed what we took part in, or does not know how much of it was sent */
 {
     for (uint32_t rank = 0; rank < e->world; rank++) {
         const peer *p = &e->peers[rank];
-        if (p->in_group && !p->said_goodbye && ahead(p->passed, e->next) < 0) return 1;
+        if (p->in_group && !p->said_goodbye && (p->tails_live || ahead(p->passed, e->next) < 0)) return 1;
     }
     return 0;
 }
@@ -123,6 +123,7 @@ static void linger(engine *e)
 {
     ns now = now_ns(), until = now + LINGER, quiet_since = now, told = now;
     int times = 1, again = say_goodbye(e);
+    hurry_tails(e, now);
     for (; !e->aborting && now < until && (again || (needed(e) && now - quiet_since < QUIET)); now = now_ns()) {
         if (again && now - told >= GOODBYE_PAUSE) {
             again = say_goodbye(e) && ++times < GOODBYES;
@@ -255,7 +256,7 @@ static void stop_sender(engine *e)
     uint64_t one = 1;
     if (!e->has_sender) return;
     SHOW(e->sender_stops, 1);
-    if (write(e->send_wake, &one, sizeof one) < 0) sooner(e, 0);
+    while (write(e->send_wake, &one, sizeof one) < 0 && errno == EINTR) {} /* full: there is a wake-up in it */
     pthread_join(e->sender, NULL);
 }
 
@@ -316,6 +317,7 @@ int lb_over(const half *h) { return (int)SEEN(h->over); }
 /* Until this half is over; 0 if `timeout_s` came first. */
 int lb_wait(engine *e, half *h, double timeout_s)
 {
+    if (SEEN(h->over)) return 1;
     ns until = now_ns() + (timeout_s < 1e6 ? (ns)(timeout_s * 1e9) : FAR * 24);
     int inside = enter(e);
     while (inside && !h->over && now_ns() < until) {

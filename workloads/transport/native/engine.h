@@ -18,16 +18,16 @@
  *   `lock`                            everything that is not named        everything that is not named    everything that is not
  *                                                                                                         named, from submit to over
  *   both locks to write, one to read  first, last                                                         next, previous
- *   shown by the sending thread       look, send_error, send_about        timed_* (its own), sent,        cursor, unsent
- *                                                                         refused_*
- *   shown under `lock`, to it         failed.code, closed_below,          window, withheld_until          sending, limit, held,
- *                                     sender_stops                                                        unheard, out_left, done
- *   shown by both                     markers, refused, pace_at, asleep,  control_out, asked              progress
+ *   shown by the sending thread                                           timed_* (its own)               cursor, unsent
+ *   shown under `lock`, to it         failed.code, closed_below           window, withheld_until          sending, limit, held,
+ *                                                                                                         unheard, out_left, done
+ *   shown by both                     look, send_error, send_about,       sent, refused_*, control_out,   progress
+ *                                     markers, refused, pace_at, asleep,  asked
  *                                     sender_asleep, no_segments
  *   shown to Python                                                                                       over: from then on all of
  *                                                                                                         it is the caller's again
- *   whoever closes (lb_close)         closing, aborting, closed; nobody may come in once it is closed, and `inside` says who is;
- *                                     memory goes in lb_free, when nothing in Python refers to the engine */
+ *   whoever closes (lb_close)         sender_stops (shown); under `lock`: closing, aborting, closed. Nobody may come in once it is
+ *                                     closed, and `inside` says who is; memory goes in lb_free, when nothing in Python refers to it */
 #ifndef LOSSBENCH_ENGINE_H
 #define LOSSBENCH_ENGINE_H
 #include <math.h>
@@ -153,8 +153,8 @@ typedef struct {          /* structures.py says what they mean */
 
 typedef struct { ns least, before, since; } recent; /* credit.c */
 
-typedef struct {          /* a lossy flow whose half is over here, while the peer may still wait for its end */
-    uint32_t sequence, packets, sent, live, repeats;
+typedef struct {          /* a lossy flow whose half is over here; live: the peer may still wait for its end, or not know how much it was */
+    uint32_t sequence, packets, sent, live, repeats; /* packets 0: nothing more is to be said of it, whatever happens */
     ns due, pause, until;
     uint64_t bytes;
     header head;
@@ -293,6 +293,8 @@ void tick_markers(engine *e, ns now);
 void time_flow(engine *e, flow *f);
 void tell(engine *e, uint32_t rank, uint32_t state, uint32_t about, uint32_t reason);
 void keep_tail(engine *e, const half *h, const flow *f, ns now);
+void hurry_tails(engine *e, ns now);
+void revive_tails(engine *e, peer *p, uint32_t below, ns now);
 void break_group(engine *e, uint32_t code, uint32_t rank, uint32_t about, uint32_t error);
 void disagree(engine *e, half *h, flow *f, uint32_t rank, const header *theirs, uint64_t their_bytes);
 
@@ -342,6 +344,7 @@ static inline int enough(const half *h, const flow *f) /* nothing of it is asked
 }
 static inline uint32_t known_sent(const half *h, const flow *f) /* what did not come of it was lost: nothing else can */
 {
+    if (f->count == f->packets) return f->packets;
     return f->ended || h->ended == DEADLINE ? f->highest : 0; /* a deadline is silence: what was sent would be here */
 }
 static inline uint32_t to_repair(const half *h, const flow *f) /* of those that are missing now */

@@ -90,10 +90,10 @@ class NativeEngine:
 
     def wait(self, half: Half, timeout_s: float, *, short: bool = False) -> bool:
         """False if the time was over first. `short`: it will be over very soon."""
-        if self.over(half):
-            return True
-        hold = short and NativeEngine._here[self._key] == 1
-        if hold and self._holding.lb_wait(self._engine, half.pointer, min(HOLD_S, timeout_s)):
+        if short and NativeEngine._here[self._key] == 1:
+            if self._holding.lb_wait(self._engine, half.pointer, HOLD_S if timeout_s > HOLD_S else timeout_s):
+                return True
+        elif self.over(half):
             return True
         until = time.monotonic() + timeout_s
         while not self._library.lb_wait(self._engine, half.pointer, min(SLICE_S, max(timeout_s, 0.0))):

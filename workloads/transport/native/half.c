@@ -197,8 +197,8 @@ static void account(engine *e, half *h, ns now)
     for (uint32_t i = 0; i < h->outs; i++) {
         flow *f = &h->out[i];
         if (!must_all(h)) e->counts.withheld += f->packets - f->cursor;
-        int waits = !f->done && ahead(e->peers[f->peer].passed, h->sequence) <= 0;
-        if (!h->reliable && (waits || f->cursor < f->packets)) keep_tail(e, h, f, now);
+        if (!h->reliable) keep_tail(e, h, f, now);
+        if (!must_all(h) && f->cursor < f->packets) revive_tails(e, &e->peers[f->peer], h->sequence, now);
     }
     e->counts.halves++;
     if (must_all(h)) { /* all of it arrived in the end */

@@ -185,8 +185,8 @@ class Control(Receiving):
                 _finished(one, out)
         for sequence in [sequence for sequence in self._past if p.whole <= sequence < passed]:
             self.settle(rank, sequence, sent=wire.SEQUENCES)
-        # That all of it was sent is of no use to it now; that less was it must hear.
-        p.tails = {n: tail for n, tail in p.tails.items() if n >= passed or tail.sent < tail.packets}
+        for sequence, tail in p.tails.items():  # that all was sent is of no use to it now; that less was it must hear
+            tail.live = tail.live and (sequence >= passed or p.must_hear(sequence, tail))
         self.sooner(0)
 
     def hear_marker(self, rank: int, header: Header, c: Body, packet: bytes) -> None:
@@ -235,7 +235,7 @@ class Control(Receiving):
         p.withheld_untold = p.withheld_untold and c.answers <= p.withheld_at
         if one is None or flow is None or flow.done:
             tail = p.tails.get(sequence)
-            if tail is not None and c.state == wire.FINISHED:
+            if tail is not None and tail.live and c.state == wire.FINISHED:
                 del p.tails[sequence]
             elif tail is not None and c.state == wire.NOT_YET:
                 tail.due = now + BUSY_PAUSE_S

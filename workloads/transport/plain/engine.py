@@ -256,13 +256,13 @@ class PlainEngine(Leaving):
                 counts["payload_bytes"] += flow.count * flow.payload - short
                 counts["data_expected"] += flow.packets
                 counts["data_arrived"] += flow.count
-        for peer, flow in one.outs.items():
-            if not one.must_all:
-                counts["withheld"] += flow.packets - flow.cursor
-                self.note_withheld(one, flow)
-                waits = not flow.done and self.peers[peer].passed <= one.sequence
-                if not one.reliable and (waits or flow.cursor < flow.packets):
-                    self.keep_tail(one, flow, now)
+        for flow in one.outs.values() if not one.must_all else ():
+            counts["withheld"] += flow.packets - flow.cursor
+            self.note_withheld(one, flow)
+            if not one.reliable:
+                self.keep_tail(one, flow, now)
+            if flow.cursor < flow.packets:
+                self.revive_tails(flow.peer, one.sequence, now)
         counts["halves"] += 1
         counts["reliable_halves"] += one.must_all
         counts["by_deadline"] += why == DEADLINE

@@ -154,6 +154,8 @@ class Open:
 
     def known_sent(self, flow: Flow, *, deadline: bool) -> int:
         """What did not come of it was lost: nothing else can. A deadline is silence: what was sent would be here."""
+        if flow.count == flow.packets:
+            return flow.packets
         return flow.highest if flow.ended or deadline else 0
 
     def complete(self, flow: Flow) -> None:

@@ -57,6 +57,7 @@ class Leaving(Ticking):
         now = now_s()
         until, quiet_since, told, times = now + LINGER_S, now, now, 1
         again = self._say_goodbye()
+        self.hurry_tails(now)
         while not self.aborting and now < until and (again or (self._needed() and now - quiet_since < QUIET_S)):
             if again and now - told >= GOODBYE_PAUSE_S:
                 times += 1
@@ -75,8 +76,9 @@ class Leaving(Ticking):
         return any(not self.peers[rank].said_goodbye for rank in unaware)
 
     def _needed(self) -> bool:
-        """By a peer that has not passed what we took part in."""
-        return any(not p.said_goodbye and p.passed < self.next for p in self.peers.values())
+        """By a peer that has not passed what we took part in, or does not know how much of it was sent."""
+        untold = [p for p in self.peers.values() if p.passed < self.next or any(t.live for t in p.tails.values())]
+        return not all(p.said_goodbye for p in untold)
 
     # --- what the engine adds ---------------------------------------------------------------------------------------
 

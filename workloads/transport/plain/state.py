@@ -22,7 +22,7 @@ TAILS, ORDERLY = 16, 256
 
 @dataclass
 class Tail:
-    """A lossy flow whose half is over here, while the peer may still wait for its end."""
+    """A lossy flow whose half is over here. `live`: the peer may wait for its end, or not know how much it was."""
 
     prefix: bytes
     packets: int
@@ -32,6 +32,7 @@ class Tail:
     pause: float
     until: float
     repeats: int
+    live: bool = False
 
 
 @dataclass
@@ -84,6 +85,10 @@ class Peer:
         self.control_in = max(self.control_in, number)
         self.seen = {n for n in self.seen if n > self.control_in - 64}
         return False
+
+    def must_hear(self, sequence: int, tail: Tail) -> bool:
+        """Whatever it does meanwhile: that its half is over here will not say how much it was."""
+        return tail.sent < tail.packets or sequence < self.withheld_until
 
     def first_pause(self) -> float:
         """Between markers."""

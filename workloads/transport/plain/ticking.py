@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from lossbench.contract import HEADER_BYTES, Header
 from lossbench.workloads.transport.packet import wire
+from lossbench.workloads.transport.plain.books import REMEMBERED
 from lossbench.workloads.transport.plain.control import Control
 from lossbench.workloads.transport.plain.flows import Flow, Open
 from lossbench.workloads.transport.plain.state import ASK_PAUSE_S, LONGEST_PAUSE_S, PATIENCE_S, TAILS, Tail, longer
@@ -15,17 +16,34 @@ LOSSY_FROM = 0.002  # share of lost packets from which the end of a flow is said
 
 class Ticking(Control):
     def keep_tail(self, one: Open, flow: Flow, now: float) -> None:
-        p = self.peers[flow.peer]
+        """Of every flow, live or not: see `revive_tails`."""
+        p, waits = self.peers[flow.peer], not flow.done and self.peers[flow.peer].passed <= one.sequence
         due = flow.due or now + PATIENCE_S + p.first_pause()
+        if len(p.tails) >= TAILS:  # one that is not live goes, if there is any
+            del p.tails[next((n for n, tail in p.tails.items() if not tail.live), next(iter(p.tails)))]
         tail = p.tails[one.sequence] = Tail(
             flow.prefix, flow.packets, flow.cursor, flow.size, due, flow.pause, now + self.timeout_s, flow.repeats
         )
+        tail.live = waits or p.must_hear(one.sequence, tail)
         if tail.sent < tail.packets:  # before any packet of a later half, which would say that all of this was sent
             self._send_tail(tail)
-            tail.due = due = now + p.first_pause()
-        while len(p.tails) > TAILS:
-            del p.tails[next(iter(p.tails))]
-        self.sooner(due)
+            tail.due = now + p.first_pause()
+        if tail.live:
+            self.sooner(tail.due)
+
+    def revive_tails(self, rank: int, below: int, now: float) -> None:
+        """Less was sent of a half, and from now on that those before it are over will not say that all of them was
+        sent. Whether the peer has heard so before nobody knows: it is told of each that it may remember."""
+        for sequence, tail in self.peers[rank].tails.items():
+            if not tail.live and below - REMEMBERED <= sequence < below:
+                tail.live, tail.repeats, tail.pause, tail.due, tail.until = True, 0, 0.0, now, now + self.timeout_s
+        self.sooner(now)
+
+    def hurry_tails(self, now: float) -> None:
+        """There is little time left to say it."""
+        for tail in [tail for p in self.peers.values() for tail in p.tails.values()]:
+            tail.due, tail.pause, tail.repeats = now, 0.0, 0
+        self.sooner(now)
 
     def tick_markers(self, now: float) -> None:
         for one in list(self.halves.values()):
@@ -35,8 +53,9 @@ class Ticking(Control):
                 for flow in one.ins.values():
                     self._tick_in(one, flow, now)
         for p in self.peers.values():
-            for sequence, tail in list(p.tails.items()):
-                self._tick_tail(p.tails, sequence, tail, now)
+            for tail in p.tails.values():
+                if tail.live:
+                    self._tick_tail(tail, now)
 
     def _tick_out(self, flow: Flow, now: float) -> None:
         p = self.peers[flow.peer]
@@ -70,9 +89,9 @@ class Ticking(Control):
             flow.pause = min(flow.pause * 1.5, LONGEST_PAUSE_S)
         self.sooner(since + flow.pause)
 
-    def _tick_tail(self, tails: dict[int, Tail], sequence: int, tail: Tail, now: float) -> None:
+    def _tick_tail(self, tail: Tail, now: float) -> None:
         if tail.until < now:
-            del tails[sequence]
+            tail.live = False
             return
         if tail.due <= now:
             destination = self._send_tail(tail)
