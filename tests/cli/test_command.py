@@ -176,6 +176,13 @@ def test_a_setting_wins_over_the_sweep(tmp_path: Path) -> None:
     assert row["profiles"] == ["gray_link"] and row["verdict"] == "valid", row["reasons"]
 
 
+@pytest.mark.parametrize("verb", ((), ("run",), ("net",), ("net", "up"), ("export",)))
+def test_flags_are_shown_without_a_word_for_a_value(verb: tuple[str, ...]) -> None:
+    """As it was: --full <bool>."""
+    said = lossbench(*verb, "--help").stdout
+    assert "--help" in said and "bool" not in said, said
+
+
 def test_version_and_help_end_well() -> None:
     assert lossbench("--version").stdout.startswith("lossbench 0.")
     bare = lossbench("net")
