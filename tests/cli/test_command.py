@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from lossbench.cli.app import app
 from lossbench.proof.covers.conditions import CONDITIONS
 from tests.forked import lossbench
 
@@ -179,7 +181,7 @@ def test_a_setting_wins_over_the_sweep(tmp_path: Path) -> None:
 @pytest.mark.parametrize("verb", ((), ("run",), ("net",), ("net", "up"), ("export",)))
 def test_flags_are_shown_without_a_word_for_a_value(verb: tuple[str, ...]) -> None:
     """As it was: --full <bool>."""
-    said = lossbench(*verb, "--help").stdout
+    said = CliRunner().invoke(app, [*verb, "--help"]).output
     assert "--help" in said and "bool" not in said, said
 
 
