@@ -331,6 +331,18 @@ def test_the_tail_has_a_panel_for_each_kind_of_times_and_a_colour_for_each_point
     assert completion == lag and len(set(lag.values())) == 4
 
 
+def test_numbers_below_a_short_logarithmic_axis_are_few_and_plain(tmp_path: Path) -> None:
+    """As it was: 3x10^2 and 4x10^2 were written over each other."""
+    place = made.suite(tmp_path, [{"arm": "a"}], 1, row)
+    made.samples(place / "000", "step_ms", np.linspace(130.0, 1000.0, 60))
+    picture = next(one for one in all_pictures(gather(read_suite(place))) if one.name == "tail")
+    axis = picture.panels[0].axes.xaxis
+    picture.panels[0].figure.draw_without_rendering()
+    low, high = picture.panels[0].axes.get_xlim()
+    shown = [tick.label1.get_text() for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+    assert shown == ["200", "500", "1000"] and not any(tick.label1.get_text() for tick in axis.get_minor_ticks())
+
+
 def test_of_a_failed_run_what_failed_is_said_first(tmp_path: Path) -> None:
     """As it was: behind whatever was not proven because of it."""
     said = {"fault": ["no packet passed"], "timing": ["too short"], "outcome": ["rank 1 ended\n  | SyntaxError"]}

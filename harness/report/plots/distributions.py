@@ -13,6 +13,7 @@ from lossbench.report.plots.canvas import COLOURS, MOST_CURVES, MOST_LINES, Pict
 from lossbench.report.plots.curves import Curve
 from lossbench.report.samples import SampleSet
 from lossbench.results import measures
+from lossbench.results.naming import key_of
 
 BESIDE = "."  # between a role and what it measured
 MOST_POINTS, WHOLE = 240, 40  # drawn of a distribution; of its tail every sample
@@ -46,10 +47,13 @@ def _shared_out(sets: list[SampleSet]) -> Iterator[tuple[str, list[SampleSet], l
     beside it each kind has panels of its own: lags of microseconds beside completions of seconds say nothing. A point
     has the same look in all of them."""
     kinds = dict.fromkeys(one.what if BESIDE in one.what else "" for one in sets)
+    points = {key_of(one.swept): one.swept for one in sets}
+    of_point = dict(zip(points, looks(points.values()), strict=True))
     for kind in kinds:
         own = [one for one in sets if (one.what if BESIDE in one.what else "") == kind]
         several = len({one.what for one in own}) > 1
-        styles = looks({**one.swept, "": one.what} if several else one.swept for one in own)
+        contenders = looks({**one.swept, "": one.what} for one in own)
+        styles = contenders if several else [of_point[key_of(one.swept)] for one in own]
         for first in range(0, len(own), MOST_CURVES):
             part = slice(first, first + MOST_CURVES)
             yield kind.removesuffix("_ms"), own[part], styles[part]

@@ -56,6 +56,7 @@ def all_pictures(content: Content) -> list[Picture]:
         content.pictures = [picture for make in makers if (picture := make()) is not None]
         for picture in content.pictures:
             for one in picture.panels:
+                one.plain_ticks()
                 one.name_lines()
     return content.pictures
 
