@@ -8,11 +8,12 @@ r.findings, r.table("results"), r.plot("drift")
 
 from __future__ import annotations
 
+import inspect
 import os
 import secrets
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,15 +48,26 @@ def run(suite: str | adhoc.Asked, *, progress: Callable[..., None] | None = None
     from lossbench.net.host.loops import out_of_sight
     from lossbench.report.export.handle import Progress, Results
 
+    _known_to(made, how)
     shown = progress or (Progress() if "ipykernel" in sys.modules else _silent)
     with out_of_sight():
         return Results.at(made(suite, progress=shown, **how).folder)
 
 
+def _known_to(asked: Callable[..., Any], how: Mapping[str, Any]) -> None:
+    """A misspelt argument is said with the name that was meant, as an option would be."""
+    known = [name for name in inspect.signature(asked).parameters if name not in ("suite", "progress")]
+    for name in how:
+        if name not in known:
+            from lossbench.spec.userfile import did_you_mean
+
+            raise TypeError(f"run() has no argument '{name}'; {did_you_mean(name, known)}")
+
+
 def made(
     suite: str | adhoc.Asked,
     *,
-    settings: Sequence[str] = (),
+    settings: Sequence[str] | str = (),
     seeds: int | None = None,
     full: bool = False,
     out: Path | str = RUNS,
@@ -75,6 +87,7 @@ def made(
     from lossbench.runs.many import suite as suites
 
     asked: dict[str, Any] = {"full": full, "out": Path(out), "resume": resume, "until": until}
+    settings = [settings] if isinstance(settings, str) else settings
     if lab is None:
         ground, (folder, run_id, plan) = None, planning.planned(suite, list(settings), seeds, **asked)
     else:

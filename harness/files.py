@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import math
@@ -19,6 +20,7 @@ from lossbench.errors import NotAbleError
 
 TRY_AGAIN_S = 0.02
 LARGEST = 10**300
+ROOM = "free some space"
 
 
 def write_durably(path: Path, text: str) -> None:
@@ -116,17 +118,21 @@ def known_as(path: Path) -> Path:
         return path
 
 
-def why(error: OSError, *, full: str = "free some space") -> str:
+def why(error: OSError, *, full: str = ROOM) -> str:
     """The next step after a file could not be written: rights are not space."""
     if isinstance(error, PermissionError):
         return "check its permissions, or use sudo"
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return "check the path"
+    if isinstance(error, FileExistsError | IsADirectoryError):
+        return "give another name: this one is taken"
+    if error.errno == errno.EROFS:
+        return full.removeprefix(f"{ROOM} or ").replace(ROOM, "nothing can be written there")
     return full
 
 
 @contextmanager
-def disk_errors(place: Path, *, full: str = "free some space or give --out") -> Iterator[None]:
+def disk_errors(place: Path, *, full: str = f"{ROOM} or give --out") -> Iterator[None]:
     """A full or read-only disk ends the run with one clear line."""
     try:
         yield

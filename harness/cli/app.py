@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from lossbench import __version__
 from lossbench.cli import clean, doctor, listing, net, profile, schema, vm
@@ -42,6 +45,45 @@ app.add_typer(net.app, name="net")
 app.add_typer(nic.app, name="nic")
 app.add_typer(lab.app, name="lab")
 app.add_typer(vm.app, name="vm")
+
+
+class PlainFlags(TyperCommand):
+    """A flag takes no value, and so has no word for one in the help."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_words(super().get_params(ctx))
+
+
+class PlainFlagsOfGroup(TyperGroup):
+    """The same for what has verbs below it."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_words(super().get_params(ctx))
+
+
+class WithCommandAndPlainFlags(WithCommand, PlainFlags):
+    """Of `run` and `init`."""
+
+
+def _without_words(params: list[Any]) -> list[Any]:
+    """typer shows the type of everything that has no word of its own."""
+    for one in params:
+        if getattr(one, "is_flag", False) and one.metavar is None:
+            one.metavar = ""
+    return params
+
+
+def _say_flags_plainly(verbs: typer.Typer) -> None:
+    verbs.info.cls = PlainFlagsOfGroup
+    for verb in verbs.registered_commands:
+        verb.cls = WithCommandAndPlainFlags if verb.cls is WithCommand else PlainFlags
+    for below in verbs.registered_groups:
+        below.cls = PlainFlagsOfGroup
+        if below.typer_instance is not None:
+            _say_flags_plainly(below.typer_instance)
+
+
+_say_flags_plainly(app)
 
 
 def _show_version(wanted: bool) -> None:

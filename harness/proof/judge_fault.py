@@ -66,7 +66,8 @@ def _judge_presence(experiment: Experiment, watched: Watched, between: Between) 
         return []
     if not sum(link.entered + link.lost_entering + link.up.dropped for link in between.links.values()):
         text = "no packet of the workload passed the data links: did it use the control link (MASTER_ADDR)?"
-        return [Finding(status=Status.UNKNOWN, text=f"{text} workload.silent = true, if it sends nothing by design")]
+        text += " --set workload.silent=true, if it sends nothing by design"
+        return [Finding(status=Status.UNKNOWN, text=text)]
     out = []
     for number, entry in enumerate(experiment.impair):
         rules = [(h, r) for h, here in watched.rules.items() for r in here.values() if r.entry == number]

@@ -14,6 +14,7 @@ from lossbench.report import inference
 from lossbench.report.gathered import Gathered
 from lossbench.report.groups import OUTCOMES, RESENT, TIMES, Group, asked_loss, main_measure
 from lossbench.report.inference import Difference
+from lossbench.report.service.said import sentences
 from lossbench.report.tables.differences import MOST as MOST_TIMES
 from lossbench.report.tables.differences import baseline_of
 from lossbench.results.measures import RATIOS, short, told_apart
@@ -50,6 +51,8 @@ def findings(found: Gathered) -> list[str]:
     """In the order of the table; empty where there is nothing to compare."""
     if found.suite.verdict == "failed" or len(found.groups) < 2:
         return []
+    if said := sentences(found):
+        return said
     if any(group.row for group in found.groups):
         return _of_rows(found.groups)
     worst = max(asked_loss(group) for group in found.groups)
@@ -59,7 +62,16 @@ def findings(found: Gathered) -> list[str]:
     said = [_sentence(base, group, time, outcome, changes.get(id(group))) for base, group in pairs]
     known = [text for text in said if text]
     more = len(known) - MOST
-    return known[:MOST] + ([f"{more} more {'line' if more == 1 else 'lines'} in the table below."] if more > 0 else [])
+    lines = [f"{more} more {'line' if more == 1 else 'lines'} in the table below."] if more > 0 else []
+    return known[:MOST] + lines + (_not_timed(pairs, time) if found.suite.verdict == "valid" else [])
+
+
+def _not_timed(pairs: Sequence[tuple[Group, Group]], time: str) -> list[str]:
+    """Where a reader waits for how long it took: why that is not said."""
+    if not time or any(base.sound(time) and group.sound(time) for base, group in pairs):
+        return []
+    why = sorted({value.void for pair in pairs for group in pair for value in group.void(time)})
+    return [f"How long it took is not said: {why[0]}."] if why else []
 
 
 def _sentence(base: Group, group: Group, time: str, outcome: str, change: Difference | None) -> str:

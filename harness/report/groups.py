@@ -15,7 +15,7 @@ from lossbench.results.measures import FEW
 from lossbench.results.naming import key_of
 from lossbench.spec.about import Measure
 
-RESENT = "tcp_resent_percent"
+RESENT, MEMORY = "tcp_resent_percent", "memory_mb"
 TIMES = ("wall_s", "ms_step", "p50_ms")
 OUTCOMES = ("accuracy", "perplexity", "eval_loss", "train_loss")
 NOT_SHOWN = ("shown", "note", "path", "doubt", measures.BESIDE)  # words about a row
@@ -170,7 +170,7 @@ def main_measure(groups: Sequence[Group], column: str, wanted: tuple[str, ...]) 
     """The number that people look at first: one of the well-known, else the first that can be better or worse."""
     shown = shown_of(groups)
     fitting = [name for name in shown if groups[0].measure(name).column == column and groups[0].measure(name).better]
-    fitting = [name for name in fitting if name != RESENT]  # has words of its own
+    fitting = [name for name in fitting if name not in (RESENT, MEMORY)]  # has words of its own; is no result
     if column == "timing":
         fitting = [name for name in fitting if groups[0].measure(name).better == "low"]
     return next((name for name in wanted if name in fitting), fitting[0] if fitting else "")

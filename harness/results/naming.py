@@ -32,7 +32,13 @@ def said_once(reasons: Iterable[tuple[str, str]]) -> list[str]:
         alike = re.sub("[0-9.]+", "", reason)
         words.setdefault(alike, reason)
         about.setdefault(alike, []).append(who)
-    return [f"{words[alike]} ({_and_others(some)})" for alike, some in about.items()]
+    return [_with_whom(words[alike], _and_others(some)) for alike, some in about.items()]
+
+
+def _with_whom(reason: str, names: str) -> str:
+    """Behind its first line: what follows are lines of a program, and stay as they are."""
+    first, end, rest = reason.partition("\n")
+    return f"{first.removesuffix(':')} ({names}){':' if end else ''}{end}{rest}"
 
 
 def _and_others(names: list[str]) -> str:

@@ -25,6 +25,7 @@ from lossbench.proof.probe.probing import prove_network
 from lossbench.runs.choose import choose_backend
 from lossbench.runs.interrupt import Undo, held, last_words, undoing
 from lossbench.runs.launch.environment import Identity, outside_of_a_run
+from lossbench.runs.launch.program import no_program
 from lossbench.runs.run import as_read_back, plain_errors, put_in_force
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import Hook, Rules, rules_in_force
@@ -237,8 +238,8 @@ def become(lab: Lab, host_name: str, command: list[str]) -> None:
         step_in()
     try:
         os.execvpe(command[0], command, {**os.environ, **variables})
-    except FileNotFoundError:
-        raise UsageError(f"no such program: {command[0]}") from None
+    except (FileNotFoundError, PermissionError):
+        raise no_program(command[0]) from None
     except (OSError, ValueError) as error:
         raise UsageError(f"'{command[0]}' can't be executed ({getattr(error, 'strerror', None) or error})") from None
 

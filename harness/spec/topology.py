@@ -20,7 +20,8 @@ MAC_PREFIX = bytes((0x02, 0x6C, 0x62, 0, 0))  # of every host; its rank follows
 CONTROL_MAC_PREFIX = bytes((0x02, 0x6C, 0x62, 0, 1))
 NOWHERE_MAC = "02:6c:62:00:02:00"  # of every address that no host has
 IPV6_MIN_MTU = 1280
-Rate: TypeAlias = Annotated[float, Field(ge=0.1, le=1_000_000)]
+SLOWEST_MBIT, MOST_MBIT = 0.1, 1_000_000
+Rate: TypeAlias = Annotated[float, Field(ge=SLOWEST_MBIT, le=MOST_MBIT)]
 
 
 class Placed(Frozen):

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from lossbench.cli.app import app
 from lossbench.proof.covers.conditions import CONDITIONS
 from tests.forked import lossbench
 
@@ -174,6 +176,13 @@ def test_a_setting_wins_over_the_sweep(tmp_path: Path) -> None:
     _, result = run_json(tmp_path, "chatter", "--set", "impair.0.profile=gray_link", "--set", "topology.hosts=2")
     (row,) = result["summary"]
     assert row["profiles"] == ["gray_link"] and row["verdict"] == "valid", row["reasons"]
+
+
+@pytest.mark.parametrize("verb", ((), ("run",), ("net",), ("net", "up"), ("export",)))
+def test_flags_are_shown_without_a_word_for_a_value(verb: tuple[str, ...]) -> None:
+    """As it was: --full <bool>."""
+    said = CliRunner().invoke(app, [*verb, "--help"]).output
+    assert "--help" in said and "bool" not in said, said
 
 
 def test_version_and_help_end_well() -> None:

@@ -113,7 +113,7 @@ def test_a_dry_run_of_what_is_gone_on_with_shows_what_is_left(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "run what?"),
+        ((), "nothing to run; a suite"),
         (("--loss", "3%"), "--loss is about a command behind --"),
         (("quickstart", "--hosts", "2"), "--hosts is about a command behind --"),
         (("quickstart", "--delay", "9ms"), "--set impair.0.profile=wan_40ms"),
@@ -124,7 +124,9 @@ def test_a_dry_run_of_what_is_gone_on_with_shows_what_is_left(tmp_path: Path) ->
         (("--", "pythn", "ring.py"), "no such program: pythn"),
         (("--", "python", "rong.py"), "no such script: rong.py"),
         (("--hosts", "2", "--loss", "3%", "--sweep", "lss=1", "--", "python", "ring.py"), "--sweep lss=1"),
-        (("--hosts", "1", "--", "python", "ring.py"), "topology.hosts"),
+        (("--hosts", "1", "--", "python", "ring.py"), "--hosts 1: at least 2; for example --hosts 4"),
+        (("--", "./ring.py"), "./ring.py may not be executed; python ./ring.py"),
+        (("nowhere.toml",), "lossbench init nowhere.toml -- COMMAND writes one"),
         (("quickstart", "--hosts", "4"), "--hosts is about a command behind --"),
         (("quickstart", "--nodes", "2"), "--nodes goes with --slurm"),
         (("quickstart", "--sudo"), "--sudo goes with --slurm"),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import lossbench
+from lossbench.errors import UsageError
 from tests.report import made
 
 
@@ -37,6 +39,24 @@ def test_a_run_is_a_value(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.netns
+@pytest.mark.parametrize(
+    ("how", "error", "said"),
+    [
+        ({"seeds": 0}, UsageError, "seeds 0: at least 1"),
+        ({"sets": ["topology.hosts=2"]}, TypeError, r"run\(\) has no argument 'sets'; did you mean"),
+        ({"settings": "topolgy.hosts=2"}, UsageError, "proof.toml, with --set: unknown key 'topolgy'"),
+    ],
+)
+def test_a_wrong_argument_is_said_before_anything_runs(
+    how: dict[str, Any], error: type[Exception], said: str, tmp_path: Path
+) -> None:
+    """As it was: no seeds were as many as the suite has, a lone setting was taken letter by letter, and a misspelt
+    argument was one of a function that nobody had called."""
+    with pytest.raises(error, match=said):
+        lossbench.run("proof", out=tmp_path, **how)
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_doctor_answers_with_values() -> None:
     found = lossbench.doctor()
     assert found["backend"]["name"] in found["backend"]["able"]

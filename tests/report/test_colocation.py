@@ -14,6 +14,7 @@ from lossbench.report import page
 from lossbench.report.content import gather
 from lossbench.report.gathered import Gathered
 from lossbench.report.groups import groups_of
+from lossbench.report.plots.figures import all_pictures
 from lossbench.report.plots.over_time import read
 from lossbench.report.service.arms import Arm, arms_of, curve, loads, partner, ratio, speed_up_at, taken_back
 from lossbench.report.service.cost import carried, costs
@@ -111,6 +112,66 @@ def test_a_rate_whose_own_loss_is_not_known_has_none(tmp_path: Path) -> None:
         run.summary.rows.insert(1, {**first, "web.at": "300/s", "web.offered": 300.0, "web.learning_loss": 0.2})
     arms = [arm for arm in arms_of(groups_of(suite)) if arm.name.startswith("middle")]
     assert [set(arm.loss.values()) for arm in arms] == [set(), {0.2}]
+
+
+def too_busy(suite: Suite) -> Suite:
+    for run in suite.runs:
+        run.summary.columns["timing"] = "unknown"
+    return suite
+
+
+def test_what_came_out_for_the_service_is_said_first(tmp_path: Path) -> None:
+    """As it was: a page of a web service began without a finding."""
+    at_loss, strict = gather(stored(tmp_path)).findings
+    assert at_loss.startswith("At 10% of learning loss and 10000/s the service is 1.62 (")
+    assert strict.startswith("Against shared, with strict, the service is 2.73 (2.73 to 2.73, 3 seeds) x as fast, and")
+    assert strict.endswith("learning loses 28 % of its packets instead of 0 %.")
+    busy = gather(too_busy(stored(tmp_path / "busy"))).findings
+    assert busy[0] == "Against shared, with strict, learning loses 28 % of its packets instead of 0 %."
+    assert busy[1].startswith("How fast the service was is not said")
+
+
+def test_step_times_of_a_busy_machine_are_in_the_table_with_a_question_mark(tmp_path: Path) -> None:
+    """As it was: the column was not there."""
+    suite = too_busy(stored(tmp_path, seeds=1))
+    for run in suite.runs:
+        run.summary.rows.append({"strategy": "rps", "ms_step": 250.0, "shown": ["strategy", "ms_step"]})
+    table = colocation(Gathered(suite=suite, groups=groups_of(suite), sets=[]))
+    assert table is not None and table.head[-1] == "step ms"
+    assert {row[-1].text for row in table.rows} == {"250?"}
+
+
+def test_a_search_is_drawn_by_rate_and_what_was_asked_for_is_no_picture(tmp_path: Path) -> None:
+    """As it was: "offered by shaping priority", a flat line for every rate that was offered."""
+    points = [{"shaping.priority": priority} for priority in (0, 0.5, 1)]
+    place = made.suite(tmp_path, points, 1, lambda point, seed: {}, name="cost")
+    for number, point in enumerate(points):
+        run = place / f"{number:03d}"
+        one = json.loads((run / "summary.json").read_text())
+        one["rows"] = [
+            {
+                "beside": "web",
+                "web.at": f"{rate}/s",
+                "web.offered": float(rate),
+                "web.equivalent": 50.0 * rate,
+                "web.factor": 50.0,
+                "web.n": 5000,
+                "web.n_independent": 900,
+                "web.mean_ms": 2.0 * rate / (1 + point["shaping.priority"]),
+                "web.learning_loss": rate / 1000 * point["shaping.priority"],
+                "shown": ["web.at", "web.offered", "web.mean_ms"],
+            }
+            for rate in (20, 200, 340)
+        ]
+        made.write(run / "summary.json", one)
+        experiment = {"name": "cost", "topology": {"hosts": 16}, "shaping": {"buffer_kb": 180, "priority": number / 2}}
+        experiment["workload"] = {"name": "replay", "options": {"mbit": 48}}
+        made.write(run / "manifest.json", {"seed": 0, "experiment": experiment, "profiles": {}})
+    pictures = {one.name: one for one in all_pictures(gather(read_suite(place)))}
+    assert "sweep" not in pictures
+    completion, lost = pictures["by_rate"].panels
+    assert [key.name for key in lost.keys] == ["one queue for all", "priority 0.5", "priority 1"]
+    assert completion.keys[-1].x == (1000, 10000, 17000) and completion.keys[-1].y == (0.4, 4.0, 6.8)
 
 
 def made_arm(rate: float, mean_ms: float, *, priority: float, buffer_kb: float = 180, queue: str = "fifo") -> Arm:

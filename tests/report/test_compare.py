@@ -71,6 +71,20 @@ def test_a_changed_script_and_other_packages_are_named(tmp_path: Path) -> None:
     assert any("files" in row[0].text for row in compare.machine(*sides).rows)
 
 
+def test_of_two_programs_only_what_differs_is_named(tmp_path: Path) -> None:
+    """As it was: of another script every package of the interpreter, on both sides, in eighty lines."""
+    sides = []
+    for name, script in (("aaaaaa", "train.py"), ("bbbbbb", "junk.py")):
+        program = {"command": ["python", script], "python": {"packages": {"torch": "2.13", "numpy": "2.4"}}}
+        place = made.suite(tmp_path / name, [{"arm": name}, {"arm": f"{name} too"}], 1, lambda p, s: {}, run_id=name)
+        told = json.loads((place / "suite.json").read_text())
+        made.write(place / "suite.json", {**told, "sessions": [made.session(programs=[program])]})
+        sides.append(read_suite(place))
+    assert [row[0].text for row in compare.machine(*sides).rows] == ["program.0.command"]
+    said = compare.nothing_in_common(*sides)
+    assert "(A: aaaaaa, aaaaaa too; B: bbbbbb, bbbbbb too); compare two results of the same points" in said
+
+
 def test_an_argument_that_is_a_whole_program_is_no_file(tmp_path: Path) -> None:
     found = provenance.of_program([sys.executable, "-c", "x = 1\n" * 100, "no\0name", "."], tmp_path)
     assert found["files"] == {} and str(tmp_path) in found["folders"]

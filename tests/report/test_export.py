@@ -161,7 +161,7 @@ def test_a_run_without_steps_makes_no_goal_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("latest",), "export to what?"),
+        (("latest",), "nothing to export to; --csv"),
         (("--csv", "x"), "export what?"),
         (("nothing", "--csv", "x"), "no run 'nothing'"),
     ],

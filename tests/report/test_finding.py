@@ -43,6 +43,19 @@ def test_it_says_how_much_longer_and_whether_the_result_is_kept(tmp_path: Path) 
     assert "tcp 10 takes 4.60 x the time" in lost and "has a worse accuracy (-22." in lost and "p = " in lost
 
 
+def test_memory_is_no_result_and_a_reader_is_told_why_no_time_is_said(tmp_path: Path) -> None:
+    """As it was: "ends with memory mb 319.6 instead of 320" first of all, and not a word about how long it took."""
+    columns = {"fault": "valid", "timing": "unknown", "outcome": "valid"}
+    numbers = {"wall_s": 9.0, "memory_mb": 320.0, "tcp_resent_percent": 4.0}
+    known = {"measures": {name: {"better": "low"} for name in numbers}, "columns": columns}
+    found = said(tmp_path, 1, lambda point, seed: {**numbers, "memory_mb": 320.0 + point["percent"]}, **known)
+    assert found == [
+        "Against reliable 0, rps 10 sends 4 % of its TCP segments again.",
+        "Against reliable 0, tcp 10 sends 4 % of its TCP segments again.",
+        "How long it took is not said: the machine was too busy for times.",
+    ]
+
+
 @pytest.mark.parametrize(
     ("after", "words"),
     [
@@ -102,8 +115,8 @@ def test_one_seed_is_called_one_seed(tmp_path: Path) -> None:
 
 def test_times_of_a_busy_machine_are_not_found_anything(tmp_path: Path) -> None:
     columns = {"fault": "valid", "timing": "unknown", "outcome": "valid"}
-    first, _ = said(tmp_path, 3, columns=columns)
-    assert "the time" not in first and "accuracy" in first
+    first, _, why = said(tmp_path, 3, columns=columns)
+    assert "the time" not in first and "accuracy" in first and "too busy" in why
 
 
 @pytest.mark.parametrize("verdict", ["failed", "unknown"])

@@ -118,6 +118,12 @@ def test_a_sweep_of_ones_own_program_is_drawn_too(tmp_path: Path) -> None:
     assert picture.panels[0].axes.get_xlabel() == "loss (%)" and picture.panels[0].keys[0].x == (0, 2, 5)
 
 
+def test_two_points_of_a_sweep_are_drawn(tmp_path: Path) -> None:
+    """As it was: the command that the README prints gave no picture of what was swept."""
+    place = made.suite(tmp_path, [{"arm": f"loss {p}%"} for p in (0, 5)], 1, lambda point, seed: {"wall_s": 9.0})
+    assert [one.name for one in all_pictures(gather(read_suite(place)))] == ["sweep"]
+
+
 def test_drift_stands_on_both_formulas(tmp_path: Path) -> None:
     def drifted(point: dict[str, Any], seed: int) -> dict[str, Any]:
         return {"over_exact": 1.0 + 0.01 * seed, "arrived_2": 1 - point["percent"] / 100}
@@ -311,6 +317,42 @@ def test_a_strategy_has_its_colour_in_every_picture(tmp_path: Path) -> None:
     colours = {key.name: key.colour for key in loss.keys}
     assert {key.name for key in drift.keys} == {"rps 0", "rps 10"}
     assert all(colours[key.name] == key.colour for key in drift.keys) and len(set(colours.values())) == 2
+
+
+def test_the_tail_has_a_panel_for_each_kind_of_times_and_a_colour_for_each_point(tmp_path: Path) -> None:
+    """As it was: lags of microseconds beside completions of seconds, two points to a panel, each in other colours."""
+    place = made.suite(tmp_path, [{"arm": f"a{n}"} for n in range(4)], 1, row)
+    for number in range(4):
+        for name, scale in (("web.completion_ms", 100.0), ("web.lag_ms", 0.1)):
+            made.samples(place / f"{number:03d}", name, scale * np.arange(1.0, 41.0))
+    picture = next(one for one in all_pictures(gather(read_suite(place))) if one.name == "tail")
+    assert [one.title for one in picture.panels] == ["web.completion", "web.lag"]
+    completion, lag = ({key.name: key.colour for key in one.keys} for one in picture.panels)
+    assert completion == lag and len(set(lag.values())) == 4
+
+
+def test_numbers_below_a_short_logarithmic_axis_are_few_and_plain(tmp_path: Path) -> None:
+    """As it was: 3x10^2 and 4x10^2 were written over each other."""
+    place = made.suite(tmp_path, [{"arm": "a"}], 1, row)
+    made.samples(place / "000", "step_ms", np.linspace(130.0, 1000.0, 60))
+    picture = next(one for one in all_pictures(gather(read_suite(place))) if one.name == "tail")
+    axis = picture.panels[0].axes.xaxis
+    picture.panels[0].figure.draw_without_rendering()
+    low, high = picture.panels[0].axes.get_xlim()
+    shown = [tick.label1.get_text() for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+    assert shown == ["200", "500", "1000"] and not any(tick.label1.get_text() for tick in axis.get_minor_ticks())
+
+
+def test_of_a_failed_run_what_failed_is_said_first(tmp_path: Path) -> None:
+    """As it was: behind whatever was not proven because of it."""
+    said = {"fault": ["no packet passed"], "timing": ["too short"], "outcome": ["rank 1 ended\n  | SyntaxError"]}
+    columns = {"fault": "unknown", "timing": "unknown", "outcome": "failed"}
+    place = made.suite(tmp_path, [{"a": 1}], 1, row, columns=columns, reasons=said, verdict="failed")
+    found = gather(read_suite(place))
+    page.write([found], [], tmp_path / "out.html")
+    text = (tmp_path / "out.html").read_text()
+    assert 0 < text.index("rank 1 ended") < text.index("no packet passed")
+    assert found.reasons[0] == "outcome: rank 1 ended (1 #0):\n  | SyntaxError"
 
 
 def test_times_that_are_not_valid_draw_no_curve_against_the_clock(tmp_path: Path) -> None:

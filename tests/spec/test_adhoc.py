@@ -121,7 +121,15 @@ def test_words_of_a_command_reach_it_as_they_are(word: str) -> None:
         ({"sweep": ("loss=",)}, "--sweep loss="),
         ({"sweep": ("loss=1", "loss=5")}, "--sweep loss is given twice; in one: --sweep loss=1,5"),
         ({"rate": "1furlong"}, "--rate: '1furlong'"),
-        ({"hosts": "1"}, "topology.hosts"),
+        ({"loss": "3x"}, "--loss: '3x' is not a number of %; for example --loss 3%"),
+        ({"loss": "150%"}, "--loss 150%: at most 100%; for example --loss 3%"),
+        ({"sweep": ("loss=1,150",)}, "--loss 150: at most 100%"),
+        ({"loss": "3", "burst": "0.2"}, "--burst 0.2: at least 1; for example --burst 8"),
+        ({"rate": "fast"}, "for example --rate 1gbit"),
+        ({"rate": "10kbit"}, "--rate 10kbit: at least 0.1 mbit"),
+        ({"time_limit": "never"}, "--time-limit: 'never' is not a number of .*; for example --time-limit 20m"),
+        ({"hosts": "1"}, "--hosts 1: at least 2; for example --hosts 4"),
+        ({"hosts": "999"}, "--hosts 999: at most 250"),
     ],
 )
 def test_a_mistake_is_named_by_its_option(words: dict[str, Any], said: str) -> None:

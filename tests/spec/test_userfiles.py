@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lossbench.errors import ExitCode, UsageError
+from lossbench import files
+from lossbench.errors import ExitCode, NotAbleError, UsageError
 from lossbench.spec import about, placement, profile
 from lossbench.spec.asking import points
 from lossbench.spec.experiment import Experiment
@@ -241,3 +244,17 @@ def test_every_shipped_suite_is_valid() -> None:
 def test_only_workloads_are_known_as_workloads() -> None:
     assert about.known() == ["allreduce", "chatter", "noop", "replay", "training", "web"]
     assert not about.is_ours("errors") and about.module_of("errors") == "errors"
+
+
+@pytest.mark.parametrize(
+    ("number", "step"),
+    [
+        (errno.EEXIST, "give another name: this one is taken"),
+        (errno.EROFS, "give --out"),
+        (errno.ENOSPC, "free some space or give --out"),
+    ],
+)
+def test_what_to_do_about_a_file_that_can_not_be_written_depends_on_why(number: int, step: str) -> None:
+    """As it was: "free some space", of a read-only disk and of a name that is taken."""
+    with pytest.raises(NotAbleError, match=f"; {step}$"), files.disk_errors(Path("x")):
+        raise OSError(number, os.strerror(number))

@@ -14,7 +14,8 @@ import pytest
 from lossbench.contract import Door
 from lossbench.workloads.errors import OptionError
 from lossbench.workloads.web import checks
-from lossbench.workloads.web.conclude import conclude, learning_loss
+from lossbench.workloads.web.conclude import conclude
+from lossbench.workloads.web.learning import learning_loss
 from lossbench.workloads.web.options import Options, read_options
 from lossbench.workloads.web.samples import Floats, Lost, Measured, read, times
 from lossbench.workloads.web.schedule import Schedule, draw
@@ -271,6 +272,21 @@ def stored(
         said += [{"kind": "alone", "ms": {"100000": 10.0}}] if rank == 0 else []
         (folder / "records" / f"web-{rank}.jsonl").write_text("\n".join(map(json.dumps, said)) + "\n")
     return folder
+
+
+def test_a_service_that_was_asked_nothing_is_in_doubt_and_did_not_fail(tmp_path: Path) -> None:
+    """As it was: one request in five seconds, none in a short run: "no request was ever answered", and training beside
+    it had failed."""
+    (tmp_path / "samples").mkdir()
+    (tmp_path / "records").mkdir()
+    none = dict.fromkeys(("sent", "completed", "failed", "timed_out", "dropped", "unfinished"), 0)
+    said = {"kind": "requests", **none, "reasons": {}, "told_to_end": True}
+    (tmp_path / "records" / "web-0.jsonl").write_text(json.dumps(said) + "\n")
+    row, doubt = conclude(tmp_path, "web", Options(rate=0.2, seconds=0, factor=50))
+    assert (row["kind"], row["n"], row["equivalent"]) == ("row", 0, 10)
+    assert doubt["kind"] == "doubt" and "no request was due at 0.2/s" in doubt["text"]
+    (tmp_path / "records" / "web-0.jsonl").write_text(json.dumps({**said, "sent": 3, "failed": 3}) + "\n")
+    assert [one["kind"] for one in conclude(tmp_path, "web", Options(rate=0.2, seconds=0))] == ["error"]
 
 
 def test_a_sound_run_is_concluded_without_doubt(tmp_path: Path) -> None:

@@ -115,6 +115,16 @@ def test_requests_come_for_a_whole_number_of_steps(name: str, form: str) -> None
     assert seconds / step_s == pytest.approx(round(seconds / step_s)), (seconds, step_s)
 
 
+@pytest.mark.parametrize(("form", "least"), (("small", 5_000), ("full", 20_000)))
+def test_every_point_at_the_papers_load_has_completions_enough(form: str, least: int) -> None:
+    """Of one seed, and four standard deviations of a Poisson process below what is expected."""
+    suite = tomllib.loads((ROOT / "workloads" / "suites" / "colocation" / "colocation.toml").read_text("utf-8"))
+    changed, web = suite["full"] if form == "full" else {}, suite["beside"][1]["options"]
+    assert web["rate"] * web["factor"] == 10_000
+    expected = web["rate"] * changed.get("beside.1.options.seconds", web["seconds"])
+    assert expected - 4 * expected**0.5 >= least
+
+
 def test_a_host_without_a_way_to_one_keeps_nobody_else_waiting_and_is_not_called_slow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

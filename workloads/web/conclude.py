@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lossbench.workloads.web import checks, samples
+from lossbench.workloads.web.learning import learning_loss
 from lossbench.workloads.web.options import Options, read_options
 from lossbench.workloads.web.samples import Floats, Measured, Times
 
@@ -21,7 +21,6 @@ LOST = ("failed", "timed_out", "dropped", "unfinished")
 FAILED_SHARE = 0.001  # of all requests: more of them, and the rest are a choice of the lucky ones
 MEAN_MOVED = 0.01  # by requests that were never answered, had each taken its timeout: more, and there is no mean
 CLOSED = "Closed loop: clients wait with the service, its tail is understated."
-LOOK_S, QUIET_S, NEAR_S = 0.25, 0.75, 4.0  # of what the workload says; of its pauses; how far one may be
 DECILES = np.arange(0.1, 1.0, 0.1)
 
 
@@ -30,6 +29,9 @@ def conclude(folder: Path, role: str, options: Options) -> Iterator[dict[str, An
     measured = samples.read(folder, role)
     asked = [r for r in records if r["kind"] == "requests"]
     count = {name: sum(r[name] for r in asked) for name in ("sent", "completed", *LOST)}
+    if not len(measured) and asked and not count["sent"] + count["dropped"]:
+        yield from _nothing_due(options)
+        return
     if not len(measured):
         yield {"kind": "error", "message": f"no request was ever answered ({_reasons(records) or 'none was sent'})"}
         return
@@ -54,6 +56,14 @@ def conclude(folder: Path, role: str, options: Options) -> Iterator[dict[str, An
         yield {"kind": "doubt", "text": stopped}
     if "ratio" in decided and decided.get("last_phase") == 0:
         yield {"kind": "doubt", "text": _never_below(decided["ratio"], phases[0]["rate"], options)}
+
+
+def _nothing_due(options: Options) -> Iterator[dict[str, Any]]:
+    """So few a second that none came in all the time: the service did nothing wrong, and nothing is known of it."""
+    at, rate = f"{options.rate:g}/s", options.rate
+    model = {"equivalent": rate * options.factor, "factor": options.factor}
+    yield {"kind": "row", "at": at, "offered": rate, **model, "n": 0, "shown": ["at", "offered", "n"]}
+    yield {"kind": "doubt", "text": f"no request was due at {at} in all the time: nothing is known of the service"}
 
 
 def _phase(
@@ -237,36 +247,6 @@ def _reasons(records: list[dict[str, Any]]) -> str:
         for reason, times in record.get("reasons", {}).items() if record["kind"] == "requests" else ():
             found[reason] = found.get(reason, 0) + times
     return ", ".join(f"{reason}: {times}" for reason, times in sorted(found.items(), key=lambda one: -one[1])[:3])
-
-
-def learning_loss(folder: Path, began: float, phase: dict[str, Any]) -> float | None:
-    """What the workload's datagrams lost during one rate, by what its ranks said four times a second."""
-    counts = []
-    for path in sorted((folder / "records").glob("rank-*.jsonl")):
-        said = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        here = [(r["time_s"] - began, sum(r["sent"]), sum(r["received"])) for r in said if r["kind"] == "traffic"]
-        counts += [np.array(here).T] if len(here) > 1 else []
-    if not counts:
-        return None
-    at = np.arange(min(one[0][0] for one in counts), max(one[0][-1] for one in counts), LOOK_S)
-    sent, received = (sum(np.interp(at, one[0], one[column]) for one in counts) for column in (1, 2))
-    quiet = _quiet(sent + received)
-    first, last = (_nearest(at, quiet, phase[name]) for name in ("from_s", "to_s"))
-    if first is None or last is None or sent[last] - sent[first] < 1:
-        return None
-    return round(float(1 - (received[last] - received[first]) / (sent[last] - sent[first])), 6)
-
-
-def _quiet(moved: Floats) -> NDArray[np.int64]:
-    """Between two bursts nothing is under way, and what was sent and what came belong together."""
-    back = round(QUIET_S / LOOK_S)
-    return np.flatnonzero(moved[back:] - moved[:-back] < 1) + back
-
-
-def _nearest(at: Floats, quiet: NDArray[np.int64], when: float) -> int | None:
-    """None: no pause is near enough, and what was lost can't be told from what was under way."""
-    near = quiet[np.abs(at[quiet] - when) <= NEAR_S]
-    return int(near[np.argmin(np.abs(at[near] - when))]) if len(near) else None
 
 
 def steered(folder: Path, role: str) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def run(
 
 def _not_one_thing(suite: str | None) -> UsageError:
     if suite is None:
-        return UsageError("run what?", next_step="a suite (lossbench run quickstart), a file, or -- and a command")
+        return UsageError("nothing to run", next_step="a suite (lossbench run quickstart), a file, or -- and a command")
     return UsageError(f"{suite} brings its own program", next_step="give a suite, or -- and a command")
 
 

@@ -72,7 +72,7 @@ def compare(
         if lines:
             terminal(console, comparing.results(lines))
         else:
-            console.print("results: no line in common that is valid on both sides")
+            console.print(comparing.nothing_in_common(left, right), markup=False, soft_wrap=True)
     if limits:
         known = comparing.measures_of(*(suite for pair in pairs for suite in pair))
         raise typer.Exit(_judged(console, limits, comparing.corrected(named), unknown, known))

@@ -40,7 +40,7 @@ def export(
     if not runs:
         raise UsageError("export what?", next_step="lossbench export latest --csv out/")
     if not (csv or parquet or tensorboard or wandb_offline or goal):
-        raise UsageError("export to what?", next_step="--csv, --parquet, --tensorboard, --wandb-offline or --goal")
+        raise UsageError("nothing to export to", next_step="--csv, --parquet, --tensorboard, --wandb-offline or --goal")
     need_libraries()
     from lossbench.report.export import frames, trackers
     from lossbench.report.export import goal as goals

@@ -135,7 +135,7 @@ def _list(suites: list[Suite]) -> None:
 
     console = Terminal()
     if not suites:
-        console.print("no results that fit")
+        console.print("no results that fit; lossbench run quickstart makes some, --in names another folder")
         return
     rows, tagged = [], any(one.notes.tags for one in suites)
     for one in suites:

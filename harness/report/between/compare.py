@@ -80,11 +80,18 @@ def _plans(suite: Suite) -> dict[str, Any]:
 
 
 def machine(a: Suite, b: Suite) -> Table:
+    common = set(_commands(a)) & set(_commands(b))
+
     def of_suite(suite: Suite) -> dict[str, Any]:
         session = suite.plan.sessions[-1]
         backends = sorted({run.summary.backend for run in suite.runs})
         git = {**session.git, "commit": str(session.git.get("commit", ""))[:10]}
-        programs = {" ".join(map(str, one.get("command", []))): one for one in session.programs}
+        names = _commands(suite)
+        others = [name for name in names if name not in common]  # held against each other in their order
+        programs = {
+            name if name in common else str(others.index(name)): one
+            for name, one in zip(names, session.programs, strict=True)
+        }
         return {
             **session.machine,
             "git": git,
@@ -95,6 +102,11 @@ def machine(a: Suite, b: Suite) -> Table:
         }
 
     return _table("machine and code", [(*change, "") for change in _changes(of_suite(a), of_suite(b))])
+
+
+def _commands(suite: Suite) -> list[str]:
+    """Of the user's own programs."""
+    return [" ".join(map(str, one.get("command", []))) for one in suite.plan.sessions[-1].programs]
 
 
 @dataclass(frozen=True)
@@ -116,6 +128,16 @@ def result_lines(
     left, right = (groups_of(some, with_simulated=with_simulated) for some in (a, b))
     pairs = [(one, other) for one, other in _partners(left, right) if other is not None]
     return lines_of(pairs, measures=measures)
+
+
+def nothing_in_common(a: Suite, b: Suite) -> str:
+    """Why there is no table of results, and what to do."""
+    left, right = ([group.name for group in groups_of(one, with_simulated=True)] for one in (a, b))
+    if set(left) & set(right) or len(left) == len(right) == 1:
+        step = "lossbench report says why something is not valid"
+        return f"results: no line in common that is valid on both sides; {step}"
+    names = [f"{side}: {', '.join(some) or 'none that ended'}" for side, some in (("A", left), ("B", right))]
+    return f"results: no line in common ({'; '.join(names)}); compare two results of the same points"
 
 
 def measures_of(*suites: Suite) -> list[str]:

@@ -98,7 +98,8 @@ def _why(suite: Suite) -> list[tuple[str, str]]:
     """(what is wrong, the lines that a program left) of the runs that are not valid; each once."""
     out: dict[str, str] = {}
     for run in suite.runs:
-        for column, texts in run.summary.reasons.items():
+        columns = run.summary.columns
+        for column, texts in sorted(run.summary.reasons.items(), key=lambda one: columns.get(one[0]) != "failed"):
             if run.summary.verdict == "valid" or run.summary.columns.get(column) == "valid":
                 continue
             for text in texts:

@@ -21,6 +21,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from lossbench.files import disk_errors
 from lossbench.report.plots.curves import Curve
@@ -32,6 +33,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8
 SEQUENCE, FIRST, LAST = "plasma", 0.3, 0.82  # of numbers, from few to many: what shows on white and on black
 MOST_CURVES = 6  # of a panel that can be read
 MOST_LINES = 36  # of all panels of a picture
+FEW_DECADES = 100  # from end to end
 LINES = ("-", "--", ":", "-.")
 WIDE, HIGH = 4.4, 3.1  # inches: at 390 px its letters have 12 px
 AT_THE_LINE = 14  # letters of a name that fits beside its line
@@ -110,6 +112,16 @@ class Panel:
         numbers = [tuple(float(n) for n in some) for some in (x, y)]
         self.keys.append(Key(name, str(look["color"]), str(look.get("linestyle", "-")), *numbers))
         return f"c{len(self.keys) - 1}"
+
+    def plain_ticks(self) -> None:
+        """Of a logarithmic axis of few decades numbers as people write them, far enough apart to be read."""
+        for axis, (low, high) in ((self.axes.xaxis, self.axes.get_xlim()), (self.axes.yaxis, self.axes.get_ylim())):
+            if axis.get_scale() != "log":
+                continue
+            axis.set_minor_formatter(NullFormatter())
+            if high < FEW_DECADES * low:
+                axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+                axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
     def name_lines(self) -> None:
         """Names at the ends of their lines, where they are short and far enough apart."""

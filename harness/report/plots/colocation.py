@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from lossbench.report import inference
 from lossbench.report.content import Content
-from lossbench.report.plots.canvas import COLOURS, Picture, panel
+from lossbench.report.plots.canvas import COLOURS, Picture, looks, panel
 from lossbench.report.plots.curves import Curve
 from lossbench.report.plots.paper import paper
-from lossbench.report.service.arms import arms_of, curve, loads
+from lossbench.report.service.arms import Arm, arms_of, curve, loads
 from lossbench.report.service.cost import costs
 
 
@@ -44,6 +46,43 @@ def speed_up_by_loss(content: Content) -> Picture | None:
         one.axes.set(xlabel="share of learning packets lost", ylabel=f"speed-up of the {name}", xlim=reach)
     says = "Lines: ours, genuine queues. Dotted: Yu et al. 2019, figure 6 (a packet simulation). Bars: 95 % over seeds."
     return Picture("speed_up", "What the service gains by learning loss", says, panels)
+
+
+def by_rate(content: Content) -> Picture | None:
+    """What the search for figure 7 saw: completion and learning loss at every rate that was tried."""
+    ladders: dict[float, list[Arm]] = {}
+    for arm in arms_of(content.groups):
+        if not arm.alone and not arm.learner and arm.priority is not None and math.isfinite(arm.equivalent):
+            ladders.setdefault(arm.priority, []).append(arm)
+    ladders = {priority: some for priority, some in sorted(ladders.items()) if len({a.equivalent for a in some}) > 1}
+    apart = len({arm.load[1:] for some in ladders.values() for arm in some}) > 1  # several buffers: not one curve
+    if not ladders or apart:
+        return None
+    styles = looks({"priority": priority} for priority in ladders)
+    names = [f"priority {priority:g}" if priority else "one queue for all" for priority in ladders]
+    panels = []
+    for of, words in ((_completion, "mean completion (ms)"), (_lost, "share of learning packets lost")):
+        one = panel()
+        for some, name, look in zip(ladders.values(), names, styles, strict=True):
+            known = [(arm.equivalent, inference.estimate(of(arm))) for arm in some]
+            points = sorted((rate, found.mean) for rate, found in known if found is not None)
+            if points:
+                x, y = np.array(points).T
+                one.points(x, y, name, {**look, "marker": "o"})
+        if one.keys:
+            one.axes.set(xlabel="requests per second", ylabel=words)
+            one.axes.set_ylim(bottom=0)
+            panels.append(one)
+    says = "At the modelled speed; mean over seeds. Where learning never paused its loss at that rate is not known."
+    return Picture("by_rate", "Completion and learning loss by rate", says, panels) if panels else None
+
+
+def _completion(arm: Arm) -> list[float]:
+    return [ms / arm.factor for ms in arm.web.get("mean_ms", {}).values()]
+
+
+def _lost(arm: Arm) -> list[float]:
+    return list(arm.loss.values())
 
 
 def cost_by_loss(content: Content) -> Picture | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,11 @@ from matplotlib.ticker import MaxNLocator
 from lossbench.report.content import Content
 from lossbench.report.plots.canvas import COLOURS, MOST_CURVES, MOST_LINES, Picture, alike, looks, panel, stairs
 from lossbench.report.plots.curves import Curve
+from lossbench.report.samples import SampleSet
 from lossbench.results import measures
+from lossbench.results.naming import key_of
 
+BESIDE = "."  # between a role and what it measured
 MOST_POINTS, WHOLE = 240, 40  # drawn of a distribution; of its tail every sample
 
 
@@ -23,20 +27,36 @@ def slower_than(content: Content) -> Picture | None:
         return None
     left_out = f" Only the first {MOST_LINES} of {len(drawable)} sets are drawn." if len(drawable) > MOST_LINES else ""
     panels = []
-    for first in range(0, len(sets), MOST_CURVES):
-        some, one = sets[first : first + MOST_CURVES], panel()
-        several = len({each.what for each in some}) > 1
-        styles = looks({**each.swept, "": each.what} if several else each.swept for each in some)
+    for title, some, styles in _shared_out(sets):
+        one = panel(title)
         for each, look in zip(some, styles, strict=True):
             values = np.sort(each.numbers)
             share = 1 - np.arange(len(values)) / len(values)
             keep = _thinned(len(values))
-            one.curve(stairs(values[keep], share[keep], held=True), each.label + ("" if each.sound else " ?"), look)
+            name = (each.point if title else each.label) + ("" if each.sound else " ?")
+            one.curve(stairs(values[keep], share[keep], held=True), name, look)
         one.axes.set(xlabel="milliseconds", ylabel="share that took longer", xscale="log", yscale="log")
         panels.append(one)
-    alike(panels)
+    alike([one for one in panels if not one.title])
     says = "All seeds together; a step counts once, by its slowest rank. ?: too busy, failed, or not proven."
     return Picture("tail", "Times and their tail", says + left_out, panels)
+
+
+def _shared_out(sets: list[SampleSet]) -> Iterator[tuple[str, list[SampleSet], list[dict[str, Any]]]]:
+    """(title, sets, looks) of every panel. The workload's own times are contenders, and stand together; of a program
+    beside it each kind has panels of its own: lags of microseconds beside completions of seconds say nothing. A point
+    has the same look in all of them."""
+    kinds = dict.fromkeys(one.what if BESIDE in one.what else "" for one in sets)
+    points = {key_of(one.swept): one.swept for one in sets}
+    of_point = dict(zip(points, looks(points.values()), strict=True))
+    for kind in kinds:
+        own = [one for one in sets if (one.what if BESIDE in one.what else "") == kind]
+        several = len({one.what for one in own}) > 1
+        contenders = looks({**one.swept, "": one.what} for one in own)
+        styles = contenders if several else [of_point[key_of(one.swept)] for one in own]
+        for first in range(0, len(own), MOST_CURVES):
+            part = slice(first, first + MOST_CURVES)
+            yield kind.removesuffix("_ms"), own[part], styles[part]
 
 
 def _thinned(size: int) -> Any:

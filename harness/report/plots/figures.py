@@ -21,7 +21,7 @@ from lossbench.report.plots.canvas import (
     panel,
     without_zeros,
 )
-from lossbench.report.plots.colocation import cost_by_loss, speed_up_by_loss
+from lossbench.report.plots.colocation import by_rate, cost_by_loss, speed_up_by_loss
 from lossbench.report.plots.curves import Curve, Curves
 from lossbench.report.plots.distributions import bursts, slower_than
 from lossbench.report.plots.over_time import backlog_over_time, rates_over_time
@@ -39,6 +39,7 @@ def all_pictures(content: Content) -> list[Picture]:
         lambda: beside_the_paper(drawn),
         lambda: speed_up_by_loss(content),
         lambda: cost_by_loss(content),
+        lambda: by_rate(content),
         lambda: against_the_sweep(content),
         lambda: times_against_loss(content),
         lambda: convergence(drawn),
@@ -55,6 +56,7 @@ def all_pictures(content: Content) -> list[Picture]:
         content.pictures = [picture for make in makers if (picture := make()) is not None]
         for picture in content.pictures:
             for one in picture.panels:
+                one.plain_ticks()
                 one.name_lines()
     return content.pictures
 

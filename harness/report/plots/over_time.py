@@ -15,7 +15,7 @@ from lossbench.report.plots.canvas import COLOURS, Panel, Picture, alike, panel,
 from lossbench.results.index import Run
 from lossbench.results.naming import key_of
 
-MOST_PANELS = 4
+MOST_PANELS = 6
 LEAST_LOOKS = 4
 UP, DOWN = "uplink", "downlink"
 

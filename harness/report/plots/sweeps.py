@@ -11,6 +11,7 @@ from lossbench.report.content import Content
 from lossbench.report.groups import Group, shown_of
 from lossbench.report.plots.canvas import COLOURS, MOST_CURVES, Picture, alike, in_words, looks, panel
 from lossbench.report.plots.curves import Curve
+from lossbench.report.service.arms import arms_of
 from lossbench.results import measures
 from lossbench.results.index import Run
 from lossbench.results.measures import RATIOS
@@ -28,13 +29,15 @@ def _swept_numbers(group: Group) -> dict[str, float]:
 
 def against_the_sweep(content: Content) -> Picture | None:
     """The first two results against the number that is swept; one line for each combination of the rest."""
+    if arms_of(content.groups):
+        return None  # a service has pictures of its own; what it was asked for is no result
     groups = [group for group in content.groups if _swept_numbers(group)]
     keys = {key for group in groups for key in _swept_numbers(group)}
     shown = shown_of(groups)
     names = [name for name in shown if groups and groups[0].measure(name).column == "outcome"][:2]
     if set(OF_ANY_PROGRAM) & set(shown):
         names = [name for name in OF_ANY_PROGRAM if any(group.sound(name) for group in groups)]
-    if len(keys) != 1 or not names or len({word(g.point) for g in groups}) < 3:
+    if len(keys) != 1 or not names or len({word(g.point) for g in groups}) < 2:
         return None
     (key,) = keys
     panels, intervals = [], False

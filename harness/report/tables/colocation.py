@@ -40,7 +40,8 @@ def colocation(found: Gathered) -> Table | None:
             **{name: inference.estimate(list(arm.learning.get(learned[name], {}).values())) for name in extra},
         }
         count = sum(arm.web.get("n", {}).values())
-        cells = [_cell(number, seeds, doubtful.web.get(name, {})) for name, number in numbers.items()]
+        unsure = doubtful.web | {name: doubtful.learning.get(learned[name], {}) for name in extra}
+        cells = [_cell(number, seeds, unsure.get(name, {})) for name, number in numbers.items()]
         rows.append([Cell(arm.name), Cell(f"{count:.0f}"), *cells])
         tidy += [
             _tidy(found, arm.name, name, number, arm.folders) for name, number in numbers.items() if number is not None

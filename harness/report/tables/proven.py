@@ -104,7 +104,7 @@ def reasons(suite: Suite) -> list[str]:
     return said_once(
         (f"{run.name} #{run.summary.seed}", f"{column}: {text}")
         for run in suite.runs
-        for column in COLUMNS
+        for column in sorted(COLUMNS, key=lambda one: run.summary.columns.get(one) != "failed")
         if run.summary.columns.get(column) != "valid"
         for text in run.summary.reasons.get(column, [])
     )

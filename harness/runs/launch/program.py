@@ -106,11 +106,20 @@ def command_of(program: Program) -> list[str]:
 def _present(command: list[str]) -> list[str]:
     """A user's program that is not there is said before anything is built."""
     if shutil.which(command[0]) is None:
-        raise UsageError(f"no such program: {command[0]}", next_step="check workload.command and PATH")
+        raise no_program(command[0])
     script = next(iter(command[1:]), "")
     if "python" in Path(command[0]).name and script.endswith(".py") and not Path(script).is_file():
         raise UsageError(f"no such script: {script}", next_step=f"paths are taken from {Path.cwd()}")
     return command
+
+
+def no_program(name: str) -> UsageError:
+    """Of what can't be started, why not; a script that may not be executed is there all the same."""
+    if Path(name).is_file():
+        step = f"python {name}" if name.endswith(".py") else f"chmod +x {name}, or name what reads it: sh {name}"
+        return UsageError(f"{name} may not be executed", next_step=step)
+    step = f"paths are taken from {Path.cwd()}" if "/" in name else "is it installed, and in a folder of PATH?"
+    return UsageError(f"no such program: {name}", next_step=step)
 
 
 def command_of_user(command: list[str]) -> list[str]:

@@ -240,14 +240,13 @@ class Ranks:
         return out
 
     def stop(self) -> None:
-        """By process group, politely first; what they say at their end can still be read."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            every = [*(rank.process for rank in self.members), *self._captures]
-            for process in every:
-                process.signal(number)
-            deadline = time.monotonic() + GRACE_S
-            while any(process.poll() is None for process in every) and time.monotonic() < deadline:
-                time.sleep(0.01)
+        """By process group, politely first; what they say at their end can still be read. Programs end in turn, the
+        last of the file first: whoever asks a service is through before the service goes."""
+        roles = list(dict.fromkeys(rank.role for rank in self.members))
+        for role in reversed(roles):
+            _told([rank.process for rank in self.members if rank.role == role], signal.SIGTERM)
+        _told(self._captures, signal.SIGTERM)
+        _told([*(rank.process for rank in self.members), *self._captures], signal.SIGKILL)
 
     def end(self) -> None:
         """Every child is stopped, and reaped last of all."""
@@ -261,6 +260,15 @@ class Ranks:
         if self._gate >= 0:
             os.close(self._gate)
             self._gate = -1
+
+
+def _told(processes: Sequence[Running], number: int) -> None:
+    """And waited for, as long as is usual."""
+    for process in processes:
+        process.signal(number)
+    deadline = time.monotonic() + GRACE_S
+    while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def _that_catch(ranks: Sequence[Member], number: int) -> list[Member]:

@@ -33,6 +33,8 @@ def planned(
     ground: Ground | None = None,
 ) -> tuple[SuiteFolder | None, str, list[Planned]]:
     """(the folder to go on with, the run's id, all runs)."""
+    if seeds is not None and seeds < 1:
+        raise UsageError(f"seeds {seeds}: at least 1", next_step="every point is run once for each of them")
     if isinstance(suite, str) and suite not in points.suite_names() and Path(suite).is_dir():
         if not resume:
             raise UsageError(f"{suite} is a folder", next_step="to go on with a run that was ended add --resume")

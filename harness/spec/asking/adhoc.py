@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import tomllib
 from collections import Counter
@@ -16,12 +17,42 @@ from typing import Any, NamedTuple
 from lossbench.errors import UsageError
 from lossbench.spec import profile as profiles
 from lossbench.spec import units
+from lossbench.spec.topology import MAX_HOSTS, MOST_MBIT, SLOWEST_MBIT
 
 CLEAN = "clean"
 SWEPT = ("loss", "burst", "delay", "rate", "profile", "hosts")
 PROBES = 20_000  # enough to prove a percent, in a second or two
 EXAMPLE = ("python", "train.py")
 HOSTS = "4"  # where nobody says how many
+OFF = "off"
+
+
+class Bounds(NamedTuple):
+    """Of an option's number, in its unit; `like` is one that may be given."""
+
+    unit: str
+    like: str
+    least: float = 0.0
+    most: float = math.inf
+
+    def check(self, number: float, option: str, value: str) -> None:
+        if not self.least <= number <= self.most:
+            end = f"at least {self.least:g}" if number < self.least else f"at most {self.most:g}"
+            shown = {"percent": "%", "": ""}.get(self.unit, f" {self.unit}")
+            raise UsageError(f"{option} {value[:40]}: {end}{shown}", next_step=self.next_step(option))
+
+    def next_step(self, option: str) -> str:
+        return f"for example {option} {self.like}"
+
+
+BOUNDS = {
+    "--hosts": Bounds("", "4", 2, MAX_HOSTS),
+    "--loss": Bounds("percent", "3%", most=100),
+    "--burst": Bounds("", "8", 1),
+    "--delay": Bounds("ms", "20ms"),
+    "--rate": Bounds("mbit", "1gbit", SLOWEST_MBIT, MOST_MBIT),
+    "--time-limit": Bounds("s", "20m"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +85,7 @@ class Arm(NamedTuple):
 def text(asked: Asked) -> str:
     """A whole experiment in TOML, with words for whoever edits it."""
     arms = _distinct([_arm(one) for one in _points(asked)])
-    rate = _with_unit(asked.rate, "mbit", "--rate") if asked.rate else ""
+    rate = _with_unit(asked.rate, "--rate") if asked.rate else ""
     lines = [
         "# An experiment for lossbench: lossbench run THIS_FILE",
         f"name = {_quoted(_name(asked.command))}",
@@ -68,7 +99,7 @@ def text(asked: Asked) -> str:
         "[workload]",
         f"command = [{', '.join(_quoted(word) for word in asked.command)}]  # `python` is the one that runs lossbench",
         "barrier = false  # true for programs that say door.ready()",
-        f"time_limit_s = {_quoted(asked.time_limit)}  # then it is ended, and has failed",
+        f"time_limit_s = {_quoted(_time_limit(asked.time_limit))}  # then it is ended, and has failed",
         "",
         "[probe]",
         f"packets = {PROBES}  # sent before your program starts, to prove the loss",
@@ -122,7 +153,7 @@ def _arm(asked: Asked) -> Arm:
     sets = {"impair.0.profile": profile}
     if _sweeps(asked, "rate"):
         sets["topology.rate_mbit"] = f"{rate_mbit(asked.rate):.12g}"
-        words.append(_with_unit(asked.rate, "mbit", "--rate"))
+        words.append(_with_unit(asked.rate, "--rate"))
     if _sweeps(asked, "hosts"):
         sets["topology.hosts"] = _hosts(asked.hosts)
         words.append(f"{_hosts(asked.hosts)} hosts")
@@ -147,8 +178,8 @@ def _profile(asked: Asked) -> tuple[str, list[str]]:
             raise UsageError("--profile is a whole condition", next_step="give it, or --loss, --burst and --delay")
         profiles.load(asked.profile)
         return _quoted(asked.profile), [Path(asked.profile).stem]
-    loss = units.read(_with_unit(asked.loss, "percent", "--loss"), "percent") if asked.loss else 0.0
-    delay = units.read(_with_unit(asked.delay, "ms", "--delay"), "ms") if asked.delay else 0.0
+    loss = _number(asked.loss, "--loss") if asked.loss else 0.0
+    delay = _number(asked.delay, "--delay") if asked.delay else 0.0
     if asked.burst and not asked.loss:
         raise UsageError("--burst says how losses come together", next_step="give --loss too")
     words = [f"loss {loss:g}%"] if loss or _sweeps(asked, "loss") else []
@@ -175,30 +206,45 @@ def condition(*, loss: str = "", burst: str = "", delay: str = "", profile: str 
 
 
 def rate_mbit(value: str) -> float:
-    return units.read(_with_unit(value, "mbit", "--rate"), "mbit")
+    return _number(value, "--rate")
 
 
-def _with_unit(value: str, unit: str, option: str) -> str:
+def _number(value: str, option: str) -> float:
+    return units.read(_with_unit(value, option), BOUNDS[option].unit)
+
+
+def _with_unit(value: str, option: str) -> str:
     """A bare number counts in the unit that people mean."""
-    text = value if value[-1:].isalpha() or value.endswith("%") else value + {"percent": "%"}.get(unit, unit)
+    bounds = BOUNDS[option]
+    unit = {"percent": "%"}.get(bounds.unit, bounds.unit)
+    text = value if value[-1:].isalpha() or value.endswith("%") else value + unit
     try:
-        units.read(text, unit)
+        number = units.read(text, bounds.unit)
     except ValueError as error:
-        raise UsageError(f"{option}: {error}") from None
+        raise UsageError(f"{option}: {error}", next_step=bounds.next_step(option)) from None
+    bounds.check(number, option, value)
     return text
+
+
+def _time_limit(value: str) -> str:
+    return value if value == OFF else _with_unit(value, "--time-limit")
 
 
 def _burst(value: str) -> float:
     try:
-        return float(value)
+        number = float(value)
     except ValueError:
         raise UsageError(f"--burst '{value[:40]}' is not a number", next_step="lost in a row, on average: 8") from None
+    BOUNDS["--burst"].check(number, "--burst", value)
+    return number
 
 
 def _hosts(value: str) -> str:
     value = value or HOSTS
     if not value.isdecimal():
-        raise UsageError(f"--hosts '{value[:40]}' is not a number", next_step="for example --hosts 4")
+        step = BOUNDS["--hosts"].next_step("--hosts")
+        raise UsageError(f"--hosts '{value[:40]}' is not a number", next_step=step)
+    BOUNDS["--hosts"].check(int(value), "--hosts", value)
     return str(int(value))
 
 

@@ -26,6 +26,9 @@ def suite_names() -> list[str]:
 def find(name_or_path: str) -> Path:
     path = Path(name_or_path)
     if path.suffix == ".toml":
+        if not os.path.exists(path):  # noqa: PTH110 - takes every name
+            step = f"paths are taken from {Path.cwd()}; lossbench init {path} -- COMMAND writes one"
+            raise UsageError(f"{shown(path)}: no such file", next_step=shown(step))
         return path
     known = {path.stem: path for path in SUITES.rglob("*.toml")}
     if name_or_path not in known:
@@ -54,7 +57,7 @@ def points_of(
         _profiles_beside(point, path.parent)
         if until:
             _tell_until(point, until, path)
-        out.append((chosen, check(Experiment, point, origin=str(path))))
+        out.append((chosen, check(Experiment, point, origin=f"{path}, with --set" if settings else str(path))))
     return out
 
 

@@ -1,0 +1,97 @@
+"""What came out for a web service beside learning, in sentences: how much faster it is, what learning pays for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lossbench.report.gathered import Gathered
+from lossbench.report.inference import Estimate
+from lossbench.report.service.arms import AT_LOSS, Arm, BySeed, arms_of, loads, partner, ratio, speed_up_at
+from lossbench.report.service.cost import Cost, costs
+
+NOT_TIMED = "How fast the service was is not said: the machine, or the service itself, was too busy for times."
+
+
+def sentences(found: Gathered) -> list[str]:
+    """Empty where no service ran beside learning."""
+    arms = arms_of(found.groups)
+    said = [text for text in (*_carried(costs(arms)), *_at_loss(arms), *_against_sharing(arms), *_alone(arms)) if text]
+    timed = any(arm.web.get("mean_ms") for arm in arms)
+    return [*said, *([] if timed or not arms else [NOT_TIMED])]
+
+
+def _carried(lines: Sequence[Cost]) -> list[str]:
+    """Of every target the degree of priority that carries most."""
+    out = []
+    for target in dict.fromkeys(one.target_ms for one in lines):
+        known = [one for one in lines if one.target_ms == target and one.rate is not None and one.cost is not None]
+        best = max(known, key=lambda one: one.rate.mean if one.rate else 0.0, default=None)
+        if best is None or best.rate is None or best.cost is None or not best.priority:
+            continue
+        loss = f", while learning loses {_share(best.loss.mean)}" if best.loss is not None else ""
+        out.append(
+            f"At a mean completion of {target:g} ms priority {best.priority:g} carries {best.rate.mean:.0f} requests/s:"
+            f" a message costs {_times(best.cost)} of what it costs with one queue for all{loss}."
+        )
+    return out
+
+
+def _at_loss(arms: list[Arm]) -> list[str]:
+    out = []
+    for load, name in loads(arms).items():
+        at = speed_up_at(arms, load)
+        if at is not None:
+            out.append(
+                f"At {AT_LOSS:.0%} of learning loss and {name} the service is {_times(at)} x as fast as with one queue"
+                " for all (mean completion)."
+            )
+    return out
+
+
+def _against_sharing(arms: list[Arm]) -> list[str]:
+    """Of every load and learner the arm that goes furthest."""
+    out = []
+    furthest: dict[tuple[object, ...], Arm] = {}
+    for arm in arms:
+        if arm.priority and not arm.alone and arm.loss and partner(arm, arms) is not None:
+            key = (*arm.load, arm.learner)
+            if key not in furthest or arm.priority > (furthest[key].priority or 0):
+                furthest[key] = arm
+    for arm in furthest.values():
+        shared = partner(arm, arms)
+        if shared is None or not shared.loss:
+            continue
+        faster = ratio(shared.web.get("mean_ms", {}), arm.web.get("mean_ms", {}))
+        speed = f"the service is {_times(faster)} x as fast, and " if faster is not None else ""
+        lost = f"learning loses {_share(_mean(arm.loss))} of its packets instead of {_share(_mean(shared.loss))}"
+        out.append(f"Against {shared.name}, with {arm.name}, {speed}{lost}.")
+    return out
+
+
+def _alone(arms: list[Arm]) -> list[str]:
+    """Of strict priority beside live training: is the tail what it is alone?"""
+    out = []
+    for arm in arms:
+        alone = partner(arm, arms, alone=True)
+        if alone is None or arm.priority != 1 or not arm.learner or not arm.loss:
+            continue
+        tail = ratio(arm.web.get("p99_ms", {}), alone.web.get("p99_ms", {}))
+        if tail is not None:
+            out.append(f"Beside {arm.name} the service's p99 is {_times(tail)} x what it is alone.")
+    return out
+
+
+def _mean(values: BySeed) -> float:
+    return float(np.mean(list(values.values())))
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.2g} %"
+
+
+def _times(one: Estimate) -> str:
+    if one.low is None or one.high is None:
+        return f"{one.mean:.2f}"
+    return f"{one.mean:.2f} ({one.low:.2f} to {one.high:.2f}, {one.n} seeds)"
