@@ -32,13 +32,15 @@ def prove(*, rules: Rules, seen: Seen, remarks: list[str]) -> Proof:
     findings += _judge_super_packets(seen.counts)
     probed = _by_rule(rules, seen.flows)
     findings += _judge_coverage(rules, probed)
-    unheard = sum(link.sockets.unwanted for link in seen.between.links.values() if link.sockets is not None)
-    unheard = 0 if seen.bystanders else unheard
+    unheard = _unheard(seen)
     if unheard:
         text = f"{unheard} packets came when nobody listened any more: was the machine too busy for the probes?"
         findings.append(Finding(status=Status.UNKNOWN, text=text))
-    crowded = seen.overflow + unheard + sum(conservation.lost_elsewhere(seen.between).values())
-    strays = conservation.observed(seen.between) + crowded + conservation.lost_in_queues(seen.between)
+    crowded, strays = seen.overflow + unheard, conservation.observed(seen.between)
+    if not seen.bystanders:  # whose packets may be those that were lost, and nothing is said of them below
+        crowded += sum(conservation.lost_elsewhere(seen.between).values())
+        strays += conservation.lost_in_queues(seen.between)
+    strays += crowded
     rows: list[Row] = []
     untold: list[Probed] = []  # what can't be predicted is tested
     for (hook, rule), mine in probed.items():
@@ -61,6 +63,17 @@ def prove(*, rules: Rules, seen: Seen, remarks: list[str]) -> Proof:
         text = f"proven by {packets} probe packets; {exact_rows} of {len(rows)} rules exact to the packet"
         findings.append(Finding(status=Status.VALID, text=text))
     return Proof(rows=tuple(rows), judgement=Judgement(findings=tuple(findings)))
+
+
+def _unheard(seen: Seen) -> int:
+    """Probes that came when nobody listened any more: of what came so, no more than is missing and not accounted for.
+    Duplicates come late too, and what others send to ports of nobody."""
+    if seen.bystanders:
+        return 0
+    came = sum(link.sockets.unwanted for link in seen.between.links.values() if link.sockets is not None)
+    lost = sum(c.dropped + c.corrupted for c in seen.counts.values()) + conservation.lost_in_queues(seen.between)
+    lost += sum(conservation.lost_elsewhere(seen.between).values()) - conservation.counted_twice(seen.between)
+    return min(came, max(0, sum(flow.lost for flow in seen.flows) - lost))
 
 
 def _judge_super_packets(counts: Counts) -> list[Finding]:

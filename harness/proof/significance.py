@@ -157,7 +157,10 @@ def judge_delays(flows: list[FlowSeen]) -> list[Finding]:
         if profiles[0].reorder is not None and len(profiles) == 1 and asked >= OVERTAKING_FROM_MS:
             overtaking += [(flow, _test_overtaking(flow, profiles[0]))] if flow.clock_ms <= asked / 4 else []
             seen = seen[seen >= asked / 2]
-        median = float(np.median(seen)) if len(seen) else 0.0
+            if not len(seen):
+                out.append(_none_waited(flow, profiles[0].reorder.share()))
+                continue
+        median = float(np.median(seen))
         chance = deviations * math.hypot(*(_off_by_one(delay, 0.5, len(seen)) for delay in delays))
         room = TOLERANCE * asked + TOLERANCE_MS + chance
         wanted = sum(delay.quantile_ms(0.5) for delay in delays)
@@ -167,6 +170,8 @@ def judge_delays(flows: list[FlowSeen]) -> list[Finding]:
             text = f"{flow.name}: delay {median:.1f} ms one way, asked {asked:.1f} ms"
             text += f"; but the clocks of its ends are only known to {flow.clock_ms:.1f} ms"
             out.append(Finding(status=Status.UNKNOWN, text=text))
+        elif TOLERANCE * asked + chance >= wanted:
+            out.append(Finding(status=Status.UNKNOWN, text=f"{text}; too few came to tell it from none"))
         elif median < wanted - early - flow.clock_ms:
             out.append(Finding(status=Status.FAILED, text=text))
         elif median > wanted + room + flow.clock_ms:
@@ -182,6 +187,13 @@ def judge_delays(flows: list[FlowSeen]) -> list[Finding]:
             late_ms = float(np.median(flow.delays_ms)) / 4 if fewer else math.inf
             out.append(_late(flow, f"{text} (p = {p:.1e}, limit {limit:.1e})", late_ms, some_on_time=False))
     return out
+
+
+def _none_waited(flow: FlowSeen, at_once: float) -> Finding:
+    """`at_once`: the share that is asked not to wait; of few packets it may be all."""
+    sure = at_once ** len(flow.delays_ms) < statistics.limit_for(1)
+    text = f"{flow.name}: none of {len(flow.delays_ms)} packets waited"
+    return Finding(status=Status.FAILED if sure else Status.UNKNOWN, text=text)
 
 
 def _late(flow: FlowSeen, text: str, late_ms: float, *, some_on_time: bool) -> Finding:

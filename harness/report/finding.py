@@ -51,8 +51,8 @@ def findings(found: Gathered) -> list[str]:
     """In the order of the table; empty where there is nothing to compare."""
     if found.suite.verdict == "failed" or len(found.groups) < 2:
         return []
-    if said := sentences(found):
-        return said
+    if of_service := sentences(found):
+        return _first(of_service)
     if any(group.row for group in found.groups):
         return _of_rows(found.groups)
     worst = max(asked_loss(group) for group in found.groups)
@@ -60,10 +60,12 @@ def findings(found: Gathered) -> list[str]:
     time, outcome = main_measure(found.groups, "timing", TIMES), main_measure(found.groups, "outcome", OUTCOMES)
     changes = _changes(pairs, outcome) if outcome else {}
     said = [_sentence(base, group, time, outcome, changes.get(id(group))) for base, group in pairs]
-    known = [text for text in said if text]
+    return _first([text for text in said if text]) + (_not_timed(pairs, time) if found.suite.verdict == "valid" else [])
+
+
+def _first(known: list[str]) -> list[str]:
     more = len(known) - MOST
-    lines = [f"{more} more {'line' if more == 1 else 'lines'} in the table below."] if more > 0 else []
-    return known[:MOST] + lines + (_not_timed(pairs, time) if found.suite.verdict == "valid" else [])
+    return known[:MOST] + ([f"{more} more {'line' if more == 1 else 'lines'} in the table below."] if more > 0 else [])
 
 
 def _not_timed(pairs: Sequence[tuple[Group, Group]], time: str) -> list[str]:
@@ -118,6 +120,8 @@ def _outcome(group: Group, name: str, change: Difference) -> str:
 
 def _undecided(words: str, by: str, change: Difference) -> str:
     """No difference was found. It is kept only if its whole interval is small: few seeds find nothing in much."""
+    if change.low == change.high == 0.0:
+        return f"keeps its {words} ({short(change.base)} in all {change.n} seeds)"
     ends = None if change.low is None or change.high is None or not change.base else (change.low, change.high)
     around = f" ± {50 * (ends[1] - ends[0]) / abs(change.base):.1f} %" if ends and ends[0] != ends[1] else ""
     if ends and max(map(abs, ends)) <= KEPT * abs(change.base):

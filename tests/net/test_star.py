@@ -11,7 +11,8 @@ from lossbench.net.host import namespaces
 from lossbench.net.star.links import IFA_F_NODAD, NUD_NOARP
 from lossbench.net.star.neighbours import NUD_PERMANENT
 from lossbench.net.star.network import StarNetwork
-from lossbench.spec.topology import CONTROL_INTERFACE, DATA_INTERFACE
+from lossbench.spec.placement import Hook
+from lossbench.spec.topology import CONTROL_INTERFACE, DATA_INTERFACE, SWITCH
 from tests.networks import Build, open_socket, prove, receive_all
 
 pytestmark = pytest.mark.netns
@@ -118,3 +119,29 @@ def test_two_networks_at_once_do_not_meet(build: Build) -> None:
     other = build(topology={"hosts": 2}, impair=[{"profile": "clean"}])
     assert sum(r.receiver_missing for r in prove(one, packets=2000).rows) > 0
     assert sum(r.receiver_missing for r in prove(other, packets=2000).rows) == 0
+
+
+def test_a_direction_that_another_process_joins_does_not_change_what_the_other_counted(build: Build) -> None:
+    """As `net set` does on a standing network, with cbpf. As it was: all that the port had sent became losses of the
+    other direction. And a clsact that somebody took away is put back."""
+    network = build(backend="cbpf", topology={"hosts": 2}, impair=[{"profile": "clean", "direction": "uplink"}])
+    for name, other in (("h0", "h1"), ("h1", "h0")):
+        with open_socket(network, name) as sender:
+            for _ in range(5):
+                sender.sendto(b"x", (network.experiment.topology.host(other).ipv4, 5000))
+    up = next(hook for hook in network.rules if hook.rank == 0)
+    down = Hook(rank=0, direction="downlink")
+    attached = network.kind.make(
+        network.star.switch,
+        place=network.star.place(SWITCH),
+        state=network.backend.state(),
+        rules={hook: here for hook, here in network.rules.items() if here},
+    )
+    try:
+        attached.put(network.star.hook_point(down), network.rules[up])
+        (count,) = attached.counters(network.star.hook_point(up), network.look()).values()
+        assert (count.seen, count.dropped) == (0, 0), "counted anew from then on"
+        network.star.switch.tc("del", "clsact", network.star.ports[0])
+        attached.put(network.star.hook_point(up), network.rules[up])
+    finally:
+        attached.close()

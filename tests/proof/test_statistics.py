@@ -224,3 +224,18 @@ def test_packets_that_should_overtake_and_came_late_on_a_busy_machine_are_unknow
     assert found.status == Status.UNKNOWN and "too busy" in found.text
     (found,) = significance.judge_delays([replace(overtaken(0, 400), wire_ms=6.0)])
     assert found.status == Status.FAILED, "nobody is early"
+
+
+def test_of_too_few_packets_with_jitter_a_delay_that_is_not_there_is_unknown() -> None:
+    """As it was: valid. The median of five may be off by more than the delay itself."""
+    (found,) = significance.judge_delays([delayed([0.1] * 5, jitter_ms=20.0, distribution="normal")])
+    assert found.status == Status.UNKNOWN and "too few" in found.text
+
+
+def test_where_a_quarter_may_overtake_and_none_waits_the_delay_has_failed() -> None:
+    """As it was, with jitter: no verdict, but an error of numpy's."""
+    none = overtaken(0, 1000)
+    jitter = REORDER.model_copy(update={"delay": delayed([1.0], jitter_ms=10.0).uplink[1].profile.delay})
+    rule = replace(none.uplink[1], profile=jitter)
+    found = significance.judge_delays([replace(none, uplink=(none.uplink[0], rule))])
+    assert {one.status for one in found} == {Status.FAILED} and "none of 1000 packets waited" in found[0].text

@@ -76,6 +76,23 @@ def test_probes_that_overflowed_a_socket_on_a_busy_machine_are_unknown(
     assert proof(missing, dropped=dropped, between=between).judgement.status == status
 
 
+def test_what_came_to_nobody_and_is_not_missing_is_no_probe() -> None:
+    """Duplicates that come when sockets are closed, broadcasts of others: the proof was unknown by them."""
+    missing = lossmodel.predict(CHAIN, seed=77, count=5000)
+    before, after = (Reading(links={0: LinkCounts(sockets=Sockets(unwanted=n))}) for n in (0, 3))
+    assert proof(missing, between=Between(before, after)).judgement.status == Status.VALID
+
+
+def test_what_a_bystander_lost_excuses_nothing_of_the_probes() -> None:
+    """As it was: with other traffic on the wire, packets lost elsewhere put aside all that receivers missed, and the
+    proof was valid."""
+    missing = lossmodel.predict(CHAIN, seed=77, count=5000)
+    dropped = int(missing.sum())
+    missing[np.flatnonzero(~missing)[:5]] = True
+    found = proof(missing, dropped=dropped, bystanders=True, between=counted(lost_entering=5))
+    assert found.judgement.status == Status.UNKNOWN, found.judgement.reasons()
+
+
 @pytest.mark.parametrize(("no_room", "status"), [(100, Status.UNKNOWN), (99, Status.FAILED)])
 def test_probes_that_had_no_room_before_the_rule_are_unknown_and_not_its_failure(no_room: int, status: Status) -> None:
     missing = np.concatenate([lossmodel.predict(CHAIN, seed=77, count=4900), np.ones(100, dtype=bool)])

@@ -128,7 +128,8 @@ def test_what_came_out_for_the_service_is_said_first(tmp_path: Path) -> None:
     assert strict.endswith("learning loses 28 % of its packets instead of 0 %.")
     busy = gather(too_busy(stored(tmp_path / "busy"))).findings
     assert busy[0] == "Against shared, with strict, learning loses 28 % of its packets instead of 0 %."
-    assert busy[1].startswith("How fast the service was is not said")
+    assert busy[1].startswith("How fast the service was is not said: the machine was too busy")
+    assert "2.73 (one seed) x as fast" in gather(stored(tmp_path / "one", seeds=1)).findings[1]
 
 
 def test_step_times_of_a_busy_machine_are_in_the_table_with_a_question_mark(tmp_path: Path) -> None:
@@ -167,7 +168,10 @@ def test_a_search_is_drawn_by_rate_and_what_was_asked_for_is_no_picture(tmp_path
         experiment = {"name": "cost", "topology": {"hosts": 16}, "shaping": {"buffer_kb": 180, "priority": number / 2}}
         experiment["workload"] = {"name": "replay", "options": {"mbit": 48}}
         made.write(run / "manifest.json", {"seed": 0, "experiment": experiment, "profiles": {}})
-    pictures = {one.name: one for one in all_pictures(gather(read_suite(place)))}
+    found = gather(read_suite(place))
+    assert all(text.startswith("At a mean completion of ") for text in found.findings), "what a search found, not each"
+    assert "(one seed)" in found.findings[0] and "at the modelled speed" in found.findings[0]
+    pictures = {one.name: one for one in all_pictures(found)}
     assert "sweep" not in pictures
     completion, lost = pictures["by_rate"].panels
     assert [key.name for key in lost.keys] == ["one queue for all", "priority 0.5", "priority 1"]

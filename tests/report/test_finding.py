@@ -163,6 +163,11 @@ def test_a_result_that_is_down_by_half_is_not_called_kept_because_seeds_are_few(
     assert "may keep its accuracy or not: 3 seeds can't tell (-52.4 % ± " in said(tmp_path, 3, half)[0]
 
 
+def test_a_result_that_is_the_same_in_every_seed_is_kept_even_if_it_is_nothing(tmp_path: Path) -> None:
+    found = said(tmp_path, 3, lambda point, seed: {"accuracy": 0.0})[0]
+    assert "keeps its accuracy (0 in all 3 seeds)" in found
+
+
 def test_workers_that_part_are_named_even_if_the_result_looks_well(tmp_path: Path) -> None:
     def drifting(point: dict[str, Any], seed: int) -> dict[str, Any]:
         later = {"reliable": 0.0, "rps": 0.1, "tcp": 0.9}[point["strategy"]]

@@ -15,7 +15,7 @@ from lossbench.net.counters import TOTAL, Counters, Detour, ReadBack, RuleCounte
 from lossbench.net.host.place import Place
 from lossbench.net.impair.backend import Kind
 from lossbench.net.kernel import Kernel
-from lossbench.net.tc.hook import HookPoint, ensure_clsact, filters_at, put_filter, totals
+from lossbench.net.tc.hook import HookPoint, Side, ensure_clsact, filters_at, put_filter, totals
 from lossbench.net.tc.look import Look
 from lossbench.net.tc.oversize import count_oversize, is_counter, oversize
 from lossbench.net.tc.rtnl import Reader
@@ -49,6 +49,7 @@ def too_many(rules: tuple[Rule, ...]) -> str | None:
     return too_long(program(rules))
 
 
+OTHER: dict[Side, Side] = {"ingress": "egress", "egress": "ingress"}
 _program = lru_cache(maxsize=1024)(program)  # compared four times a second at every hook
 
 
@@ -64,7 +65,6 @@ class CbpfBackend:
         self._place = place
         self._reader: Reader | None = None
         self._rules: dict[Hook, tuple[Rule, ...]] = dict(rules or {})
-        self._points: dict[Hook, HookPoint] = {}  # that this process has put rules at
         self._start: dict[Hook, tuple[int, int, int]] = {}
         self._past: dict[Hook, Counters] = {}
         for hook, start in (state or {}).items():
@@ -80,8 +80,8 @@ class CbpfBackend:
         """See backend.PutsMany: the switch is looked at before and after all of them, not around each."""
         known = [(point, rules) for point, rules in changes if point.hook in self._rules]
         for point, _ in changes:
+            ensure_clsact(self._switch, point.port_index)  # somebody may have taken it away
             if point.hook not in self._rules:
-                ensure_clsact(self._switch, point.port_index)
                 count_oversize(self._switch, point)
         look = self._look() if known else None
         early = {point.hook: self._since(point, look) for point, _ in known if look is not None}
@@ -93,14 +93,16 @@ class CbpfBackend:
             late, shared = self._since(point, look), self._both(point.hook)
             final = {label: replace(c, shared=shared or late != early[point.hook]) for label, c in late.items()}
             self._past[point.hook] = added(self._past.get(point.hook, {}), final)
-        joined = {point.hook.rank for point, _ in changes if point.hook not in self._rules}
+        joined = {point.hook.rank: point for point, _ in changes if point.hook not in self._rules}
         self._rules |= {point.hook: rules for point, rules in changes}
-        self._points |= {point.hook: point for point, _ in changes}
-        changed = {point.hook for point, _ in changes}
-        for hook, point in self._points.items():
-            # A direction that joins changes how the port's counters are told apart.
-            if hook in changed or hook.rank in joined:
-                self._begin(point, look)
+        begun = {point.hook: point for point, _ in changes}
+        for hook in self._rules:
+            # A direction that joins changes how the port's counters are told apart; the other may stand since before
+            # this process.
+            if hook.rank in joined and hook not in begun:
+                begun[hook] = replace(joined[hook.rank], hook=hook, side=OTHER[joined[hook.rank].side])
+        for point in begun.values():
+            self._begin(point, look)
 
     def _look(self) -> Look:
         self._reader = self._reader or Reader(self._place)

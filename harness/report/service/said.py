@@ -8,32 +8,43 @@ import numpy as np
 
 from lossbench.report.gathered import Gathered
 from lossbench.report.inference import Estimate
-from lossbench.report.service.arms import AT_LOSS, Arm, BySeed, arms_of, loads, partner, ratio, speed_up_at
+from lossbench.report.service.arms import AT_LOSS, WEB, Arm, BySeed, arms_of, loads, partner, ratio, speed_up_at
 from lossbench.report.service.cost import Cost, costs
+from lossbench.results.measures import short
 
-NOT_TIMED = "How fast the service was is not said: the machine, or the service itself, was too busy for times."
+SHARED_QUEUE = "fifo"  # first come, first served: what "one queue for all" means
 
 
 def sentences(found: Gathered) -> list[str]:
-    """Empty where no service ran beside learning."""
+    """Empty where no service ran beside learning. Where rates were searched for, what was found is said, not each."""
     arms = arms_of(found.groups)
-    said = [text for text in (*_carried(costs(arms)), *_at_loss(arms), *_against_sharing(arms), *_alone(arms)) if text]
-    timed = any(arm.web.get("mean_ms") for arm in arms)
-    return [*said, *([] if timed or not arms else [NOT_TIMED])]
+    searched = costs(arm for arm in arms if arm.queue == SHARED_QUEUE)
+    said = _carried(searched) if searched else [*_at_loss(arms), *_against_sharing(arms), *_alone(arms)]
+    return [*said, *_not_timed(found, arms)]
+
+
+def _not_timed(found: Gathered, arms: list[Arm]) -> list[str]:
+    """Where a reader waits for how fast it was: why that is not said."""
+    if found.suite.verdict != "valid" or any(arm.web.get("mean_ms") for arm in arms):
+        return []
+    why = sorted({value.void for group in found.groups for value in group.void(f"{WEB}mean_ms")})
+    return [f"How fast the service was is not said: {why[0]}."] if why else []
 
 
 def _carried(lines: Sequence[Cost]) -> list[str]:
-    """Of every target the degree of priority that carries most."""
+    """Of every target, and every buffer if there are several, the degree of priority that carries most."""
     out = []
-    for target in dict.fromkeys(one.target_ms for one in lines):
-        known = [one for one in lines if one.target_ms == target and one.rate is not None and one.cost is not None]
+    for target, apart in dict.fromkeys((one.target_ms, one.apart) for one in lines):
+        here = [one for one in lines if (one.target_ms, one.apart) == (target, apart)]
+        known = [one for one in here if one.rate is not None and one.cost is not None]
         best = max(known, key=lambda one: one.rate.mean if one.rate else 0.0, default=None)
         if best is None or best.rate is None or best.cost is None or not best.priority:
             continue
         loss = f", while learning loses {_share(best.loss.mean)}" if best.loss is not None else ""
         out.append(
-            f"At a mean completion of {target:g} ms priority {best.priority:g} carries {best.rate.mean:.0f} requests/s:"
-            f" a message costs {_times(best.cost)} of what it costs with one queue for all{loss}."
+            f"At a mean completion of {target:g} ms at the modelled speed{f' ({apart})' if apart else ''}, priority"
+            f" {best.priority:g} carries {best.rate.mean:.0f} requests/s: a message costs {_times(best.cost)} of what"
+            f" it costs with one queue for all{loss}."
         )
     return out
 
@@ -88,10 +99,10 @@ def _mean(values: BySeed) -> float:
 
 
 def _share(value: float) -> str:
-    return f"{100 * value:.2g} %"
+    return f"{short(100 * value)} %"
 
 
 def _times(one: Estimate) -> str:
     if one.low is None or one.high is None:
-        return f"{one.mean:.2f}"
+        return f"{one.mean:.2f} (one seed)"
     return f"{one.mean:.2f} ({one.low:.2f} to {one.high:.2f}, {one.n} seeds)"
