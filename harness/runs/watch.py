@@ -67,7 +67,7 @@ class Watch:
             # What was measured until then is kept; the outcome column says what happened.
             self.seen.problem, self.seen.vanished = str(error), isinstance(error, VanishedError)
         self.seen.gone, self.seen.never_came = self.ranks.gone(), self.ranks.never_came()
-        self.ranks.stop()
+        self.ranks.stop(in_turn=not self.seen.problem)
         self._hear()  # what they said when they were told to end
         self.seen.damaged_lines = self.ranks.damaged_lines
         self.ranks.end()

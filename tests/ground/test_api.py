@@ -57,6 +57,7 @@ def test_a_wrong_argument_is_said_before_anything_runs(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.netns
 def test_the_doctor_answers_with_values() -> None:
     found = lossbench.doctor()
     assert found["backend"]["name"] in found["backend"]["able"]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from pyroute2.netlink.exceptions import NetlinkError
 
 from lossbench.net.impair import registry
 from lossbench.net.kernel import Kernel
@@ -77,3 +80,36 @@ def test_a_run_that_was_left_alone_is_valid(tmp_path: Path, backend: str, of: st
     (done,) = [one for one in adversary.honest(of) if one.name == beside]
     said = adversary.wrong(done, adversary.run_with(done, backend, seed=6, folder=tmp_path, talks=talks))
     assert not said
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_worker_that_crashed_is_not_right(
+    status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it was: with all of them gone there was no wrong verdict, and the exit status was 0."""
+    child = SimpleNamespace(wait=lambda: status, poll=lambda: status)
+    monkeypatch.setattr(adversary, "subprocess", SimpleNamespace(Popen=lambda *_, **__: child))
+    assert adversary.side_by_side(argparse.Namespace(workers=2, until=0.0)) is (status == 0)
+    assert capsys.readouterr().out.count("ended with status 1") == 2 * status
+    assert not adversary.show([], ["ebpf"])
+
+
+@pytest.mark.parametrize("error", [StopIteration(), IndexError("nothing there"), NetlinkError(19)])
+def test_a_run_without_a_verdict_is_wrong_whatever_ended_it(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: what an act did not find in the kernel ended the worker, and all that it had still to do."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(adversary, "run_with", fail)
+    draw = adversary.Draw(adversary.DEEDS["filter_ahead"], "ebpf", "chatter")
+    scored = adversary.tried(draw, seed=1, number=0)
+    assert "no verdict" in scored.wrong and not adversary.show([scored], ["ebpf"])
+
+
+def test_a_fault_that_is_unknown_without_a_reason_is_not_excused_as_late() -> None:
+    (done,) = [one for one in adversary.honest("windows in steps") if one.name == "nothing"]
+    columns = {"fault": "unknown", "timing": "valid", "outcome": "valid"}
+    summary = {"backend": "ebpf", "columns": columns, "reasons": {"fault": []}}
+    assert "false unknown" in adversary.wrong(done, summary)
+    assert not adversary.wrong(done, {**summary, "reasons": {"fault": ["a rule came 1 s late (step 3)"]}})

@@ -27,7 +27,7 @@ def test_every_collective_with_cuda_tensors() -> None:
 def test_unchanged_training_on_a_gpu_lives_with_ten_percent_loss(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrapper: str
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(test_backend.HERE.parent.parent / ".package"))
+    monkeypatch.setenv("PYTHONPATH", test_backend.PATHS)
     experiment = test_backend.experiment("tests.training.toy", "loss_10", wrapper=wrapper, device="cuda")
     result = run.execute(
         experiment,

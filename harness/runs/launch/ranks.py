@@ -229,9 +229,7 @@ class Ranks:
         asked = _that_catch(chosen, signal.SIGABRT)
         for rank in asked:
             rank.process.signal(signal.SIGABRT)
-        deadline = time.monotonic() + GRACE_S
-        while any(rank.process.poll() is None for rank in asked) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        _wait([rank.process for rank in asked], time.monotonic() + GRACE_S)
         out = ""
         for rank in chosen:
             out += f"\n{rank.name}, its last lines ({known_as(rank.log)}):\n{before[rank.name]}"
@@ -239,14 +237,18 @@ class Ranks:
             out += "".join(f"\n  > {line}" for line in stack[:STACK_LINES_SHOWN])
         return out
 
-    def stop(self) -> None:
-        """By process group, politely first; what they say at their end can still be read. Programs end in turn, the
-        last of the file first: whoever asks a service is through before the service goes."""
-        roles = list(dict.fromkeys(rank.role for rank in self.members))
-        for role in reversed(roles):
-            _told([rank.process for rank in self.members if rank.role == role], signal.SIGTERM)
-        _told(self._captures, signal.SIGTERM)
-        _told([*(rank.process for rank in self.members), *self._captures], signal.SIGKILL)
+    def stop(self, *, in_turn: bool = False) -> None:
+        """By process group, politely first; what they say at their end can still be read. `in_turn`, after a good end:
+        the last program of the file first, so that whoever asks a service is through before the service goes. All turns
+        share one time: whoever does not end keeps the others waiting once, not once for each."""
+        until = time.monotonic() + (GRACE_S if in_turn else 0.0)
+        for role in reversed(["", *(program.role for program in self.experiment.beside)]):
+            _tell([rank.process for rank in self.members if rank.role == role], signal.SIGTERM, until)
+        everyone = [rank.process for rank in self.members]
+        _wait(everyone, until + GRACE_S)
+        _tell(self._captures, signal.SIGTERM, time.monotonic() + GRACE_S)
+        everyone += self._captures
+        _tell(everyone, signal.SIGKILL, time.monotonic() + GRACE_S)
 
     def end(self) -> None:
         """Every child is stopped, and reaped last of all."""
@@ -262,12 +264,16 @@ class Ranks:
             self._gate = -1
 
 
-def _told(processes: Sequence[Running], number: int) -> None:
-    """And waited for, as long as is usual."""
+def _tell(processes: Sequence[Running], number: int, until: float) -> None:
+    """And wait for them."""
     for process in processes:
         process.signal(number)
-    deadline = time.monotonic() + GRACE_S
-    while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+    _wait(processes, until)
+
+
+def _wait(processes: Sequence[Running], until: float) -> None:
+    """Until all have ended, or that moment of the monotonic clock."""
+    while any(process.poll() is None for process in processes) and time.monotonic() < until:
         time.sleep(0.01)
 
 

@@ -25,6 +25,7 @@ PROBES = 20_000  # enough to prove a percent, in a second or two
 EXAMPLE = ("python", "train.py")
 HOSTS = "4"  # where nobody says how many
 OFF = "off"
+MOST_PERCENT = 100.0
 
 
 class Bounds(NamedTuple):
@@ -36,8 +37,10 @@ class Bounds(NamedTuple):
     most: float = math.inf
 
     def check(self, number: float, option: str, value: str) -> None:
+        if not math.isfinite(number):
+            raise UsageError(f"{option} {value[:40]}: not a finite number", next_step=self.next_step(option))
         if not self.least <= number <= self.most:
-            end = f"at least {self.least:g}" if number < self.least else f"at most {self.most:g}"
+            end = f"at least {self.least:,g}" if number < self.least else f"at most {self.most:,.12g}"
             shown = {"percent": "%", "": ""}.get(self.unit, f" {self.unit}")
             raise UsageError(f"{option} {value[:40]}: {end}{shown}", next_step=self.next_step(option))
 
@@ -47,7 +50,7 @@ class Bounds(NamedTuple):
 
 BOUNDS = {
     "--hosts": Bounds("", "4", 2, MAX_HOSTS),
-    "--loss": Bounds("percent", "3%", most=100),
+    "--loss": Bounds("percent", "3%", most=MOST_PERCENT),
     "--burst": Bounds("", "8", 1),
     "--delay": Bounds("ms", "20ms"),
     "--rate": Bounds("mbit", "1gbit", SLOWEST_MBIT, MOST_MBIT),
@@ -186,6 +189,9 @@ def _profile(asked: Asked) -> tuple[str, list[str]]:
     parts = []
     if loss and asked.burst:
         burst = _burst(asked.burst)
+        if loss == MOST_PERCENT:
+            text = f"--loss {asked.loss[:40]} --burst {asked.burst[:40]}: where all is lost there are no bursts"
+            raise UsageError(text, next_step=f"give --loss below {MOST_PERCENT:g}%, or no --burst")
         parts.append(f'loss = {{ model = "gilbert_elliott", mean_percent = {loss:g}, burst_packets_mean = {burst:g} }}')
         words.append(f"bursts of {burst:g}")
     elif loss:
