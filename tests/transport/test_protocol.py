@@ -259,12 +259,13 @@ def _wait_for_books(ranks: Ranks) -> None:
 
 
 def _booked(ranks: Ranks) -> tuple[bool, dict[str, int]]:
-    """Whether what is not here was withheld, or came late, or was lost; and the books."""
+    """Whether what is not here was withheld, or came late, or was lost; and the books. What did not fit a socket on a
+    busy machine was sent, and is lost: it moves nothing of what is cut."""
     counted = [group.endpoint.read() for group in ranks.groups]
     names = ("data_expected", "data_arrived", "lost", "cut", "withheld", "late", "early", "overflow")
     total = {name: sum(one[name] for one in counted) for name in names}
     right = total["lost"] > 0 and total["withheld"] > 0 and total["cut"] == total["withheld"] + total["late"]
-    return right and total["early"] == total["overflow"] == 0, total
+    return right and total["early"] == 0, total
 
 
 @full
