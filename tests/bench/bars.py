@@ -18,22 +18,25 @@ from typing import Any
 import numpy as np
 from scipy.stats import chisquare
 
-from lossbench.net.journal import Journal
-from lossbench.net.kernel import Kernel
-from lossbench.net.star.network import StarNetwork
-from lossbench.proof import statistics as own
-from lossbench.proof.probe.exchange import Exchange
-from lossbench.proof.probe.flows import plan
-from lossbench.results.folders import RunFolder
-from lossbench.runs import run
-from lossbench.runs.ground import ThisMachine
-from lossbench.spec import lossmodel
-from lossbench.spec.asking import points
-from lossbench.spec.experiment import Experiment
-from lossbench.spec.placement import rules_in_force
-from lossbench.spec.profile import load
-from lossbench.spec.userfile import check
-from tests.shared import z_score
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / ".package"), str(ROOT)]
+
+from lossbench.net.journal import Journal  # noqa: E402
+from lossbench.net.kernel import Kernel  # noqa: E402
+from lossbench.net.star.network import StarNetwork  # noqa: E402
+from lossbench.proof import statistics as own  # noqa: E402
+from lossbench.proof.probe.exchange import Exchange  # noqa: E402
+from lossbench.proof.probe.flows import plan  # noqa: E402
+from lossbench.results.folders import RunFolder  # noqa: E402
+from lossbench.runs import run  # noqa: E402
+from lossbench.runs.ground import ThisMachine  # noqa: E402
+from lossbench.spec import lossmodel  # noqa: E402
+from lossbench.spec.asking import points  # noqa: E402
+from lossbench.spec.experiment import Experiment  # noqa: E402
+from lossbench.spec.placement import rules_in_force  # noqa: E402
+from lossbench.spec.profile import load  # noqa: E402
+from lossbench.spec.userfile import check  # noqa: E402
+from tests.shared import z_score  # noqa: E402
 
 MILLION = 1_000_000
 

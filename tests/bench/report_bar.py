@@ -15,8 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from lossbench.results import samples
-from tests.report import made
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / ".package"), str(ROOT)]
+
+from lossbench.results import samples  # noqa: E402
+from tests.report import made  # noqa: E402
 
 
 def main() -> None:

@@ -298,3 +298,12 @@ def test_a_measuring_program_finds_every_name_that_it_imports_from_us(path: Path
             for alias in node.names:
                 if not hasattr(found, alias.name):
                     importlib.import_module(f"{node.module}.{alias.name}")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests" / "bench").glob("[a-z]*.py")), ids=lambda path: path.stem)
+def test_a_measuring_program_that_is_called_as_a_file_finds_the_tests(path: Path) -> None:
+    """Python puts a file's own folder first on its path, not the one that it is called from."""
+    text = path.read_text()
+    if f"python tests/bench/{path.name}" in text and re.search(r"^from tests", text, re.MULTILINE):
+        head, _, _ = text.partition("\nfrom tests")
+        assert "sys.path" in head, "its folder is first on the path, and there is no tests/ in it"
