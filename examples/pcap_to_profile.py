@@ -1,5 +1,5 @@
-"""From a capture of a real network to a condition for lossbench: which packets of an RTP-like or iperf3 UDP flow are
-missing, by the sequence numbers at the beginning of its payload, becomes a loss trace.
+"""From a capture of a real network to a condition for lossbench: which packets of a UDP flow with
+32-bit sequence numbers in its payload, as iperf3 sends it, are missing becomes a loss trace.
 
     python pcap_to_profile.py capture.pcap [--port 5201] [--offset 8] > mine.toml
 
@@ -8,6 +8,9 @@ missing, by the sequence numbers at the beginning of its payload, becomes a loss
 import argparse
 import struct
 import sys
+
+PCAPNG = b"\x0a\x0d\x0d\x0a"
+MOST_FOR_EACH = 1000  # numbers for each packet that came: more are no loss, but another field
 
 
 def payloads(raw, port):
@@ -32,11 +35,18 @@ def main():
     parser.add_argument("--offset", type=int, default=8)
     asked = parser.parse_args()
     with open(asked.capture, "rb") as file:
-        found = [data[asked.offset : asked.offset + 4] for data in payloads(file.read(), asked.port)]
+        raw = file.read()
+    if raw[:4] == PCAPNG:
+        sys.exit(f"{asked.capture} is pcapng; as pcap it can be read: tcpdump -r {asked.capture} -w other.pcap")
+    found = [data[asked.offset : asked.offset + 4] for data in payloads(raw, asked.port)]
     numbers = {struct.unpack("!I", four)[0] for four in found if len(four) == 4}
     if len(numbers) < 2:
         sys.exit(f"{asked.capture}: no numbered UDP packets to port {asked.port}")
-    bits = "".join("0" if n in numbers else "1" for n in range(min(numbers), max(numbers) + 1))
+    first, last = min(numbers), max(numbers)
+    if last - first >= MOST_FOR_EACH * len(numbers):
+        said = f"{len(numbers)} packets with numbers from {first} to {last}"
+        sys.exit(f"{asked.capture}: {said}: do they stand at --offset {asked.offset}?")
+    bits = "".join("0" if n in numbers else "1" for n in range(first, last + 1))
     print(f'why = "{len(bits)} packets of {asked.capture}, {bits.count("1")} of them lost"')
     print(f'\n[loss]\nmodel = "trace"\nloop = true\nbits = "{bits}"')
 

@@ -121,13 +121,16 @@ def planned(
     until: str = "",
     out: Path | str = RUNS,
     resume: bool = False,
+    machines: int = 0,
 ) -> list[Planned]:
-    """What `run` would do, run by run; of one that is gone on with, what is left."""
+    """What `run` would do, run by run; of one that is gone on with, what is left. `machines`: of a lab, so many."""
+    from lossbench.runs.lab.ground import OnPaper
     from lossbench.runs.many import planning
     from lossbench.runs.many.suite import unfinished
 
     asked: dict[str, Any] = {"full": full, "out": Path(out), "resume": resume, "until": until}
-    folder, _, plan = planning.planned(suite, list(settings), seeds, **asked)
+    ground = OnPaper(machines) if machines else None
+    folder, _, plan = planning.planned(suite, list(settings), seeds, **asked, ground=ground)
     return plan if folder is None else unfinished(folder, plan)
 
 

@@ -77,23 +77,8 @@ class Header:
     chunk: int = 0
 
     def pack(self) -> bytes:
-        return HEADER.pack(
-            MAGIC,
-            VERSION,
-            self.kind,
-            self.source,
-            self.destination,
-            self.tag,
-            self.sequence,
-            self.step,
-            self.half,
-            self.dtype,
-            self.traffic,
-            self.behind,
-            self.size,
-            self.block,
-            self.chunk,
-        )
+        fields = {"magic": MAGIC, "version": VERSION, **vars(self)}
+        return HEADER.pack(*(fields[name] for name in HEADER_FIELDS))
 
     @classmethod
     def unpack(cls, payload: bytes) -> Header | None:
@@ -174,13 +159,23 @@ def own_stack() -> bool:
 #   ready    before the clock starts             step     `step`: drives step schedules and the progress display
 #   traffic  `sent`, `received`: datagrams per peer rank so far, joined with the kernel's counters; `complete`: true if
 #            nothing else was sent on the data link, so that every missing datagram must be a counted drop
-#   summary  final numbers of this rank          error    `message`: shown to the user
+#   summary  final numbers of this rank; the last    error    `message`: shown to the user
+#            value of each counts
 #   doubt    `text`: why this program's own times are not to be believed (its generator fell behind, for example)
 #   row      one line of the run's result table: any names and values. `shown`: the names a terminal shows, the first of
 #            them says what the line is about; `note` is printed below the table; `path` = "unknown" voids the line,
 #            `doubt` (why) its times
 # Any record may declare units: {"wall_s": "s", "served": "1/s", "ms_in_name_only": ""}. A number whose unit is a time
 # or a rate is believed only where the machine was quiet enough; without a unit it is a time if its name says so.
+
+
+def _plain(value: Any) -> Any:
+    """A tensor or an array of one number as that number, anything else in words: what a program says never ends it."""
+    try:
+        found = value.item()
+    except (AttributeError, TypeError, ValueError, RuntimeError):  # no number, or several
+        return str(value)
+    return found if isinstance(found, int | float) else str(value)
 
 
 @dataclass(kw_only=True)
@@ -258,7 +253,7 @@ class Door:
         if self._records is None:
             self._records = open(self.records_path, "a", encoding="utf-8")  # noqa: SIM115 - open as long as the rank
         line = {"kind": kind, "rank": self.rank, "time_s": round(time.time(), 6), **fields}
-        self._records.write(json.dumps(line, separators=(",", ":")) + "\n")
+        self._records.write(json.dumps(line, separators=(",", ":"), default=_plain) + "\n")
         self._records.flush()
 
     def samples(

@@ -25,6 +25,7 @@ def record(kind: str, **fields: Any) -> None:
 
 
 def summary(*, units: Mapping[str, str] | None = None, **numbers: float) -> None:
-    """Final numbers of this rank: columns of the results table, averaged over ranks. What has a time or a rate for its
-    unit is believed only where the machine was quiet enough."""
+    """Final numbers of this rank: columns of the results table, averaged over ranks. What is said again, after every
+    epoch for example, replaces what was said before. What has a time or a rate for its unit is believed only where the
+    machine was quiet enough."""
     _door().record("summary", **numbers, **({"units": dict(units)} if units else {}))

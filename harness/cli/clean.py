@@ -8,6 +8,7 @@ import typer
 
 from lossbench.cli.console import say
 from lossbench.net.host import rootless
+from lossbench.results.naming import counted
 
 if TYPE_CHECKING:
     from lossbench.net.journal import Journal, Removed
@@ -40,7 +41,7 @@ def clean(
             one, wait_s=journal.WAIT_S if every and stands and not _is_attached(one) else 0.0
         ) as free:
             if not free and not (every and stands and _is_nic(one)):
-                say(f"{one.id}: in use by a running lossbench, left alone")
+                say(f"{one.id}: in use by a running lossbench; not touched")
             elif not free:
                 with held():
                     removed.append(takedown.take_away(one, holder_lives=True))
@@ -86,8 +87,12 @@ def _is_attached(one: Journal) -> bool:
 
 
 def _say_removed(removed: Removed, *, held: bool = False) -> None:
-    say(
-        f"{removed.network}: removed {len(removed.names)} things ({', '.join(removed.names) or 'none'}), "
-        f"ended {len(removed.pids)} processes, "
+    say(_removed(removed, held=held))
+
+
+def _removed(removed: Removed, *, held: bool = False) -> str:
+    return (
+        f"{removed.network}: removed {counted(len(removed.names), 'thing')} ({', '.join(removed.names) or 'none'}), "
+        f"ended {counted(len(removed.pids), 'process', 'processes')}, "
         f"{'kept its journal' if removed.failed or held else 'deleted its temporary files'}"
     )

@@ -28,7 +28,11 @@ def doctor(as_json: bool = typer.Option(False, "--json", help="One JSON object o
 
 
 def yes(names: dict[str, bool]) -> Text:
-    return Text(" ").join(Text(n, "green") if on else Text(f"no {n}", "dim") for n, on in names.items())
+    """What there is; what there is not stands apart."""
+    there, missing = ([name for name, on in names.items() if on is wanted] for wanted in (True, False))
+    parts = [Text(" ".join(there), "green")] if there else []
+    parts += [Text(f"missing: {', '.join(missing)}", "dim")] if missing else []
+    return Text("; ").join(parts)
 
 
 def works(reason: str | None) -> Text:

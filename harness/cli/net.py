@@ -14,12 +14,13 @@ from rich.text import Text
 from lossbench.cli.console import Terminal, say
 from lossbench.errors import NotAbleError, RunError, UsageError
 from lossbench.net.host import rootless
+from lossbench.results.naming import counted
 
 app = typer.Typer(no_args_is_help=True, help="A network that stays up: bring it up and run your own programs in it.")
 NET = typer.Option(None, "--net", help="Which network, if several stand.")
 LOSS = typer.Option("", "--loss", metavar="3%", help="Packets lost on every host's uplink.")
-BURST = typer.Option("", "--burst", metavar="8", help="With --loss: lost in a row, on average.")
-DELAY = typer.Option("", "--delay", metavar="20ms", help="Every packet waits so long.")
+BURST = typer.Option("", "--burst", metavar="8", help="With --loss: mean number of packets lost in a row.")
+DELAY = typer.Option("", "--delay", metavar="20ms", help="Delay every packet by this much.")
 
 
 @app.command("up")
@@ -31,7 +32,7 @@ def up(
     delay: str = DELAY,
     rate: str = typer.Option("", "--rate", metavar="1gbit", help="Rate of every link, both directions."),
     rate_mbit: float | None = typer.Option(None, "--rate-mbit", help="The same, as a number."),
-    mtu: int = typer.Option(1500, "--mtu"),
+    mtu: int = typer.Option(1500, "--mtu", help="Bytes of the largest packet."),
     family: str = typer.Option("both", "--family", help="ipv4, ipv6 or both."),
     direction: str = typer.Option("uplink", "--direction", help="uplink, downlink or both."),
     backend: str = typer.Option("auto", "--backend", help="By name (lossbench doctor lists them); else automatic."),
@@ -87,7 +88,7 @@ def change(
     condition, words = _condition(profile, loss, burst, delay)
     lab = standing.find(net)
     changed = standing.change(lab, [{"profile": condition, "direction": direction}])
-    say(f"{lab.id}: {words} in force at {changed} hooks")
+    say(f"{lab.id}: {words} in force at {counted(changed, 'hook')}")
 
 
 def _condition(profile: str, loss: str, burst: str, delay: str) -> tuple[Any, str]:
@@ -152,7 +153,10 @@ def execute(
 
 
 @app.command("verify")
-def verify(net: str | None = NET, packets: int = typer.Option(120_000, "--packets", min=1000)) -> None:
+def verify(
+    net: str | None = NET,
+    packets: int = typer.Option(120_000, "--packets", min=1000, help="Probes to send; more see smaller differences."),
+) -> None:
     """Prove with probes that what was asked is in force now."""
     _root_only()
     from lossbench.cli.screen import tables
@@ -166,7 +170,8 @@ def verify(net: str | None = NET, packets: int = typer.Option(120_000, "--packet
     proof = standing.verify(lab, packets=packets)
     console = Terminal()
     rows = [ProofRow.model_validate(row.as_json()) for row in proof.rows]
-    terminal(console, rule_by_rule(rows, title=f"network {lab.id}, backend {lab.backend}"))
+    title = f"network {lab.id}, backend {lab.backend}"
+    terminal(console, rule_by_rule(rows, title=title, most=len(rows)))  # nothing else is written of them
     for reason in proof.judgement.reasons():
         console.print(f"- {reason}", markup=False)
     console.print(Text.assemble("fault: ", tables.coloured(proof.judgement.status.word)))
@@ -180,8 +185,8 @@ def down(net: str | None = NET, every: bool = typer.Option(False, "--all", help=
     from lossbench.runs import standing
 
     for removed in standing.down(net, every=every):
-        count = len(removed.pids)
-        ended = f"{len(removed.names)} namespaces, {count} {'process' if count == 1 else 'processes'} ended"
+        names, pids = len(removed.names), len(removed.pids)
+        ended = f"{counted(names, 'namespace')}, {counted(pids, 'process', 'processes')} ended"
         if removed.failed:
             raise RunError(f"{removed.network}: {'; '.join(removed.failed)}", next_step="lossbench clean --all")
         say(f"{removed.network}: down ({ended})")

@@ -24,8 +24,9 @@ def schema(
     from lossbench import api
     from lossbench.errors import UsageError
 
+    known = [*api.KINDS, "commands", "covers"]
     if not kind:
-        say("\n".join(api.KINDS))
+        say("\n".join(known))
         return
     if kind == "commands":
         from lossbench.cli.screen import manual
@@ -37,8 +38,8 @@ def schema(
 
         say(rows.tables(), nl=False)
         return
-    if kind not in api.KINDS:
-        raise UsageError(f"no schema '{kind}'", next_step=f"known: {', '.join([*api.KINDS, 'commands', 'covers'])}")
+    if kind not in known:
+        raise UsageError(f"no schema '{kind}'", next_step=f"known: {', '.join(known)}")
     if markdown:
         from lossbench.spec.asking.reference import tables
 

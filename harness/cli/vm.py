@@ -35,7 +35,7 @@ def run(
         "--instruction-clock",
         help="The clock counts instructions: timing that does not depend on this machine's load.",
     ),
-    cpus: int = typer.Option(2, "--cpus", min=1),
+    cpus: int = typer.Option(2, "--cpus", min=1, help="Cores of the guest."),
     writable: Path | None = WRITABLE,
     wire: Path | None = typer.Option(None, "--wire", help="A name: two guests with the same one are joined by it."),
     end: int = typer.Option(1, "--end", min=1, max=2, help="Which end of the wire: eth0 is 10.99.0.1 or 10.99.0.2."),
@@ -62,7 +62,9 @@ def run(
 
 
 @app.command("shell")
-def shell(writable: Path | None = WRITABLE, cpus: int = typer.Option(2, "--cpus")) -> None:
+def shell(
+    writable: Path | None = WRITABLE, cpus: int = typer.Option(2, "--cpus", min=1, help="Cores of the guest.")
+) -> None:
     """A shell on a stock kernel; `exit` ends the guest."""
     if not os.isatty(0):
         raise UsageError("a shell needs a terminal", next_step="lossbench vm run -- COMMAND")

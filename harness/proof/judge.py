@@ -118,7 +118,8 @@ def judge_outcome(experiment: Experiment, watched: Watched) -> Judgement:
         text = f"{watched.damaged_lines} lines of the records could not be read"
         findings.append(Finding(status=Status.UNKNOWN, text=text))
     for expected in experiment.expect:
-        ranks = experiment.topology.hosts * max(1, experiment.workload.torchrun)
+        workers = 1 if any(expected.field in one for one in watched.programs) else experiment.workload.torchrun
+        ranks = experiment.topology.hosts * max(1, workers)  # what is known of a program is known once a host
         findings.append(_judge_expectation(expected, watched.summaries + watched.programs, ranks))
     if not findings:
         who = next((one.role for one in experiment.beside if one.foreground), "all ranks")

@@ -87,6 +87,15 @@ class Watched:
     damaged_lines: int = 0
     problem: str = ""
     vanished: bool = False  # the problem is that a machine of the lab went away
+    _latest: dict[tuple[str, int, str], dict[str, Any]] = field(default_factory=dict)
+
+    def summed_up(self, role: str, number: int, said_by: Any, numbers: dict[str, Any]) -> None:
+        """A rank that says a number again, after every epoch for example, means the last one. `said_by`: its own rank,
+        where several share a host (torchrun)."""
+        who = (role, number, str(said_by))
+        if who not in self._latest:
+            self.summaries.append(self._latest.setdefault(who, {}))
+        self._latest[who].update(numbers)
 
     def lapsed(self, texts: list[str]) -> None:
         """Each is said once."""

@@ -73,7 +73,7 @@ def _not_timed(pairs: Sequence[tuple[Group, Group]], time: str) -> list[str]:
     if not time or any(base.sound(time) and group.sound(time) for base, group in pairs):
         return []
     why = sorted({value.void for pair in pairs for group in pair for value in group.void(time)})
-    return [f"How long it took is not said: {why[0]}."] if why else []
+    return [f"No times are reported: {why[0]}."] if why else []
 
 
 def _sentence(base: Group, group: Group, time: str, outcome: str, change: Difference | None) -> str:
@@ -96,7 +96,7 @@ def _parted(group: Group) -> str:
     first, last = (inference.estimate(list(group.sound(f"drift_{end}").values())) for end in ("first", "last"))
     if first is None or last is None or not last.mean > PARTING * first.mean:
         return ""
-    return f"its workers part (drift {short(first.mean)}, later {short(last.mean)})"
+    return f"its workers drift apart ({short(first.mean)} at first, {short(last.mean)} later)"
 
 
 def _joined(parts: list[str]) -> str:

@@ -162,7 +162,8 @@ def lines_of_point(suite: Suite, wanted: str, *, number: int | None = None) -> l
     chosen = {key_of(group.point) for group in found}
     if len(chosen) != 1:
         known = ", ".join(f"'{group.name}'" for group in found or groups) or "none that ended"
-        raise UsageError(f"{'no line' if not found else 'several lines'} '{wanted}'", next_step=f"known: {known}")
+        said = f"{'no line' if not found else 'several lines'} '{wanted}'" if wanted else "which line of the table?"
+        raise UsageError(said, next_step=f"known: {known}")
     return [group for group in groups if key_of(group.point) in chosen]
 
 

@@ -12,6 +12,11 @@ def point_name(point: dict[str, Any]) -> str:
     return " ".join(word(value) for value in point.values()) or "run"
 
 
+def counted(number: int, thing: str, things: str = "") -> str:
+    """1 run, 2 runs."""
+    return f"{number} {thing if number == 1 else things or f'{thing}s'}"
+
+
 def key_of(point: dict[str, Any]) -> str:
     """Exactly this point: names may be alike."""
     return json.dumps(point, sort_keys=True, default=str)

@@ -30,11 +30,15 @@ class Gauge(Protocol):
         """What was seen, at the end."""
 
 
-class Ground(Protocol):
-    launcher: Launcher
+class Places(Protocol):
+    """All that a plan asks of the ground it is made for."""
 
     def placed(self, experiment: Experiment, asked: Collection[str] = ()) -> Experiment:
         """As it is to be run here; refuses what can't be. `asked`: dotted keys that its point is called by."""
+
+
+class Ground(Places, Protocol):
+    launcher: Launcher
 
     def backend(self, experiment: Experiment) -> tuple[str, str]:
         """(its name, why)."""

@@ -9,6 +9,7 @@ with lossbench.Network(hosts=4, loss="3%") as net:
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -37,6 +38,7 @@ from lossbench.spec.experiment import Experiment
 from lossbench.spec.topology import Host
 
 PROBES = 20_000
+CONDITION = ("loss", "burst", "delay", "rate", "profile")
 
 
 @dataclass(kw_only=True)
@@ -45,10 +47,10 @@ class Network:
     needs root, and ends its programs and itself with the block."""
 
     hosts: int = 4
-    loss: str = ""
-    burst: str = ""
-    delay: str = ""
-    rate: str = ""
+    loss: str | float = ""
+    burst: str | float = ""
+    delay: str | float = ""
+    rate: str | float = ""
     profile: str = ""
     seed: int = 0
     _stack: ExitStack = field(default_factory=ExitStack, repr=False)
@@ -76,15 +78,12 @@ class Network:
         self._stack.__exit__(kind, value, trace)
 
     def _experiment(self) -> Experiment:
-        asked = adhoc.Asked(
-            hosts=str(self.hosts),
-            loss=self.loss,
-            burst=self.burst,
-            delay=self.delay,
-            rate=self.rate,
-            profile=self.profile,
-        )
-        return points_of(tomllib.loads(adhoc.text(asked)), path=Path("Network"), settings=[])[-1][1]
+        words: dict[str, Any] = {name: _word(getattr(self, name)) for name in ("hosts", *CONDITION)}
+        try:
+            text = adhoc.text(adhoc.Asked(**words))
+        except UsageError as error:
+            raise UsageError(_as_arguments(error.message), next_step=_as_arguments(error.next_step)) from None
+        return points_of(tomllib.loads(text), path=Path("Network"), settings=[])[-1][1]
 
     def _build(self, experiment: Experiment, backend: str) -> None:
         undo = self._stack.enter_context(interrupt.undoing())
@@ -115,6 +114,17 @@ class Network:
         """Send probes and compare: what was asked, what the kernel dropped, what receivers miss."""
         with plain_errors():
             return prove_network(self.network, packets=packets, payload_bytes=64, token=1)
+
+
+def _word(value: str | float | None) -> str:
+    """As on a command line, where a bare number counts in the unit that people mean: loss=3 is 3%."""
+    return "" if value is None else str(value)
+
+
+def _as_arguments(text: str) -> str:
+    """Options, as Python calls them: --loss 3% is loss="3%"."""
+    option = rf"--({'|'.join(('hosts', *CONDITION))})\b"
+    return re.sub(option, r"\1", re.sub(rf"{option} (\d[^\s:;,]*)", r'\1="\2"', text))
 
 
 @dataclass(frozen=True)

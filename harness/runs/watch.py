@@ -20,6 +20,7 @@ from lossbench.results.measures import BESIDE
 from lossbench.runs import interrupt
 from lossbench.runs.ground import Gauge
 from lossbench.runs.launch.conclude import conclusions
+from lossbench.runs.launch.member import SAID_BY
 from lossbench.runs.launch.ranks import Ranks
 from lossbench.runs.schedule import Schedule
 
@@ -102,7 +103,9 @@ class Watch:
             if not running:
                 return
             if elapsed > limit:
-                text = f"the workload ran past its limit of {limit:g} s (workload.time_limit_s)"
+                key = "workload.time_limit_s"
+                key = f"--time-limit; in a file {key}" if self.experiment.workload.command else key
+                text = f"the workload ran past its limit of {limit:g} s ({key})"
                 raise RunError(text + self.ranks.stuck(running))
             self.schedule.keep(elapsed)
             self.ranks.come_and_go(elapsed)
@@ -169,7 +172,7 @@ class Watch:
                 self.ranks.damaged_lines += 1
                 continue
             kind = record.get("kind")
-            units = record.pop("units", None)
+            units, said_by = record.pop("units", None), record.pop(SAID_BY, None)
             if isinstance(units, dict):
                 self.seen.units |= {named(role, str(name)): str(unit) for name, unit in units.items()}
             if kind == "doubt":
@@ -177,24 +180,27 @@ class Watch:
             elif kind == "traffic":
                 self._take_traffic(role, record)
             if role:
-                self._take_beside(role, kind, record)
+                self._take_beside(role, kind, record, said_by)
                 continue
             if kind in ("begin", "step"):
                 self._now |= {name: record[name] for name in LIVE if name in record}
             if kind == "step" and isinstance(record.get("step"), int):
                 self.schedule.stepped(record)
-            elif kind in ("summary", "program"):
-                (self.seen.summaries if kind == "summary" else self.seen.programs).append(record)
+            elif kind == "program":
+                self.seen.programs.append(record)
+            elif kind == "summary":
+                own = {"rank": said_by} if self.experiment.workload.torchrun and isinstance(said_by, int) else {}
+                self.seen.summed_up(role, record["rank"], said_by, {**record, **own})
             elif kind == "row":
                 self.seen.rows.append({key: value for key, value in record.items() if key not in ROW_OWN})
             elif kind == "error":
                 self.seen.errors.append(f"rank {record['rank']}: {record.get('message', 'error')}")
 
-    def _take_beside(self, role: str, kind: Any, record: dict[str, Any]) -> None:
+    def _take_beside(self, role: str, kind: Any, record: dict[str, Any], said_by: Any) -> None:
         """Of a program beside the workload: its numbers are called by its role."""
         own = {named(role, key): value for key, value in record.items() if key not in (*ROW_OWN, *ROW_WORDS)}
         if kind == "summary":
-            self.seen.summaries.append(own)
+            self.seen.summed_up(role, record["rank"], said_by, own)
         elif kind == "row":
             shown = [named(role, str(name)) for name in record.get("shown") or ()]
             words = {key: value for key, value in record.items() if key in ROW_WORDS[1:]}

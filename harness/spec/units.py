@@ -7,7 +7,7 @@ from typing import Any
 
 UNITS: dict[str, dict[str, float]] = {
     "percent": {"%": 1.0},
-    "ms": {"us": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4},
+    "ms": {"us": 1e-3, "ms": 1.0, "s": 1e3},  # no m: whoever writes 20m meant 20 ms
     "s": {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0},
     "mbit": {"kbit": 1e-3, "mbit": 1.0, "gbit": 1e3},
 }

@@ -16,10 +16,13 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from lossbench.cli import main
+from lossbench.cli import clean, doctor, main
 from lossbench.cli.console import Terminal, plain
 from lossbench.cli.screen import tables
 from lossbench.errors import ExitCode, RunError
+from lossbench.net.journal import Removed
+from lossbench.results.index import read_suite
+from lossbench.results.naming import counted
 from tests.forked import lossbench
 from tests.forms import forms
 from tests.report import made
@@ -134,3 +137,41 @@ def test_an_interruption_that_comes_out_as_another_error_is_still_one(monkeypatc
 
     monkeypatch.setattr("lossbench.cli.app.app", interrupted)
     assert main._run() == ExitCode.INTERRUPTED
+
+
+def last_words(folder: Path, outcomes: list[str]) -> str:
+    """Below the tables of so many runs of a program of one's own, each of which printed a line."""
+    points = [{"arm": f"loss {number}%"} for number in range(len(outcomes))]
+    place = made.suite(folder, points, 1, lambda point, seed: {"wall_s": 9.0}, own_program=True)
+    summaries = []
+    for number, (run, outcome) in enumerate(zip(read_suite(place).runs, outcomes, strict=True)):
+        (run.folder / "logs").mkdir()
+        (run.folder / "logs" / "rank-0.log").write_text(f"the words of {number}\n")
+        columns = run.summary.columns | {"outcome": outcome}
+        summaries.append(run.summary.model_copy(update={"dir": str(run.folder), "columns": columns}))
+    written = io.StringIO()
+    result: Any = SimpleNamespace(folder=place, summaries=summaries, status=SimpleNamespace(word="valid"))
+    tables._last_words(Terminal(file=written, width=80), result)
+    return written.getvalue()
+
+
+def test_last_words_are_those_of_what_failed_else_of_the_last_run(tmp_path: Path) -> None:
+    """As it was: three lines for every run stood between fifteen runs' table and their verdict."""
+    said = last_words(tmp_path / "a", ["valid"] * 5)
+    assert "the words of 4" in said and said.count("said last") == 1
+    said = last_words(tmp_path / "b", ["valid", "failed", "valid", "failed", "valid"])
+    assert "the words of 1" in said and "the words of 3" in said and said.count("said last") == 2
+    assert last_words(tmp_path / "c", ["failed"] * 9).count("said last") == tables.FAILED_SHOWN
+
+
+def test_what_a_machine_lacks_stands_apart() -> None:
+    """As it was: "netem no netem no prio", all in one row."""
+    assert doctor.yes({"fq": True, "netem": False, "htb": True, "prio": False}).plain == "fq htb; missing: netem, prio"
+    assert doctor.yes({"fq": True}).plain == "fq" and doctor.yes({"fq": False}).plain == "missing: fq"
+
+
+def test_one_thing_is_no_things() -> None:
+    assert [counted(n, "run") for n in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
+    assert counted(1, "process", "processes") == "1 process" and counted(2, "process", "processes") == "2 processes"
+    removed = Removed(network="x", names=("lb-x",), pids=(7,), failed=())
+    assert clean._removed(removed) == "x: removed 1 thing (lb-x), ended 1 process, deleted its temporary files"

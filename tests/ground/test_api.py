@@ -80,3 +80,31 @@ def test_nothing_is_loaded_before_it_is_asked_for() -> None:
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
     with pytest.raises(AttributeError):
         _ = lossbench.nothing_of_that_name
+
+
+def test_numbers_of_a_network_may_be_numbers() -> None:
+    """As it was: `loss=3` was a TypeError of ours; now it counts in the unit that people mean, as on a command line."""
+    asked, words = (
+        lossbench.Network(hosts=3, **one)._experiment()
+        for one in (
+            {"loss": 3, "burst": 8, "delay": 20.5, "rate": 100},
+            {"loss": "3%", "burst": "8", "delay": "20.5ms", "rate": "100mbit"},
+        )
+    )
+    assert asked == words and asked.topology.hosts == 3 and asked.topology.rate_mbit == 100
+    assert lossbench.Network(loss=0)._experiment() == lossbench.Network()._experiment()
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"loss": 150}, 'loss="150": at most 100%; for example loss="3%"'),
+        ({"loss": "much"}, "loss: 'much' is not a number of %; for example loss=\"3%\""),
+        ({"burst": 8}, "burst says how losses come together; give loss too"),
+        ({"hosts": 1}, 'hosts="1": at least 2; for example hosts="4"'),
+    ],
+)
+def test_a_mistake_in_python_is_not_said_of_options(how: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        lossbench.Network(**how)._experiment()
+    assert str(raised.value) == said

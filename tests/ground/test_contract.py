@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -99,3 +100,30 @@ def test_a_program_outside_of_lossbench_can_still_use_the_door() -> None:
     door.record("summary", x=1)
     door.ready()
     assert (door.rank, door.world_size) == (0, 1)
+
+
+class OfOneNumber:
+    """As a tensor or an array of one number: what it wears besides is no matter."""
+
+    def item(self) -> float:
+        return 0.25
+
+
+class OfSeveral:
+    def item(self) -> float:
+        raise RuntimeError("a Tensor with 2 elements cannot be converted to Scalar")
+
+    def __str__(self) -> str:
+        return "tensor([1, 2])"
+
+
+def test_a_tensor_in_a_summary_is_a_number(tmp_path: Path) -> None:
+    """As it was: `summary(loss=loss)` ended a program with a TypeError, and only under lossbench."""
+    door = Door(rank=0, world_size=1, addresses=(), records_path=str(tmp_path / "records.jsonl"))
+    one = OfOneNumber()
+    door.record("step", step=np.int64(3), loss=one, share=np.float32(0.5), both=[one, 1], done=np.bool_(True))
+    door.record("summary", several=OfSeveral(), long=np.longdouble(2), path=tmp_path)
+    step, summary = map(json.loads, (tmp_path / "records.jsonl").read_text().splitlines())
+    assert (step["step"], step["loss"], step["share"], step["both"]) == (3, 0.25, 0.5, [0.25, 1])
+    assert type(step["step"]) is int and step["done"] is True
+    assert (summary["several"], summary["path"]) == ("tensor([1, 2])", str(tmp_path))

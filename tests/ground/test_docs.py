@@ -61,6 +61,34 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert target.startswith("http") or (page.parent / target).exists(), target
 
 
+def anchors(page: Path) -> set[str]:
+    """Of its headings, as the site makes them."""
+    heads = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", head).strip().lower()) for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_a_heading_and_stay_on_the_site(page: Path) -> None:
+    """As it was: three links left the folder that the site is made of, and were dead there."""
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?\)", page.read_text(encoding="utf-8")):
+        if target.startswith("http"):
+            continue
+        there = (page.parent / target).resolve() if target else page
+        if page.parent.name == "docs":
+            assert there.is_relative_to(page.parent), target
+        if anchor and there.suffix == ".md":
+            assert anchor in anchors(there), f"{target}#{anchor}"
+
+
+def test_the_page_of_commands_names_choices_and_defaults_and_explains_every_word() -> None:
+    """As it was: `--format FORMAT_` without its choices, no default at all, and options of which nothing was said."""
+    made = manual.page(typer.main.get_command(app))
+    assert "| `--format FORMAT` |" in made and "One of terminal, markdown, csv, latex, nccl-tests." in made
+    assert "| `--time-limit 10m` | Stop the command after this long; off: never. Default: 10m. |" in made
+    assert not re.findall(r"^\| `[^|]*\|\s*\|$", made, re.MULTILINE)
+    assert not re.findall(r"^\| `[^|]*\| (?:One of|Default)", made, re.MULTILINE)
+
+
 def test_the_page_of_commands_says_what_help_says() -> None:
     made = manual.page(typer.main.get_command(app))
     assert (ROOT / "docs" / "commands.md").read_text(encoding="utf-8") == made, (

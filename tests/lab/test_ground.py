@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from lossbench import api
 from lossbench.errors import NotAbleError, UsageError
 from lossbench.runs.ground import Ground
 from lossbench.runs.lab.ground import refuse_others, refuse_shared
@@ -90,3 +91,13 @@ def test_an_interface_that_control_shares_is_impaired_only_if_one_says_so() -> N
     refuse_shared([own, shared], these_nics=True)
     with pytest.raises(NotAbleError, match=r"h1's eth1.*--yes-these-nics"):
         refuse_shared([own, shared], these_nics=False)
+
+
+def test_a_dry_run_counts_a_labs_machines_and_asks_none(tmp_path: Path) -> None:
+    """As it was: four hosts, whatever the lab; and a rate that `run` refuses."""
+    asked = adhoc.Asked(command=("true",), loss="3%")
+    assert {one.experiment.topology.hosts for one in api.planned(asked, out=tmp_path, machines=3)} == {3}
+    with pytest.raises(UsageError, match=r"topology.hosts = 4 is asked for, this lab has 3"):
+        api.planned(adhoc.Asked(command=("true",), hosts="4"), out=tmp_path, machines=3)
+    with pytest.raises(NotAbleError, match="asks for a rate"):
+        api.planned(adhoc.Asked(command=("true",), rate="1gbit"), out=tmp_path, machines=3)

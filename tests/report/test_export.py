@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import polars
@@ -13,7 +16,7 @@ import pytest
 from rich.console import Console
 
 import lossbench
-from lossbench.errors import UsageError
+from lossbench.errors import NotAbleError, UsageError
 from lossbench.report.content import gather
 from lossbench.report.export import frames, goal, trackers
 from lossbench.report.export.handle import Results
@@ -122,6 +125,17 @@ def test_a_goal_file_is_of_the_run_whose_folder_was_given(tmp_path: Path, words:
     place = stored(tmp_path)
     done = command("export", str(place.joinpath(*words)), "--goal", str(tmp_path / "steps.goal"))
     assert f"steps of {said}" in done.stdout.replace("\n", " "), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("library", "export"), [("tensorboardX", trackers.tensorboard), ("wandb", trackers.wandb)])
+def test_a_file_where_a_folder_should_be_is_said_plainly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, export: Callable[..., int]
+) -> None:
+    """As it was: FileExistsError, with a traceback."""
+    monkeypatch.setitem(sys.modules, library, ModuleType(library))
+    (tmp_path / "taken").touch()
+    with pytest.raises(NotAbleError, match=r"taken can't be written.*give another name"):
+        export([], tmp_path / "taken")
 
 
 def test_wandb_is_written_offline(tmp_path: Path) -> None:

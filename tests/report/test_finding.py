@@ -52,7 +52,7 @@ def test_memory_is_no_result_and_a_reader_is_told_why_no_time_is_said(tmp_path: 
     assert found == [
         "Against reliable 0, rps 10 sends 4 % of its TCP segments again.",
         "Against reliable 0, tcp 10 sends 4 % of its TCP segments again.",
-        "How long it took is not said: the machine was too busy for times.",
+        "No times are reported: the machine was too busy for times.",
     ]
 
 
@@ -174,4 +174,4 @@ def test_workers_that_part_are_named_even_if_the_result_looks_well(tmp_path: Pat
         return {"accuracy": 0.9, "drift_first": 0.2 if later else 0.0, "drift_last": later}
 
     together, parted = said(tmp_path, 3, drifting)
-    assert "part" not in together and "its workers part (drift 0.2, later 0.9)" in parted
+    assert "apart" not in together and "its workers drift apart (0.2 at first, 0.9 later)" in parted

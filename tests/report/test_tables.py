@@ -13,10 +13,14 @@ import pytest
 from rich.console import Console
 
 from lossbench.errors import UsageError
+from lossbench.report.between import compare
 from lossbench.report.content import Content, gather
+from lossbench.report.groups import groups_of, lines_of_point
 from lossbench.report.tables import table as tables
+from lossbench.report.tables.probes import ROWS_SHOWN, rule_by_rule
 from lossbench.results import measures
 from lossbench.results.index import read_suite
+from lossbench.results.models import ProofRow
 from lossbench.spec.about import Measure
 
 from . import made
@@ -389,3 +393,32 @@ def test_numbers_of_a_program_beside_are_judged_by_what_it_declared() -> None:
     assert measures.too_few({"web.p99_ms": 1.0, "web.n": 3}, "web.p99_ms") == 1000
     assert measures.too_few({"web.p99_ms": 1.0, "web.n": 3000, "n": 3}, "web.p99_ms") == 0
     assert measures.of("vs_tcp", None, {}).column == "timing", "a command of the user's has what is known of names"
+
+
+def test_a_line_that_nobody_named_is_asked_for(tmp_path: Path) -> None:
+    """As it was: `replay latest` of several lines: "several lines ''"."""
+    suite = read_suite(made.suite(tmp_path, POINTS, 1, losses))
+    with pytest.raises(UsageError, match="which line of the table.; known: 'reliable loss_10', 'rps loss_10'"):
+        lines_of_point(suite, "")
+    with pytest.raises(UsageError, match="several lines 'loss_10'; known"):
+        lines_of_point(suite, "loss_10")
+
+
+def test_one_difference_is_not_corrected_for_all_of_them(tmp_path: Path) -> None:
+    """As it was: "after Holm's correction for all 1 differences here"."""
+    two, one = POINTS, POINTS[:2]
+    for points, said in ((two, "Holm's correction for all 2 differences"), (one, "* = p < 0.05.")):
+        place = made.suite(tmp_path / str(len(points)), points, 3, lambda p, s: {"train_loss": s + len(p["strategy"])})
+        found = table(gather(read_suite(place)), "change against")
+        assert said in " ".join(found.notes)
+    (group, *_) = groups_of(read_suite(made.suite(tmp_path / "c", POINTS[:1], 3, lambda p, s: {"train_loss": 1.0 + s})))
+    both = compare.results(compare.lines_of([(group, group)]))
+    assert len(both.rows) == 1 and "corrected" not in " ".join(both.notes)
+
+
+def test_probes_that_no_file_keeps_are_all_shown() -> None:
+    """As it was: `net verify` of more than eight rules ended in "more rows in proof.json", which nobody had written."""
+    rows = [ProofRow(hook=f"h{number} uplink") for number in range(ROWS_SHOWN + 2)]
+    cut, whole = rule_by_rule(rows, title="x"), rule_by_rule(rows, title="x", most=len(rows))
+    assert (len(cut.rows), cut.notes) == (ROWS_SHOWN, ["... and 2 more rows in proof.json"])
+    assert len(whole.rows) == len(rows) and whole.notes == []

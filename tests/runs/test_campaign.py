@@ -225,7 +225,10 @@ def command(file: Path, tmp_path: Path, *more: str) -> subprocess.CompletedProce
 def test_time_that_is_up_ends_a_run_leaves_nothing_and_the_same_command_goes_on(file: Path, tmp_path: Path) -> None:
     file.write_text('why = "t"\nset = ["probe.packets=2000"]\n[[run]]\nsuite = "chatter"\nseeds = 2\n')
     first = command(file, tmp_path, "--minutes", "0.15")
-    assert "runs are left" in first.stdout and first.returncode == 3, (first.stdout, first.stderr)
+    assert " left: run the same command again to continue" in first.stdout and first.returncode == 3, (
+        first.stdout,
+        first.stderr,
+    )
     assert "Traceback" not in first.stderr and left_behind() == []
     (folder,) = (tmp_path / "o").glob("*_chatter_*")
     before = len(list(folder.glob("*/summary.json")))

@@ -10,6 +10,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -91,18 +92,33 @@ def test_a_strategy_of_ones_own_stands_in_the_table(tmp_path: Path) -> None:
     assert names == ["reliable", "rps", "sometimes"]
 
 
-def test_a_capture_becomes_a_condition(tmp_path: Path) -> None:
+def numbered(folder: Path, numbers: Iterable[int]) -> Path:
+    """A pcap of UDP packets with these numbers in it."""
     raw = struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 65535, 1)
-    for number in (0, 1, 2, 5, 6, 9):
+    for number in numbers:
         payload = bytes(8) + struct.pack("!I", number)
         udp = struct.pack("!HHHH", 9, 5201, 8 + len(payload), 0) + payload
         frame = bytes(12) + b"\x08\x00" + bytes([0x45]) + bytes(8) + bytes([17]) + bytes(10) + udp
         raw += struct.pack("<IIII", 0, 0, len(frame), len(frame)) + frame
-    (tmp_path / "x.pcap").write_bytes(raw)
-    script = [sys.executable, str(EXAMPLES / "pcap_to_profile.py"), str(tmp_path / "x.pcap")]
+    (folder / "x.pcap").write_bytes(raw)
+    return folder / "x.pcap"
+
+
+def test_a_capture_becomes_a_condition(tmp_path: Path) -> None:
+    script = [sys.executable, str(EXAMPLES / "pcap_to_profile.py"), str(numbered(tmp_path, (0, 1, 2, 5, 6, 9)))]
     (tmp_path / "mine.toml").write_text(subprocess.check_output(script, text=True))
     found = profile.load(tmp_path / "mine.toml")
     assert getattr(found.loss, "bits", "") == "0001100110"
+
+
+def test_a_capture_that_is_no_trace_is_named(tmp_path: Path) -> None:
+    """As it was: of pcapng "no numbered UDP packets", and one stray number took all memory."""
+    for raw, said in ((b"\n\r\r\n" + bytes(60), "is pcapng"), (b"", "--offset 8")):
+        path = numbered(tmp_path, (0, 1, 4_000_000_000))
+        path.write_bytes(raw or path.read_bytes())
+        script = [sys.executable, str(EXAMPLES / "pcap_to_profile.py"), str(path)]
+        done = subprocess.run(script, capture_output=True, text=True)
+        assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr
 
 
 def test_the_workflow_is_one_and_its_commands_are_ours() -> None:

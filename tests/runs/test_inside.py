@@ -37,7 +37,7 @@ def test_programs_run_in_its_hosts_lose_packets_and_end_with_the_block() -> None
 
 
 def test_a_mistake_in_its_words_builds_nothing() -> None:
-    with pytest.raises(UsageError, match="--loss: 'much'"), lossbench.Network(loss="much"):
+    with pytest.raises(UsageError, match="^loss: 'much'"), lossbench.Network(loss="much"):
         pass
     assert left_behind() == []
 

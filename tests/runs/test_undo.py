@@ -332,7 +332,7 @@ def test_a_lab_that_is_being_changed_is_left_alone_and_who_changes_it_is_said(
     ):
         pass
     with Journal(lab).taken():
-        assert f"{lab}: in use by a running lossbench, left alone" in lossbench("clean").stdout
+        assert f"{lab}: in use by a running lossbench; not touched" in lossbench("clean").stdout
 
 
 def test_somebody_elses_lab_is_taken_down_by_its_name_only(lab: str) -> None:

@@ -75,6 +75,7 @@ def test_every_combination_of_a_sweep_is_a_point() -> None:
         ({"delay": "0ms"}, ["clean"]),
         ({"profile": "clean"}, ["clean"]),
         ({"sweep": ("loss=1,1%,5",)}, ["loss 1%", "loss 5%"]),
+        ({"sweep": ("delay=0,20ms",)}, ["0 ms", "20 ms"]),
         ({"sweep": ("loss=0,5", "burst=2,8")}, ["loss 0%", "loss 5%, bursts of 2", "loss 5%, bursts of 8"]),
         ({"sweep": ("rate=1gbit,1000mbit",)}, ["clean, 1gbit"]),
         ({"sweep": ("hosts=2,02",)}, ["clean, 2 hosts"]),
@@ -139,6 +140,8 @@ def test_words_of_a_command_reach_it_as_they_are(word: str) -> None:
         ({"time_limit": "never"}, "--time-limit: 'never' is not a number of .*; for example --time-limit 20m"),
         ({"hosts": "1"}, "--hosts 1: at least 2; for example --hosts 4"),
         ({"hosts": "999"}, "--hosts 999: at most 250"),
+        ({"delay": "20m"}, "--delay: .20m. is not a number of us, ms, s"),
+        ({"time_limit": "0"}, "--time-limit 0: no time at all; without a limit: --time-limit off"),
     ],
 )
 def test_a_mistake_is_named_by_its_option(words: dict[str, Any], said: str) -> None:
@@ -149,3 +152,18 @@ def test_a_mistake_is_named_by_its_option(words: dict[str, Any], said: str) -> N
 def test_the_name_is_the_scripts() -> None:
     names = {("python", "-u", "My Train.py"): "my-train", ("/usr/bin/iperf3", "-s"): "iperf3", ("!!",): "program"}
     assert {command: tomllib.loads(adhoc.text(Asked(command=command)))["name"] for command in names} == names
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (("python", "-m", "pkg.train"), "train"),
+        (("/usr/bin/python3", "-X", "dev", "-m", "my_trainer", "--lr", "1"), "my_trainer"),
+        (("python", "train.py", "-m", "fast"), "train"),
+        (("iperf3", "-m", "x"), "iperf3"),
+        (("python", "-m"), "python"),
+    ],
+)
+def test_a_module_gives_its_name(command: tuple[str, ...], name: str) -> None:
+    """As it was: every `python -m pkg.train` was stored as the suite "python"."""
+    assert tomllib.loads(adhoc.text(Asked(command=command)))["name"] == name

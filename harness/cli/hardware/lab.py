@@ -65,7 +65,7 @@ def _show_check(rows: list[Any]) -> None:
         for text in row.notes:
             console.print(f"- {row.name}: {text}", markup=False, soft_wrap=True)
     if not any(row.wrong for row in rows):
-        console.print(f"all {len(rows)} machines can be used")
+        console.print(f"all {len(rows)} machines can be used" if len(rows) > 1 else "the machine can be used")
 
 
 @app.command("apply")

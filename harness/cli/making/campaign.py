@@ -12,16 +12,19 @@ from rich.console import Console
 from lossbench.cli.console import Terminal, say
 from lossbench.errors import ExitCode, UsageError
 from lossbench.net.host import rootless
+from lossbench.results.naming import counted
 
 
 def campaign(
     file: Path = typer.Argument(help="A campaign (.toml): suites in order of importance."),
-    minutes: float = typer.Option(0.0, "--minutes", min=0, help="When to stop; a run that would not fit waits."),
+    minutes: float = typer.Option(
+        0.0, "--minutes", min=0, show_default=False, help="When to stop; a run that would not fit waits."
+    ),
     out: Path = typer.Option(Path("results/runs"), "--out", help="Folder for the results, and where earlier ones are."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Say what is left to do; run nothing."),
     as_json: bool = typer.Option(False, "--json", help="One JSON object on standard output."),
 ) -> None:
-    """Suites in order of importance until time is up; the same command goes on another day.
+    """Suites in order of importance until time is up; run the same command again to continue.
 
     A run that is not expected to fit is not begun. Every point with one seed, then with the next: what is there can be
     compared.
@@ -46,7 +49,7 @@ def campaign(
         parts = planning.parts_of(file)
         for part in parts:
             part.find(out)
-        text = [f"{part.name}: {len(part.left())} of {len(part.plan)} runs to do" for part in parts]
+        text = [f"{part.name}: {len(part.left())} of {counted(len(part.plan), 'run')} to do" for part in parts]
         say(files.as_json({"suites": [part.as_json() for part in parts]}) if as_json else "\n".join(text))
         raise typer.Exit
     with live.View(Terminal(stderr=True), quiet=as_json) as view:
@@ -76,4 +79,5 @@ def _show(console: Console, said: list[dict[str, Any]]) -> None:
         if one["problem"]:
             console.print(f"{one['suite']}: {one['problem']}", markup=False, soft_wrap=True)
     left = sum(one["runs"] - one["done"] for one in said)
-    console.print("all is done" if not left else f"{left} runs are left: the same command goes on with them")
+    more = f"{counted(left, 'run')} {'is' if left == 1 else 'are'} left: run the same command again to continue"
+    console.print(more if left else "all is done")

@@ -23,7 +23,7 @@ def init(
     sweep: list[str] = words.SWEEP,
     time_limit: str = words.TIME_LIMIT,
 ) -> None:
-    """Write an experiment as a file to edit, with a comment at every line.
+    """Write an experiment as a file to edit, with comments.
 
     Example: lossbench init mine.toml --hosts 4 --sweep loss=0,1,5 -- python train.py
     """

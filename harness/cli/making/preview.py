@@ -5,21 +5,29 @@ from __future__ import annotations
 import math
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lossbench.cli.console import say
+from lossbench.results.naming import counted
+
+if TYPE_CHECKING:
+    from lossbench.runs.many.suite import Planned
 
 
-def show(suite: Any, *, out: Path, **chosen: Any) -> None:
+def show(suite: Any, *, out: Path, machines: int = 0, **chosen: Any) -> None:
+    """`machines`: of a lab, of which none is asked. What `run` would refuse is refused: a program that is not there at
+    once, a network that this machine can't make once the plan has been read."""
     from lossbench import api
     from lossbench.results.naming import point_name
 
-    plan = api.planned(suite, out=out, **chosen)
+    plan = api.planned(suite, out=out, machines=machines, **chosen)
     if not plan:
         say(f"{suite}: every run of it has ended")
         return
+    if not machines:
+        _there(plan)
     first = plan[0].experiment
-    say(f"{first.name}: {len(plan)} {'run' if len(plan) == 1 else 'runs'}")
+    say(f"{first.name}: {counted(len(plan), 'run')}")
     for line in _program(first.workload):
         say(f"  {line}")
     for one in plan:
@@ -28,6 +36,28 @@ def show(suite: Any, *, out: Path, **chosen: Any) -> None:
     bound = f"at most {_minutes(limit)} of workload (time limits)" if limit < math.inf else "no time limit"
     say(f"  {_estimate(plan, out)}")
     say(f"  {bound}; building and proving a network take seconds a run")
+    say(f"  {'backend: whatever the machines can do; they are not asked' if machines else _backends(plan)}")
+
+
+def _there(plan: list[Planned]) -> None:
+    """Are its programs?"""
+    from lossbench.runs.launch.program import command_of
+
+    for one in plan:
+        for program in one.programs():
+            command_of(program)
+
+
+def _backends(plan: list[Planned]) -> str:
+    from lossbench.net.kernel import Kernel
+    from lossbench.runs.ground import ThisMachine
+
+    kernel = Kernel.tried()
+    if kernel.namespaces is not None:
+        return f"not on this machine: {kernel.namespaces}"
+    here = ThisMachine(kernel)
+    names = dict.fromkeys(here.backend(here.placed(one.experiment))[0] for one in plan)
+    return f"backend: {', '.join(names)}"
 
 
 def _estimate(plan: list[Any], out: Path) -> str:
@@ -45,14 +75,15 @@ def _estimate(plan: list[Any], out: Path) -> str:
     each = {key: median(found) for key, found in known.items()}
     seconds = sum(each.get(key_of(one.chosen), mean(each.values())) for one in plan)
     count = sum(map(len, known.values()))
-    return f"about {_minutes(seconds)} of workload, by {count} earlier {'run' if count == 1 else 'runs'} in {out}"
+    return f"about {_minutes(seconds)} of workload, by {counted(count, 'earlier run')} in {out}"
 
 
 def _network(experiment: Any) -> str:
     topology = experiment.topology
     rate = topology.uplink_mbit()
-    profiles = ", ".join(entry.profile.name or "a profile" for entry in experiment.impair) or "nothing lost"
-    return f"{topology.hosts} hosts, {f'{rate:g} Mbit/s' if rate else 'no rate limit'}, MTU {topology.mtu}, {profiles}"
+    profiles = [f"{entry.profile.name or 'a profile'} ({entry.direction})" for entry in experiment.impair]
+    lost = ", ".join(profiles) or "nothing lost"
+    return f"{topology.hosts} hosts, {f'{rate:g} Mbit/s' if rate else 'no rate limit'}, MTU {topology.mtu}, {lost}"
 
 
 def _program(workload: Any) -> list[str]:

@@ -25,8 +25,8 @@ def replay(
 ) -> None:
     """Run one line of a table again with the same seeds, and test whether the two means agree.
 
-    Exit codes: 0 they agree (the whole 95 % interval of every difference is within the margin), 1 they differ, 3 it
-    can't be said (too few seeds, or something not valid).
+    Exit codes: 0 they agree (the whole 95 % interval of every difference is within the margin), 1 they differ, 3
+    undecided (too few seeds, or something not valid).
 
     Examples:
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import typer
 from lossbench import files
 from lossbench.cli.console import Terminal, say
 from lossbench.cli.making import preview, words
-from lossbench.errors import UsageError
+from lossbench.errors import NotAbleError, UsageError
 from lossbench.net.host import rootless
 
 
@@ -33,7 +34,7 @@ SETTINGS = typer.Option([], "--set", metavar="KEY=VALUE", help="Change a key, e.
 BACKEND = typer.Option(None, "--backend", help="By name (lossbench doctor), or simulated (no network); else automatic.")
 RESUME = typer.Option(False, "--resume", help="Go on with a run that was ended: its folder, or the same words again.")
 UNTIL = typer.Option(
-    "", "--until", metavar="p99=5%", help="End a service's clients when its 95 % interval is so narrow."
+    "", "--until", metavar="p99=5%", help="Stop a service's clients once its 95 % interval is this narrow."
 )
 DATA_DIR = typer.Option(None, "--data-dir", help="Folder with data sets (or LOSSBENCH_DATA).")
 
@@ -74,7 +75,7 @@ def run(
     plots: Path | None = typer.Option(None, "--plots", help="A folder for plots (SVG, PDF, PNG)."),
     junit: Path | None = typer.Option(None, "--junit", help="Verdicts as a JUnit file, for CI."),
     github_summary: bool = typer.Option(False, "--github-summary", help="Tables into $GITHUB_STEP_SUMMARY."),
-    tag: list[str] = typer.Option([], "--tag", help="A word to find the result by; see also `lossbench tag`."),
+    tag: list[str] = typer.Option([], "--tag", help="Label the result, to find it later; see also `lossbench tag`."),
     note: str | None = typer.Option(None, "--note", help="A sentence on the result."),
 ) -> None:
     """Build the network, prove the fault, run the workload, judge, undo everything.
@@ -89,10 +90,10 @@ def run(
 
       lossbench run results/runs/20261115-120000_quickstart_ab12cd --resume
     """
-    if lab is None and not slurm and not dry_run:
-        rootless.with_rights()  # first of all: libraries that read what was asked start threads
+    if lab is None and not slurm:
+        _with_rights(only_a_plan=dry_run)  # first of all: libraries that read what was asked start threads
     condition = {"hosts": hosts, "loss": loss, "burst": burst, "delay": delay, "rate": rate, "profile": profile}
-    asked = words.asked(ctx, **condition, sweep=sweep, time_limit=time_limit)
+    asked = words.asked(ctx, suite, **condition, sweep=sweep, time_limit=time_limit)
     words.refuse_idle(ctx, lab=lab is not None, slurm=slurm)
     if (suite is None) == (asked is None):
         raise _not_one_thing(suite)
@@ -101,7 +102,8 @@ def run(
     settings += [f"workload.options.data_dir={str(data_dir.resolve())!r}"] if data_dir is not None else []
     chosen: dict[str, Any] = {"settings": settings, "seeds": seeds, "full": full, "until": until}
     if dry_run:
-        preview.show(asked or suite or "", out=out, resume=resume, **chosen)
+        chosen |= {"resume": resume, "machines": _machines(lab, nodes, slurm=slurm)}
+        preview.show(asked or suite or "", out=out, **chosen)
         raise typer.Exit
     machines = _lab_of(lab, slurm=slurm, interface=interface, nodes=nodes, sbatch=sbatch, sudo=sudo)
     files_of = {"html": html, "plots": plots, "junit": junit, "github": github_summary}
@@ -112,7 +114,7 @@ def run(
 def _not_one_thing(suite: str | None) -> UsageError:
     if suite is None:
         return UsageError("nothing to run", next_step="a suite (lossbench run quickstart), a file, or -- and a command")
-    return UsageError(f"{suite} brings its own program", next_step="give a suite, or -- and a command")
+    return UsageError(f"{suite} already has a program of its own", next_step="give a suite, or -- and a command")
 
 
 def _made(
@@ -124,7 +126,7 @@ def _made(
     as_json: bool,
     tee: bool,
 ) -> None:
-    """What people read goes to standard output, how it goes to standard error."""
+    """Results go to standard output, progress to standard error."""
     from lossbench.cli.reading import report
 
     report.check_targets(**files_of)
@@ -164,3 +166,16 @@ def _lab_of(lab: Path | None, *, slurm: bool, interface: str, nodes: int, sbatch
     path, said = allocation.submit(allocation.script(sys.argv[1:], nodes=nodes, options=sbatch), Path.cwd())
     say(f"{said}; its script: {path}")
     raise typer.Exit(0)
+
+
+def _machines(lab: Path | None, nodes: int, *, slurm: bool) -> int:
+    """How many a plan counts on; 0: namespaces of this one."""
+    from lossbench.spec import lab as labs
+
+    return len(labs.load(lab).machine) if lab is not None else nodes if slurm else 0
+
+
+def _with_rights(*, only_a_plan: bool) -> None:
+    """A plan can be read where nothing can be run."""
+    with suppress(NotAbleError) if only_a_plan else nullcontext():
+        rootless.with_rights()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from lossbench.spec.asking.adhoc import Asked
 
 COMMAND = "lossbench.command"
+EXAMPLE = "for example lossbench run --loss 3% -- python train.py"
+BEHIND, MORE_WORDS = "a command stands behind --", "unexpected extra argument"
 CONDITION = ("hosts", "loss", "burst", "delay", "rate", "profile")
 KEYS = {
     "rate": "topology.rate_mbit=1gbit",
@@ -23,14 +26,14 @@ KEYS = {
     "time_limit": "workload.time_limit_s=20m",
 }
 
-HOSTS = typer.Option("4", "--hosts", help="Of a command: how many ranks, each on a host of its own.")
-LOSS = typer.Option("", "--loss", metavar="3%", help="Of a command: packets lost.")
-BURST = typer.Option("", "--burst", metavar="8", help="With --loss: lost in a row, on average.")
-DELAY = typer.Option("", "--delay", metavar="20ms", help="Of a command: every packet waits so long.")
-RATE = typer.Option("", "--rate", metavar="1gbit", help="Of a command: what a link carries.")
-PROFILE = typer.Option("", "--profile", help="Of a command: a condition by name (lossbench profile list) or a file.")
-SWEEP = typer.Option([], "--sweep", metavar="KEY=V,V", help="Of a command: several points, such as loss=0,1,5,10.")
-TIME_LIMIT = typer.Option("10m", "--time-limit", metavar="10m", help="Of a command: then it is ended; off: never.")
+HOSTS = typer.Option("4", "--hosts", help="How many ranks, each on a host of its own (with a command).")
+LOSS = typer.Option("", "--loss", metavar="3%", help="Share of packets to lose (with a command).")
+BURST = typer.Option("", "--burst", metavar="8", help="With --loss: mean number of packets lost in a row.")
+DELAY = typer.Option("", "--delay", metavar="20ms", help="Delay every packet by this much (with a command).")
+RATE = typer.Option("", "--rate", metavar="1gbit", help="Rate of every link (with a command).")
+PROFILE = typer.Option("", "--profile", help="A condition by name (lossbench profile list) or a file (with a command).")
+SWEEP = typer.Option([], "--sweep", metavar="KEY=V,V", help="Several points, such as loss=0,1,5,10 (with a command).")
+TIME_LIMIT = typer.Option("10m", "--time-limit", metavar="10m", help="Stop the command after this long; off: never.")
 
 
 class WithCommand(TyperCommand):
@@ -41,15 +44,30 @@ class WithCommand(TyperCommand):
             at = args.index("--")
             ctx.meta[COMMAND], args = args[at + 1 :], args[:at]
             if not ctx.meta[COMMAND]:
-                raise UsageError("no command behind --", next_step="lossbench run --loss 3% -- python train.py")
-        return super().parse_args(ctx, args)
+                raise UsageError("no command behind --", next_step=EXAMPLE)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # typer's errors have no common base that is public
+            if MORE_WORDS not in str(getattr(error, "message", "")) or COMMAND in ctx.meta:
+                raise
+            raise UsageError(f"{error.message}; {BEHIND}", next_step=EXAMPLE) from None  # type: ignore[attr-defined]
+
+
+def _refuse_a_program(suite: str | None) -> None:
+    """A script, or any file that is no experiment, where a suite belongs."""
+    from lossbench.spec.asking.points import suite_names
+
+    if suite is None or suite in suite_names() or suite.endswith(".toml"):
+        return
+    if suite.endswith(".py") or Path(suite).is_file():
+        raise UsageError(f"{suite} is no suite; {BEHIND}", next_step=EXAMPLE)
 
 
 def command_of(ctx: typer.Context) -> tuple[str, ...]:
     return tuple(ctx.meta.get(COMMAND, ()))
 
 
-def asked(ctx: typer.Context, *, sweep: list[str], **said: str) -> Asked | None:
+def asked(ctx: typer.Context, suite: str | None, *, sweep: list[str], **said: str) -> Asked | None:
     """The words of the command line as an experiment to be; None without a command. Suites say themselves how their
     network is."""
     from lossbench.spec.asking.adhoc import Asked
@@ -57,10 +75,13 @@ def asked(ctx: typer.Context, *, sweep: list[str], **said: str) -> Asked | None:
     if command_of(ctx):
         hosts = said["hosts"] if _typed(ctx, "hosts") else ""  # a lab has as many as it has
         return Asked(command=command_of(ctx), sweep=tuple(sweep), **{**said, "hosts": hosts})
+    _refuse_a_program(suite)
     typed = [name for name in (*CONDITION, "sweep", "time_limit") if _typed(ctx, name)]
     if typed:
         option = f"--{typed[0].replace('_', '-')}"
-        raise UsageError(f"{option} is about a command behind --", next_step=_for_a_suite(typed[0]))
+        raise UsageError(
+            f"{option} applies only to a command given after --", next_step=_for_a_suite(typed[0]) if suite else EXAMPLE
+        )
     return None
 
 

@@ -9,6 +9,7 @@ import typer
 from lossbench.cli.console import say
 from lossbench.cli.reading.report import IN, known_runs
 from lossbench.errors import UsageError
+from lossbench.results.naming import counted
 
 WHICH = typer.Argument(None, help="Folders, ids, suite names (their latest), or `latest`.", autocompletion=known_runs)
 
@@ -51,7 +52,7 @@ def bring(
     for path in _once(files):
         for folder, new, known in archive.bring_in(path, where):
             said = f", {known} were there" if known else ""
-            say(f"{folder}: {new} {'run' if new == 1 else 'runs'}{said}")
+            say(f"{folder}: {counted(new, 'run')}{said}")
 
 
 def _once(files: list[Path]) -> list[Path]:

@@ -11,6 +11,7 @@ from rich.console import Console
 from lossbench.cli.console import Terminal
 from lossbench.cli.reading.report import IN, known_runs, need_libraries
 from lossbench.errors import ExitCode, UsageError
+from lossbench.results.naming import counted
 from lossbench.spec.userfile import did_you_mean
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def _one(console: Console, limit: Limit, lines: list[Line], unknown: list[str], 
     if not (lines or unknown):
         meant = f"; {did_you_mean(limit.measure, known)}" if known and limit.measure not in known else ""
         doubts = [f"unknown: {limit.measure}: no valid line has such a number on both sides{meant}"]
-    kept = [f"kept: {limit.measure} in {len(lines)} {'line' if len(lines) == 1 else 'lines'}"]
+    kept = [f"kept: {limit.measure} in {counted(len(lines), 'line')}"]
     for text in broken + doubts or kept:
         console.print(text, markup=False, soft_wrap=True)
     return ExitCode.FAILED if broken else ExitCode.UNKNOWN if doubts else ExitCode.VALID

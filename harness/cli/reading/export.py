@@ -10,6 +10,7 @@ import typer
 from lossbench.cli.console import Terminal
 from lossbench.cli.reading.report import IN, RUNS, gather_all, need_libraries
 from lossbench.errors import UsageError
+from lossbench.results.naming import counted
 
 if TYPE_CHECKING:
     from lossbench.results.index import Run, Suite
@@ -53,12 +54,16 @@ def export(
         for path in frames.write(contents, folder, parquet=is_parquet) if folder is not None else ():
             console.print(str(path), markup=False)
     if tensorboard is not None:
-        console.print(f"{trackers.tensorboard(contents, tensorboard)} runs: tensorboard --logdir {tensorboard}")
+        console.print(
+            f"{counted(trackers.tensorboard(contents, tensorboard), 'run')}: tensorboard --logdir {tensorboard}"
+        )
     if wandb_offline is not None:
-        console.print(f"{trackers.wandb(contents, wandb_offline)} runs: wandb sync {wandb_offline}/wandb/offline-run-*")
+        console.print(
+            f"{counted(trackers.wandb(contents, wandb_offline), 'run')}: wandb sync {wandb_offline}/wandb/offline-run-*"
+        )
     if goal is not None:
         first = _first(suites, index.number_of(runs[0]))
-        console.print(f"{goal}: {goals.write(first, goal)} steps of {first.name}, seed {first.summary.seed}")
+        console.print(f"{goal}: {counted(goals.write(first, goal), 'step')} of {first.name}, seed {first.summary.seed}")
 
 
 def _first(suites: list[Suite], number: int | None) -> Run:

@@ -42,7 +42,8 @@ def need_libraries() -> None:
     missing = libraries_missing()
     if missing:
         raise NotAbleError(
-            f"reports need {', '.join(missing)}", next_step="in the checkout: pip install -e '.[report]'"
+            f"reports need {', '.join(missing)}",
+            next_step=f"pip install {' '.join(missing)} (all that the extra [report] brings)",
         )
 
 

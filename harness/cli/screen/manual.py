@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
 from typing import Any
 
 
@@ -38,11 +40,28 @@ def _words(text: str) -> list[str]:
 def _row(parameter: Any) -> str | None:
     if getattr(parameter, "hidden", False) or parameter.name == "help":
         return None
+    word = parameter.metavar or parameter.name.strip("_").upper()  # format_: the name that Python has already is
     if parameter.param_type_name == "argument":
-        name = f"`{parameter.metavar or parameter.name.upper()}`"
+        name = f"`{word}`"
     else:
-        value = "" if parameter.is_flag else f" {parameter.metavar or parameter.name.upper()}"
+        value = "" if parameter.is_flag else f" {word}"
         names = [*parameter.opts, *parameter.secondary_opts]
         name = ", ".join(f"`{one}{'' if one.startswith('--no-') else value}`" for one in names)
     said = " ".join((getattr(parameter, "help", None) or "").split()).replace("|", "\\|")
-    return f"| {name} | {said} |"
+    return f"| {name} | {' '.join(filter(None, (said, _choices(parameter), _default(parameter))))} |"
+
+
+def _choices(parameter: Any) -> str:
+    """Of an enumeration; typer's own words for it differ by version."""
+    default = parameter.default
+    known = type(default) if isinstance(default, Enum) else getattr(getattr(parameter, "type", None), "choices", ())
+    choices = [str(getattr(one, "value", one)) for one in known]
+    return f"One of {', '.join(choices)}." if choices else ""
+
+
+def _default(parameter: Any) -> str:
+    """Of what has one that says something."""
+    found = getattr(parameter.default, "value", parameter.default)
+    known = isinstance(found, str | int | float | Path) and not isinstance(found, bool)
+    shown = known and str(found) and getattr(parameter, "show_default", True)
+    return f"Default: {found}." if shown else ""

@@ -11,10 +11,11 @@ from lossbench.cli.reading.report import libraries_missing
 from lossbench.report.content import gather
 from lossbench.report.tables.table import STYLES, WORDS, terminal
 from lossbench.results.index import read_suite
+from lossbench.results.models import RunSummary
 from lossbench.results.naming import beside_the_verdict, point_name
 from lossbench.runs.many.suite import SuiteResult
 
-LINES_SHOWN, MOST_SHOWN = 2, 200
+LINES_SHOWN, MOST_SHOWN, FAILED_SHOWN = 2, 200, 3
 
 
 def coloured(word: str) -> Text:
@@ -41,13 +42,17 @@ def show_suite(console: Console, result: SuiteResult) -> None:
 
 
 def _last_words(console: Console, result: SuiteResult) -> None:
-    """Of a program of the user's own: what its first rank said last, and where the rest is."""
-    for one in result.summaries:
-        log = Path(one.dir) / "logs" / "rank-0.log"
-        if not one.own_program or not log.is_file():
-            continue
+    """Of a program of the user's own: what its first rank said last, and where the rest is. Of the runs that failed,
+    else of the last one: the table is what people look for."""
+    own = [(one, log) for one in result.summaries if one.own_program and (log := _log(one)).is_file()]
+    failed = [(one, log) for one, log in own if one.columns.get("outcome") == "failed"]
+    for one, log in failed[:FAILED_SHOWN] or own[-1:]:
         lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
         head = f"{point_name(one.point)}, seed {one.seed}, rank 0 said last ({log}):"
         console.print(head, markup=False, soft_wrap=True)
         for line in lines[-LINES_SHOWN:]:
             console.print(f"  | {line[:MOST_SHOWN]}", markup=False, soft_wrap=True)
+
+
+def _log(one: RunSummary) -> Path:
+    return Path(one.dir) / "logs" / "rank-0.log"

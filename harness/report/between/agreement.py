@@ -30,7 +30,7 @@ class Agreement:
         if self.differ:
             return f"the means differ: {', '.join(self.differ)}"
         if self.doubt:
-            return f"it can't be said: {self.doubt}"
+            return f"undecided: {self.doubt}"
         seeds = min(line.change.n for line in self.lines)
         return f"the means agree within {self.margin:.0%} ({seeds} seeds, the 95 % interval of every difference)"
 

@@ -215,7 +215,8 @@ def results(lines: list[Line]) -> Table:
             ]
         )
     methods = ", ".join(sorted({line.change.method for line in lines}))
-    notes = [f"* = p < {ALPHA:g}, corrected for all {len(lines)} comparisons (Holm); {methods}."] if lines else []
+    corrected = f", corrected for all {len(lines)} comparisons (Holm)" if len(lines) > 1 else ""
+    notes = [f"* = p < {ALPHA:g}{corrected}; {methods}."] if lines else []
     if len({(line.a.n, line.b.n) for line in lines}) > 1 or any(line.a.n != line.b.n for line in lines):
         notes.append("A and B are means over the seeds that were tested.")
     if any(line.change.p is None for line in lines):

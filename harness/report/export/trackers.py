@@ -12,6 +12,7 @@ from typing import Any
 import polars
 
 from lossbench.errors import NotAbleError
+from lossbench.files import disk_errors
 from lossbench.report.content import Content
 from lossbench.report.groups import rows_of, shown_in
 from lossbench.report.plots.curves import records
@@ -32,16 +33,18 @@ def _library(name: str, package: str) -> Any:
 def tensorboard(contents: list[Content], folder: Path) -> int:
     """A folder for every run; how many."""
     library = _library("tensorboardX", "tensorboardX")
-    count = 0
-    for content, run in _runs(contents):
-        writer = library.SummaryWriter(logdir=str(folder / _name(content, run)))
-        for name, step, value, seconds in _points(content, run):
-            writer.add_scalar(name, value, step, walltime=seconds)
-        for name, value in _numbers(run).items():
-            writer.add_scalar(f"result/{name}", value, 0)
-        writer.add_text("lossbench", _about(content, run))
-        writer.close()
-        count += 1
+    with disk_errors(folder, full="give another folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+        count = 0
+        for content, run in _runs(contents):
+            writer = library.SummaryWriter(logdir=str(folder / _name(content, run)))
+            for name, step, value, seconds in _points(content, run):
+                writer.add_scalar(name, value, step, walltime=seconds)
+            for name, value in _numbers(run).items():
+                writer.add_scalar(f"result/{name}", value, 0)
+            writer.add_text("lossbench", _about(content, run))
+            writer.close()
+            count += 1
     return count
 
 
@@ -49,27 +52,28 @@ def wandb(contents: list[Content], folder: Path) -> int:
     """Offline: nothing leaves this machine before `wandb sync` is typed."""
     os.environ |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
     library = _library("wandb", "wandb")
-    folder.mkdir(parents=True, exist_ok=True)
-    count = 0
-    for content, run in _runs(contents):
-        began = library.init(
-            project="lossbench",
-            name=_name(content, run),
-            group=content.suite.id,
-            dir=str(folder),
-            mode="offline",
-            config={**run.summary.point, "seed": run.summary.seed, "verdict": run.summary.verdict},
-            tags=[run.summary.verdict, *content.suite.notes.tags],
-            notes=content.suite.notes.note or None,
-        )
-        by_step: dict[int, dict[str, float]] = {}
-        for name, step, value, _ in _points(content, run):
-            by_step.setdefault(step, {})[name] = value
-        for step in sorted(by_step):
-            began.log(by_step[step], step=step)
-        began.summary.update(_numbers(run))
-        began.finish(exit_code=0 if run.summary.verdict == "valid" else 1)
-        count += 1
+    with disk_errors(folder, full="give another folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+        count = 0
+        for content, run in _runs(contents):
+            began = library.init(
+                project="lossbench",
+                name=_name(content, run),
+                group=content.suite.id,
+                dir=str(folder),
+                mode="offline",
+                config={**run.summary.point, "seed": run.summary.seed, "verdict": run.summary.verdict},
+                tags=[run.summary.verdict, *content.suite.notes.tags],
+                notes=content.suite.notes.note or None,
+            )
+            by_step: dict[int, dict[str, float]] = {}
+            for name, step, value, _ in _points(content, run):
+                by_step.setdefault(step, {})[name] = value
+            for step in sorted(by_step):
+                began.log(by_step[step], step=step)
+            began.summary.update(_numbers(run))
+            began.finish(exit_code=0 if run.summary.verdict == "valid" else 1)
+            count += 1
     return count
 
 

@@ -26,7 +26,7 @@ from lossbench.report.plots.figures import all_pictures
 from lossbench.report.tables.proven import COLUMNS
 from lossbench.results.index import Run, Suite
 from lossbench.results.measures import percent, short
-from lossbench.results.naming import beside_the_verdict
+from lossbench.results.naming import beside_the_verdict, counted
 
 HERE = Path(__file__).parent
 DASHES = {"--": "7 3", ":": "2 2", "-.": "7 2 2 2"}  # of a line in a legend
@@ -132,7 +132,7 @@ def _facts(content: Content) -> list[tuple[str, str]]:
     if session.gpus:
         out.append(("GPU", ", ".join(session.gpus)))
     if len(suite.plan.sessions) > 1:
-        out.append(("resumed", f"{len(suite.plan.sessions) - 1} times"))
+        out.append(("resumed", counted(len(suite.plan.sessions) - 1, "time")))
     return out
 
 

@@ -2,72 +2,55 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from lossbench.report import inference
 from lossbench.report.content import Content
-from lossbench.report.groups import Group, shown_of
-from lossbench.report.plots.canvas import COLOURS, MOST_CURVES, Picture, alike, in_words, looks, panel
+from lossbench.report.groups import shown_of
+from lossbench.report.plots import swept
+from lossbench.report.plots.canvas import COLOURS, MOST_CURVES, MOST_LINES, Picture, alike, in_words, looks, panel
 from lossbench.report.plots.curves import Curve
 from lossbench.report.service.arms import arms_of
-from lossbench.results import measures
 from lossbench.results.index import Run
 from lossbench.results.measures import RATIOS
 from lossbench.results.naming import word
 
-ARM = re.compile(r"(?:(loss) )?(\d+\.?\d*)%?")  # "loss 2%": what a sweep from the command line is called
 OF_ANY_PROGRAM = ("wall_s", "tcp_resent_percent")
-
-
-def _swept_numbers(group: Group) -> dict[str, float]:
-    out = {key: n for key, value in group.point.items() if (n := measures.number(value)) is not None}
-    found = ARM.fullmatch(str(group.point.get("arm", "")))
-    return out | ({"arm loss percent": float(found[2])} if found and found[1] else {})
 
 
 def against_the_sweep(content: Content) -> Picture | None:
     """The first two results against the number that is swept; one line for each combination of the rest."""
     if arms_of(content.groups):
         return None  # a service has pictures of its own; what it was asked for is no result
-    groups = [group for group in content.groups if _swept_numbers(group)]
-    keys = {key for group in groups for key in _swept_numbers(group)}
+    key = swept.key_of(content.groups)
+    lines = swept.lines_of(content.groups, key)
+    groups = [group for line in lines for _, group in line.groups]
     shown = shown_of(groups)
-    names = [name for name in shown if groups and groups[0].measure(name).column == "outcome"][:2]
+    names = [name for name in shown if groups[0].measure(name).column == "outcome"][:2]
     if set(OF_ANY_PROGRAM) & set(shown):
         names = [name for name in OF_ANY_PROGRAM if any(group.sound(name) for group in groups)]
-    if len(keys) != 1 or not names or len({word(g.point) for g in groups}) < 2:
+    if not names or all(len({x for x, _ in line.groups}) < 2 for line in lines):
         return None
-    (key,) = keys
     panels, intervals = [], False
     for name in names:
-        one = panel()
-        lines = _by_rest(groups, key, name)
-        for (line, points), look in zip(lines.items(), looks({"": line} for line in lines), strict=True):
-            x, y, half = np.array(sorted(points)).T
-            intervals |= bool(half.any())
-            one.points(x, y, line, {**look, "marker": "o"}, errors=half if half.any() else None)
-        one.axes.set(xlabel=_swept_words(key), ylabel=in_words(name))
-        panels.append(one)
+        curves = {line.name: points for line in lines if (points := _points(line, name))}
+        for first in range(0, min(len(curves), MOST_LINES), MOST_CURVES):
+            some, one = dict(list(curves.items())[first : first + MOST_CURVES]), panel()
+            for (line, points), look in zip(some.items(), looks({"": line} for line in some), strict=True):
+                x, y, half = np.array(sorted(points)).T
+                intervals |= bool(half.any())
+                one.points(x, y, line, {**look, "marker": "o"}, errors=half if half.any() else None)
+            one.axes.set(xlabel=swept.axis(key), ylabel=in_words(name))
+            panels.append(one)
+    if not panels:
+        return None
     says = "Mean over seeds; bars are 95 % t-intervals." if intervals else "One seed: no interval."
-    return Picture("sweep", f"{in_words(names[0])} by {_swept_words(key)}", says, panels)
+    return Picture("sweep", f"{in_words(names[0])} by {swept.axis(key)}", says, panels)
 
 
-def _swept_words(key: str) -> str:
-    said = key.rpartition(".profile.")[2].replace(".", " ").removeprefix("workload options ").removeprefix("arm ")
-    return said.replace("_", " ").replace("loss percent", "loss (%)")
-
-
-def _by_rest(groups: list[Group], key: str, name: str) -> dict[str, list[tuple[float, float, float]]]:
-    out: dict[str, list[tuple[float, float, float]]] = {}
-    for group in groups:
-        found = inference.estimate(list(group.sound(name).values()))
-        if found is not None:
-            rest = " ".join(word(value) for other, value in group.point.items() if not key.startswith(other))
-            line = f"{rest} {group.row}".strip() or "mean"
-            out.setdefault(line, []).append((_swept_numbers(group)[key], found.mean, found.half or 0.0))
-    return out
+def _points(line: swept.Line, name: str) -> list[tuple[float, float, float]]:
+    estimates = [(x, inference.estimate(list(group.sound(name).values()))) for x, group in line.groups]
+    return [(x, found.mean, found.half or 0.0) for x, found in estimates if found is not None]
 
 
 def times_against_loss(content: Content) -> Picture | None:

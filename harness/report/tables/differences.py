@@ -75,10 +75,8 @@ def differences(gathered: Gathered) -> Table | None:
         for (point, name), one in sure.items()
     ]
     tests = sum(not one.nothing for one in sure.values())
-    notes = [
-        f"Paired over common seeds. ± is a 95 % interval of this one difference; * = p < {ALPHA:g} after Holm's "
-        f"correction for all {tests} differences here: harder to earn."
-    ]
+    harder = f" after Holm's correction for all {tests} differences here: harder to earn" if tests > 1 else ""
+    notes = [f"Paired over common seeds. ± is a 95 % interval of this one difference; * = p < {ALPHA:g}{harder}."]
     if any(" of " in cell.text for row in rows for cell in row[2:]):
         notes.append("(2 of 3): only so many of the planned seeds have a number of both lines that may be compared.")
     return Table(f"{suite.name}: change against '{base.name}'", ["point", "n", *names], rows, notes, tidy)

@@ -8,6 +8,7 @@ from lossbench.report.gathered import Gathered
 from lossbench.report.tables.table import Cell, Table
 from lossbench.results.measures import percent
 from lossbench.results.models import ProofRow
+from lossbench.results.naming import counted
 
 ROWS_SHOWN = 8
 
@@ -20,7 +21,7 @@ def probes(found: Gathered) -> Table | None:
     return rule_by_rule(rows, title=f"{run.hosts} hosts, backend {run.backend}")
 
 
-def rule_by_rule(rows: Sequence[ProofRow], *, title: str) -> Table:
+def rule_by_rule(rows: Sequence[ProofRow], *, title: str, most: int = ROWS_SHOWN) -> Table:
     lines = [
         [
             Cell(row.hook),
@@ -31,10 +32,10 @@ def rule_by_rule(rows: Sequence[ProofRow], *, title: str) -> Table:
             Cell(_burst(row)),
             _word(row),
         ]
-        for row in rows[:ROWS_SHOWN]
+        for row in rows[:most]
     ]
     head = ["where", "asked", "read back", "kernel dropped", "receiver", "burst", "proof"]
-    more = [f"... and {len(rows) - ROWS_SHOWN} more rows in proof.json"] if len(rows) > ROWS_SHOWN else []
+    more = [f"... and {counted(len(rows) - most, 'more row', 'more rows')} in proof.json"] if len(rows) > most else []
     return Table(title, head, lines, more)
 
 

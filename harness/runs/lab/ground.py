@@ -64,21 +64,10 @@ class LabGround:
             raise NotAbleError("a run needs two machines", next_step="one alone: lossbench nic apply")
 
     def placed(self, experiment: Experiment, asked: Collection[str] = ()) -> Experiment:
-        topology = experiment.topology
-        if topology.uplink_mbit() or topology.downlink_mbit():
-            text = f"{experiment.name} asks for a rate (topology): links of a lab have the rate that they have"
-            raise NotAbleError(text, next_step="an experiment without one; for the switch's own queues: switch-marks")
-        if experiment.backend == "simulated":
-            raise NotAbleError("a simulation needs no lab", next_step="leave --lab out")
-        if experiment.capture.packets:
-            raise NotAbleError(
-                "packets are captured in namespaces only", next_step="in a lab: lossbench lab exec, tcpdump"
-            )
-        if topology.machines and topology.machines != self._placed:
+        fit_for_a_lab(experiment)
+        machines = experiment.topology.machines
+        if machines and machines != self._placed:
             raise NotAbleError("this was planned for other machines", next_step="give the lab that it was begun in")
-        if any(one.options.get("until") for one in (experiment.workload, *experiment.beside)):
-            text = "a service that ends when its numbers are known well enough reads what all of its clients measured"
-            raise NotAbleError(f"{text}: not on machines of their own", next_step="leave --until out")
         content = experiment.model_dump()
         content["workload"] |= {"ranks_per_process": 1, "torchrun": self._ranks_each(experiment.workload)}
         own = {
@@ -142,6 +131,35 @@ class LabGround:
     def close(self) -> None:
         self.launcher.close()
         self._machines.close()
+
+
+def fit_for_a_lab(experiment: Experiment) -> None:
+    """Refuses what no machine of any lab could do."""
+    topology = experiment.topology
+    if topology.uplink_mbit() or topology.downlink_mbit():
+        text = f"{experiment.name} asks for a rate (topology): links of a lab have the rate that they have"
+        raise NotAbleError(text, next_step="an experiment without one; for the switch's own queues: switch-marks")
+    if experiment.backend == "simulated":
+        raise NotAbleError("a simulation needs no lab", next_step="leave --lab out")
+    if experiment.capture.packets:
+        raise NotAbleError("packets are captured in namespaces only", next_step="in a lab: lossbench lab exec, tcpdump")
+    if any(one.options.get("until") for one in (experiment.workload, *experiment.beside)):
+        text = "a service that ends when its numbers are known well enough reads what all of its clients measured"
+        raise NotAbleError(f"{text}: not on machines of their own", next_step="leave --until out")
+
+
+class OnPaper:
+    """A lab of so many machines that nobody has asked yet: for a plan."""
+
+    def __init__(self, machines: int) -> None:
+        self._own = {"hosts": machines}
+
+    def placed(self, experiment: Experiment, asked: Collection[str] = ()) -> Experiment:
+        fit_for_a_lab(experiment)
+        refuse_others(experiment, self._own, asked)
+        content = experiment.model_dump()
+        content["topology"] |= self._own
+        return check(Experiment, content, origin=experiment.name)
 
 
 def refuse_shared(placed: Sequence[Placed], *, these_nics: bool) -> None:

@@ -18,6 +18,7 @@ from lossbench.errors import RunError
 from lossbench.net.host.place import Place
 from lossbench.processes import PACKAGE, Running
 from lossbench.results.folders import RunFolder
+from lossbench.results.naming import counted
 from lossbench.spec.experiment import Experiment
 
 BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from lossbench.runs.launch import capture; capture.main()"
@@ -57,9 +58,9 @@ def faults(folder: Path) -> list[str]:
             out.append(f"the capture of {path.stem} was cut short ({path.with_suffix('.log').name})")
             continue
         if about["missed"]:
-            out.append(f"the capture of {path.stem} misses {about['missed']} packets: it could not keep up")
+            out.append(f"the capture of {path.stem} misses {counted(about['missed'], 'packet')}: it could not keep up")
         if about["full"]:
-            out.append(f"the capture of {path.stem} holds the first {about['packets']} packets only")
+            out.append(f"the capture of {path.stem} holds the first {counted(about['packets'], 'packet')} only")
     return out
 
 

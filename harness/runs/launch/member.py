@@ -13,6 +13,8 @@ from lossbench.files import known_as
 from lossbench.processes import Running
 from lossbench.runs.launch.program import last_lines
 
+SAID_BY = "lossbench said by"  # the rank that a record itself names: under torchrun several share a file
+
 
 @dataclass(kw_only=True)
 class Member:
@@ -53,7 +55,7 @@ class Member:
                 continue
             if isinstance(record, dict):
                 self.ready = self.ready or record.get("kind") == "ready"
-                out.append({**record, "rank": self.number})
+                out.append({**record, "rank": self.number, SAID_BY: record.get("rank")})
         return out, damaged
 
     def end_at(self, elapsed_s: float) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from lossbench.errors import UsageError
 from lossbench.results.folders import SuiteFolder
 from lossbench.results.naming import key_of
-from lossbench.runs.ground import Ground
+from lossbench.runs.ground import Places
 from lossbench.runs.many import suite as suites
 from lossbench.runs.many.campaign import Part
 from lossbench.runs.many.suite import Planned
@@ -30,7 +30,7 @@ def planned(
     out: Path,
     resume: bool,
     until: str = "",
-    ground: Ground | None = None,
+    ground: Places | None = None,
 ) -> tuple[SuiteFolder | None, str, list[Planned]]:
     """(the folder to go on with, the run's id, all runs)."""
     if seeds is not None and seeds < 1:

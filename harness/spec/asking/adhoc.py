@@ -102,7 +102,7 @@ def text(asked: Asked) -> str:
         "[workload]",
         f"command = [{', '.join(_quoted(word) for word in asked.command)}]  # `python` is the one that runs lossbench",
         "barrier = false  # true for programs that say door.ready()",
-        f"time_limit_s = {_quoted(_time_limit(asked.time_limit))}  # then it is ended, and has failed",
+        f"time_limit_s = {_quoted(_time_limit(asked.time_limit))}  # then it is stopped, and counts as failed",
         "",
         "[probe]",
         f"packets = {PROBES}  # sent before your program starts, to prove the loss",
@@ -119,10 +119,18 @@ def text(asked: Asked) -> str:
 
 
 def _name(command: Sequence[str]) -> str:
-    """After the script, or the program."""
-    script = next((word for word in command if word.endswith(".py")), command[0])
+    """After the script, python's module, or the program."""
+    script = _module(command) or next((word for word in command if word.endswith(".py")), command[0])
     name = re.sub(r"[^a-z0-9_-]+", "-", Path(script).stem.lower()).strip("-_")
     return name[:40] or "program"
+
+
+def _module(command: Sequence[str]) -> str:
+    """Of `python -m pkg.train`; behind a script an -m is the script's own."""
+    if "python" not in Path(command[0]).name or "-m" not in command[:-1]:
+        return ""
+    at = command.index("-m")
+    return "" if any(word.endswith(".py") for word in command[:at]) else command[at + 1].rpartition(".")[2]
 
 
 def _points(asked: Asked) -> list[Asked]:
@@ -198,7 +206,7 @@ def _profile(asked: Asked) -> tuple[str, list[str]]:
         parts.append(f'loss = {{ model = "iid", percent = {loss:g} }}')
     if delay:
         parts.append(f"delay = {{ mean_ms = {delay:g} }}")
-        words.append(f"{delay:g} ms")
+    words += [f"{delay:g} ms"] if delay or _sweeps(asked, "delay") else []
     if not parts:
         return _quoted(CLEAN), words or [CLEAN]
     name = re.sub(r"[^a-z0-9.]+", "_", " ".join(words)).strip("_")
@@ -233,14 +241,21 @@ def _with_unit(value: str, option: str) -> str:
 
 
 def _time_limit(value: str) -> str:
-    return value if value == OFF else _with_unit(value, "--time-limit")
+    if value == OFF:
+        return value
+    text = _with_unit(value, "--time-limit")
+    if not units.read(text, "s"):
+        raise UsageError(f"--time-limit {value[:40]}: no time at all", next_step=f"without a limit: --time-limit {OFF}")
+    return text
 
 
 def _burst(value: str) -> float:
     try:
         number = float(value)
     except ValueError:
-        raise UsageError(f"--burst '{value[:40]}' is not a number", next_step="lost in a row, on average: 8") from None
+        raise UsageError(
+            f"--burst '{value[:40]}' is not a number", next_step="mean number of packets lost in a row: 8"
+        ) from None
     BOUNDS["--burst"].check(number, "--burst", value)
     return number
 
