@@ -18,7 +18,7 @@ from lossbench.spec.about import Measure
 RESENT, MEMORY = "tcp_resent_percent", "memory_mb"
 TIMES = ("wall_s", "ms_step", "p50_ms")
 OUTCOMES = ("accuracy", "perplexity", "eval_loss", "train_loss")
-NOT_SHOWN = ("shown", "note", "path", "doubt", measures.BESIDE)  # words about a row
+NOT_SHOWN = ("shown", "note", "path", "doubt", "doubted", measures.BESIDE)  # words about a row
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,8 @@ def _add(group: Group, run: Run, row: dict[str, Any], shown: list[str], *, with_
                 group.words.setdefault(measure, []).append(str(raw))
             continue
         number = measures.number(raw)
-        why = run.standing.void(measure, row, with_simulated=with_simulated) if number is not None else "not a number"
+        how = {"with_simulated": with_simulated, "one_seed": group.planned == 1}
+        why = run.standing.void(measure, row, **how) if number is not None else "not a number"
         group.values.setdefault(measure, []).append(Value(run, math.nan if number is None else number, why))
 
 
