@@ -15,7 +15,7 @@ from lossbench.report.content import gather
 from lossbench.report.gathered import Gathered
 from lossbench.report.groups import groups_of
 from lossbench.report.plots.figures import all_pictures
-from lossbench.report.plots.over_time import read
+from lossbench.report.plots.over_time import lost_by_class, read
 from lossbench.report.service.arms import Arm, arms_of, curve, loads, partner, ratio, speed_up_at, taken_back
 from lossbench.report.service.cost import carried, costs
 from lossbench.report.tables.colocation import colocation, cost
@@ -414,3 +414,18 @@ def test_a_rate_of_which_much_was_never_answered_is_the_end_of_what_is_carried(t
     assert table is not None
     carried_at = {row[0].text: row[1].text for row in table.rows}
     assert carried_at["10 ms, priority 0"] == "12500" and carried_at["10 ms, priority 1"] == "14000"
+
+
+def test_what_each_class_lost_over_time_is_drawn_where_anything_was_lost(tmp_path: Path) -> None:
+    """As it was: stored, and in no picture."""
+    suite = in_rates(tmp_path)
+    looks = [
+        {"elapsed_s": 0.25 * n, "backlog_bytes": {"h0 downlink": {"web": 0}}, "dropped": {"web": 0, "learning": 40 * n}}
+        for n in range(8)
+    ]
+    for run, some in zip(suite.runs, (looks, [{**look, "dropped": {"web": 0}} for look in looks]), strict=True):
+        (run.folder / "queues.jsonl").write_text("".join(json.dumps(look) + "\n" for look in some))
+    lost = lost_by_class(suite.runs[0].folder / "queues.jsonl")
+    assert lost["learning"][1].tolist() == [160.0] * 7 and not lost["web"][1].any()
+    (picture,) = [one for one in all_pictures(gather(suite)) if one.name == "drops"]
+    assert len(picture.panels) == 1, "one of the two runs lost nothing"
