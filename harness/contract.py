@@ -161,10 +161,11 @@ def own_stack() -> bool:
 #            nothing else was sent on the data link, so that every missing datagram must be a counted drop
 #   summary  final numbers of this rank; the last    error    `message`: shown to the user
 #            value of each counts
-#   doubt    `text`: why this program's own times are not to be believed (its generator fell behind, for example)
+#   doubt    `text`: why this program's own times are not to be believed (its generator fell behind, for example);
+#            `load` = true: nor any others, by what it sent
 #   row      one line of the run's result table: any names and values. `shown`: the names a terminal shows, the first of
 #            them says what the line is about; `note` is printed below the table; `path` = "unknown" voids the line,
-#            `doubt` (why) its times
+#            `doubt` (why) its times, and those of its other numbers that `doubted` names
 # Any record may declare units: {"wall_s": "s", "served": "1/s", "ms_in_name_only": ""}. A number whose unit is a time
 # or a rate is believed only where the machine was quiet enough; without a unit it is a time if its name says so.
 

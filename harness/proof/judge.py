@@ -34,11 +34,11 @@ def judge(*, experiment: Experiment, backend: str, proof: Proof | None, watched:
     return Verdict(
         columns={
             "fault": judge_fault(experiment, proof, watched, backend),
-            "timing": doubted(timing, [text for here in watched.doubts.values() for text in here]),
+            "timing": doubted(timing, [*watched.of_load, *(one for here in watched.doubts.values() for one in here)]),
             "outcome": outcome,
         },
         roles={
-            role: {"timing": doubted(timing, watched.doubts.get(role, [])), "outcome": outcome}
+            role: {"timing": doubted(timing, [*watched.of_load, *watched.doubts.get(role, [])]), "outcome": outcome}
             for role in ("", *(one.role for one in experiment.beside))
             if experiment.beside
         },

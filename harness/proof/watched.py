@@ -71,6 +71,7 @@ class Watched:
     around: list[str] = field(default_factory=list)  # ports that were open on the control links while much went there
     classes: dict[str, int] = field(default_factory=dict)  # packets that each class's queues lost, by name
     doubts: dict[str, list[str]] = field(default_factory=dict)  # by role: why its own times are not to be believed
+    of_load: list[str] = field(default_factory=list)  # doubts of what a program put on the network: of all times
     rows: list[dict[str, Any]] = field(default_factory=list)
     units: dict[str, str] = field(default_factory=dict)  # that the workload declares for its numbers
     not_numbers: dict[str, bool] = field(default_factory=dict)  # names of values that were infinite or no numbers

@@ -16,9 +16,9 @@ from lossbench.results.naming import key_of
 from lossbench.spec.about import Measure
 
 RESENT, MEMORY = "tcp_resent_percent", "memory_mb"
-TIMES = ("wall_s", "ms_step", "p50_ms")
+TIMES = ("wall_s", "ms_step_mean", "ms_step", "p50_ms")
 OUTCOMES = ("accuracy", "perplexity", "eval_loss", "train_loss")
-NOT_SHOWN = ("shown", "note", "path", "doubt", measures.BESIDE)  # words about a row
+NOT_SHOWN = ("shown", "note", "path", "doubt", "doubted", measures.BESIDE)  # words about a row
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,8 @@ def _add(group: Group, run: Run, row: dict[str, Any], shown: list[str], *, with_
                 group.words.setdefault(measure, []).append(str(raw))
             continue
         number = measures.number(raw)
-        why = run.standing.void(measure, row, with_simulated=with_simulated) if number is not None else "not a number"
+        how = {"with_simulated": with_simulated, "one_seed": group.planned == 1}
+        why = run.standing.void(measure, row, **how) if number is not None else "not a number"
         group.values.setdefault(measure, []).append(Value(run, math.nan if number is None else number, why))
 
 
@@ -174,4 +175,7 @@ def main_measure(groups: Sequence[Group], column: str, wanted: tuple[str, ...]) 
     fitting = [name for name in fitting if name not in (RESENT, MEMORY)]  # has words of its own; is no result
     if column == "timing":
         fitting = [name for name in fitting if groups[0].measure(name).better == "low"]
-    return next((name for name in wanted if name in fitting), fitting[0] if fitting else "")
+    here = [name for name in wanted if name in fitting]
+    if column == "timing" and here:  # results of before had no mean step: what most lines have
+        return max(here, key=lambda name: sum(name in group.values for group in groups))
+    return here[0] if here else fitting[0] if fitting else ""

@@ -28,6 +28,7 @@ NOT_MEASURED = (
     "note",
     "path",
     "doubt",
+    "doubted",
     "simulated",
     "rank",
     "seed",
@@ -107,6 +108,17 @@ def too_few(row: Mapping[str, Any], name: str) -> int:
     return 0 if has is not None and has >= needed(q) else needed(q)
 
 
+def without_interval(row: Mapping[str, Any], name: str) -> int:
+    """How many independent samples a percentile would need, if its row tells how many there are (n_independent) and
+    has no interval of it (p99_low_ms); else 0. Thousands of requests that waited for the same bursts are a few."""
+    q, spelled = percentile_in(name), re.search(r"(?:^|[_.])(p\d\d\.?\d*)(?:$|_)", name)
+    role = role_of(name, [key.removesuffix(".n_independent") for key in row if key.endswith(".n_independent")])
+    dot = "." if role else ""
+    if q is None or spelled is None or f"{role}{dot}n_independent" not in row:
+        return 0
+    return 0 if number(row.get(f"{role}{dot}{spelled[1]}_low_ms")) is not None else needed(q)
+
+
 def role_of(name: str, known: Iterable[str]) -> str:
     """web.p99.9_ms is a number of the role web, p99.9_ms of none."""
     return next((role for role in known if role and name.startswith(f"{role}.")), "")
@@ -123,11 +135,17 @@ class Standing:
     units: Mapping[str, str] = field(default_factory=dict)
     declared: Mapping[str, Measure] | None = None  # by the workload; None: stored before that was kept
 
-    def void(self, measure: str, row: Mapping[str, Any] | None = None, *, with_simulated: bool = False) -> str:
-        """Why a number may not be believed or averaged; empty if it may. The one place that decides it."""
+    def void(
+        self, measure: str, row: Mapping[str, Any] | None = None, *, with_simulated: bool = False, one_seed: bool = True
+    ) -> str:
+        """Why a number may not be believed or averaged; empty if it may. The one place that decides it. Of `one_seed` a
+        percentile needs its own interval; of several, how far they lie apart is one."""
         few = too_few(row, measure) if row is not None else 0
         if few:
             return f"{FEW} {few} samples"
+        few = without_interval(row, measure) if row is not None and one_seed else 0
+        if few:
+            return f"{FEW} {few} independent samples"
         if row is not None and row.get("path") == "unknown":
             return "its bytes did not cross the impaired links"
         if self.simulated and not with_simulated:
@@ -136,15 +154,16 @@ class Standing:
             return "the workload failed" if self.columns.get("outcome") == "failed" else "the outcome is unknown"
         if self.columns.get("fault") != "valid" and not self.simulated:
             return "the fault was not as asked" if self.columns.get("fault") == "failed" else "the fault was not proven"
-        if of(measure, self.units.get(measure), self.declared).column != "timing":
-            return ""
-        return str(row["doubt"]) if row is not None and row.get("doubt") else self._void_time(measure)
+        timed = of(measure, self.units.get(measure), self.declared).column == "timing"
+        if row is not None and row.get("doubt") and (timed or measure in (row.get("doubted") or ())):
+            return str(row["doubt"])
+        return self._void_time(measure) if timed else ""
 
     def _void_time(self, measure: str) -> str:
         role = role_of(measure, self.roles)
         mine = self.roles.get(role, self.columns)
         if mine.get("timing") != "valid":
-            return f"the machine{f', or {role} itself,' if role else ''} was too busy for times"
+            return f"the machine{', or a program of the run,' if self.roles else ''} was too busy for times"
         return RATIOS if RATIOS_MARK in self.marks and not measure.startswith("vs_") else ""
 
 

@@ -30,7 +30,8 @@ READY_LIMIT_S = 120.0
 LEAK_PACKETS = 4096  # fewer may be on their way between two counters while packets flow
 
 ROW_OWN = ("kind", "rank", "time_s")
-ROW_WORDS = ("shown", "note", "path", "doubt")  # about a row, not numbers of it
+ROW_NAMES = ("shown", "doubted")  # lists of its numbers' names
+ROW_WORDS = ("note", "path", "doubt")  # about a row, not numbers of it
 LIVE = ("steps", "loss", "arrived_1", "arrived_2")  # of a rank's records, for the live view
 Progress = Callable[[str | dict[str, Any]], None]  # a stage in words, or how the workload does just now
 
@@ -176,7 +177,8 @@ class Watch:
             if isinstance(units, dict):
                 self.seen.units |= {named(role, str(name)): str(unit) for name, unit in units.items()}
             if kind == "doubt":
-                self.seen.doubts.setdefault(role, []).append(str(record.get("text", "no reason given")))
+                about = self.seen.of_load if record.get("load") is True else self.seen.doubts.setdefault(role, [])
+                about.append(str(record.get("text", "no reason given")))
             elif kind == "traffic":
                 self._take_traffic(role, record)
             if role:
@@ -198,13 +200,14 @@ class Watch:
 
     def _take_beside(self, role: str, kind: Any, record: dict[str, Any], said_by: Any) -> None:
         """Of a program beside the workload: its numbers are called by its role."""
-        own = {named(role, key): value for key, value in record.items() if key not in (*ROW_OWN, *ROW_WORDS)}
+        about = (*ROW_OWN, *ROW_NAMES, *ROW_WORDS)
+        own = {named(role, key): value for key, value in record.items() if key not in about}
         if kind == "summary":
             self.seen.summed_up(role, record["rank"], said_by, own)
         elif kind == "row":
-            shown = [named(role, str(name)) for name in record.get("shown") or ()]
-            words = {key: value for key, value in record.items() if key in ROW_WORDS[1:]}
-            self.seen.rows.append({**own, **words, **({"shown": shown} if shown else {}), BESIDE: role})
+            names = {key: [named(role, str(one)) for one in record[key]] for key in ROW_NAMES if record.get(key)}
+            words = {key: value for key, value in record.items() if key in ROW_WORDS}
+            self.seen.rows.append({**own, **words, **names, BESIDE: role})
         elif kind == "error":
             self.seen.errors.append(f"{role} {record['rank']}: {record.get('message', 'error')}")
 

@@ -15,7 +15,7 @@ from lossbench.report.content import gather
 from lossbench.report.gathered import Gathered
 from lossbench.report.groups import groups_of
 from lossbench.report.plots.figures import all_pictures
-from lossbench.report.plots.over_time import read
+from lossbench.report.plots.over_time import lost_by_class, read
 from lossbench.report.service.arms import Arm, arms_of, curve, loads, partner, ratio, speed_up_at, taken_back
 from lossbench.report.service.cost import carried, costs
 from lossbench.report.tables.colocation import colocation, cost
@@ -367,3 +367,65 @@ def test_backlog_is_the_mean_of_the_downlinks(tmp_path: Path) -> None:
     (tmp_path / "q.jsonl").write_text(json.dumps(look) + "\nbroken\n")
     assert read(tmp_path / "q.jsonl") == {"web": ([1.0], [3.0])}
     assert not read(tmp_path / "none.jsonl")
+
+
+def decile_rows(place: Path, *, n: int = 20_000, known: bool = True) -> None:
+    for path in sorted(place.glob("0*/summary.json")):
+        one = made.read(path)
+        interval = {"web.p99_low_ms": 1.0} if known else {}
+        row = {"web.at": "200/s", "web.n": n, "web.n_independent": n, "web.slowdown_p99": 3.0, **interval}
+        row |= {"web.slowdown_by_decile": [[1000, 2.0 + one["seed"]], [50000, 4.0]], "beside": "web"}
+        one["rows"] = [row | {"shown": ["web.at", "web.slowdown_p99"]}]
+        made.write(path, one)
+
+
+def by_size(place: Path) -> list[str] | None:
+    suite = read_suite(place)
+    table = slowdowns(Gathered(suite=suite, groups=groups_of(suite), sets=[]))
+    return None if table is None else [cell.text for cell in table.rows[0][1:]]
+
+
+def test_a_slowdown_by_size_is_over_seeds_and_no_surer_than_its_run(tmp_path: Path) -> None:
+    """As it was: a line for each seed, whether its run may be believed or not, of however few messages."""
+    sound = made.suite(tmp_path / "a", [{"a": 1}], 3, lambda point, seed: {})
+    decile_rows(sound)
+    assert by_size(sound) == ["3\n± 2.484", "4"]
+    changes: dict[str, Any] = {"columns": {"fault": "valid", "timing": "unknown", "outcome": "valid"}}
+    changes["measures"] = {"web.slowdown_p99": {"better": "low", "column": "timing"}}
+    place = made.suite(tmp_path / "b", [{"a": 1}], 3, lambda point, seed: {}, **changes)
+    decile_rows(place)
+    assert by_size(place) == ["2?\nto 4?", "4?"]
+    few = made.suite(tmp_path / "c", [{"a": 1}], 1, lambda point, seed: {})
+    decile_rows(few, n=1900)
+    assert by_size(few) is None, "950 of a size have no p99"
+    decile_rows(few, known=False)
+    assert by_size(few) is None, "of one seed none has an interval"
+
+
+def test_a_rate_of_which_much_was_never_answered_is_the_end_of_what_is_carried(tmp_path: Path) -> None:
+    """As it was: a rung without a mean was no rung, and what is carried "above" the one below it."""
+    place = tmp_path / in_rates(tmp_path).folder
+    for path in sorted(place.glob("0*/summary.json")):
+        one = made.read(path)
+        top = {**one["rows"][-1], "web.at": "340/s", "web.offered": 340, "web.equivalent": 17000.0, "web.failed": 90.0}
+        one["rows"].append({name: value for name, value in top.items() if name != "web.mean_ms"})
+        made.write(path, one)
+    table = cost(Gathered(suite=read_suite(place), groups=groups_of(read_suite(place)), sets=[]))
+    assert table is not None
+    carried_at = {row[0].text: row[1].text for row in table.rows}
+    assert carried_at["10 ms, priority 0"] == "12500" and carried_at["10 ms, priority 1"] == "14000"
+
+
+def test_what_each_class_lost_over_time_is_drawn_where_anything_was_lost(tmp_path: Path) -> None:
+    """As it was: stored, and in no picture."""
+    suite = in_rates(tmp_path)
+    looks = [
+        {"elapsed_s": 0.25 * n, "backlog_bytes": {"h0 downlink": {"web": 0}}, "dropped": {"web": 0, "learning": 40 * n}}
+        for n in range(8)
+    ]
+    for run, some in zip(suite.runs, (looks, [{**look, "dropped": {"web": 0}} for look in looks]), strict=True):
+        (run.folder / "queues.jsonl").write_text("".join(json.dumps(look) + "\n" for look in some))
+    lost = lost_by_class(suite.runs[0].folder / "queues.jsonl")
+    assert lost["learning"][1].tolist() == [160.0] * 7 and not lost["web"][1].any()
+    (picture,) = [one for one in all_pictures(gather(suite)) if one.name == "drops"]
+    assert len(picture.panels) == 1, "one of the two runs lost nothing"

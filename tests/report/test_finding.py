@@ -132,6 +132,18 @@ def test_equal_times_are_called_equal(tmp_path: Path) -> None:
     assert "takes as long (" in said(tmp_path, 5, alike)[0]
 
 
+@pytest.mark.parametrize("of_before", [False, True])
+def test_times_are_compared_by_the_mean_step_where_it_was_kept(of_before: bool, tmp_path: Path) -> None:
+    """As it was, by the median: whoever waits long now and then took as long as whoever never does."""
+
+    def bursty(point: dict[str, Any], seed: int) -> dict[str, Any]:
+        mean = {} if of_before else {"ms_step_mean": 10.0 * SLOWER[point["strategy"]]}
+        return {"ms_step": 10.0 + seed / 100, **mean}
+
+    lost = said(tmp_path, 2, bursty)[1]
+    assert ("tcp 10 takes 4.60 x the time" in lost) is not of_before and ("takes as long" in lost) is of_before
+
+
 def test_contenders_in_turns_are_compared_at_the_highest_loss_even_on_a_busy_machine(tmp_path: Path) -> None:
     def rows(contender: str, ms: float) -> dict[str, Any]:
         return {"contender": contender, "p50_ms": ms, "n": 100, "shown": ["contender", "p50_ms"]}

@@ -136,13 +136,51 @@ def test_drift_stands_on_both_formulas(tmp_path: Path) -> None:
     assert stated.get_ydata()[at] == pytest.approx(0.571, rel=0.02)
 
 
-def paper_like(place: Path, **changes: Any) -> Path:
-    """Two runs with 0 and 10 % loss on every path."""
+def paper_like(place: Path, spec: dict[str, Any] | None = None, **changes: Any) -> Path:
+    """Two runs with 0 and 10 % loss on every path; asked for as in the paper, but for what `spec` says."""
     for run, asked in (("000", 0.0), ("001", 0.1)):
         made.steps(place / run, [2.0] * 50)
-        for name, more in (("manifest.json", {"path_loss": asked}), ("summary.json", {"asked_loss": [], **changes})):
-            made.write(place / run / name, json.loads((place / run / name).read_text()) | more)
+        experiment = json.loads((place / run / "manifest.json").read_text())["experiment"]
+        experiment["workload"]["options"] = {"optimizer": "sgd", **experiment["workload"]["options"]}
+        entry = {"profile": {"loss": {"model": "iid", "percent": 100 * asked}, "match": {"dscp": None}}, "hosts": "all"}
+        experiment = {**experiment, "topology": {"hosts": 16}, "impair": [entry], **(spec or {})}
+        more = {"path_loss": asked, "experiment": experiment}
+        for name, parts in (("manifest.json", more), ("summary.json", {"asked_loss": [], **changes})):
+            made.write(place / run / name, json.loads((place / run / name).read_text()) | parts)
     return place
+
+
+LOST = {"model": "iid", "percent": 10}
+BURSTS = {"model": "gilbert_elliott", "mean_percent": 10, "burst_packets_mean": 8}
+
+
+@pytest.mark.parametrize(
+    ("options", "spec", "drawn"),
+    [
+        ({}, {}, True),
+        ({"strategy": "gradient_averaging", "strategy_options": {"owners": "random"}}, {}, True),
+        ({"strategy": "gradient_averaging"}, {}, False),
+        ({"strategy_options": {"every": 8}}, {}, False),
+        ({"optimizer": "adamw"}, {}, False),
+        ({"optimizer_options": {"momentum": 0.9}}, {}, False),
+        ({"skew": 0.1}, {}, False),
+        ({"coding": ["int8"]}, {}, False),
+        ({}, {"topology": {"hosts": 4}}, False),
+        ({}, {"impair": [{"profile": {"loss": {"model": "block", "percent": 10}}, "from_s": None}]}, True),
+        ({}, {"impair": [{"profile": {"loss": BURSTS}}]}, False),
+        ({}, {"impair": [{"profile": {"loss": LOST, "match": {"datagram": {"halves": ["all_gather"]}}}}]}, False),
+        ({}, {"impair": [{"profile": {"loss": LOST}, "from_step": 0}]}, False),
+        ({}, {"impair": [{"profile": {"loss": LOST}, "hosts": ["h1"]}]}, False),
+    ],
+)
+def test_only_what_was_asked_for_as_in_the_paper_stands_beside_it(
+    options: dict[str, Any], spec: dict[str, Any], drawn: bool, tmp_path: Path
+) -> None:
+    """As it was, by strategy, model and data alone: 4 workers with Adam stood beside its 16 with plain SGD."""
+    like = {"strategy": "rps", "model": "resnet20", "data": "cifar10", **options}
+    place = made.suite(tmp_path, [{"strategy": "s", "percent": p} for p in (0, 10)], 1, row, options=like)
+    pictures = all_pictures(gather(read_suite(paper_like(place, spec))))
+    assert ("paper" in [one.name for one in pictures]) is drawn
 
 
 def test_a_simulated_run_is_drawn_beside_its_own_arrival_and_called_simulated(tmp_path: Path) -> None:

@@ -422,3 +422,19 @@ def test_probes_that_no_file_keeps_are_all_shown() -> None:
     cut, whole = rule_by_rule(rows, title="x"), rule_by_rule(rows, title="x", most=len(rows))
     assert (len(cut.rows), cut.notes) == (ROWS_SHOWN, ["... and 2 more rows in proof.json"])
     assert len(whole.rows) == len(rows) and whole.notes == []
+
+
+@pytest.mark.parametrize(("seeds", "shown"), [(1, "-"), (3, "95")])
+def test_a_percentile_of_few_independent_samples_needs_several_seeds(seeds: int, shown: str, tmp_path: Path) -> None:
+    """As it was: 5,000 requests that waited for the same bursts had a p99 of one seed, with an interval of which its
+    own row said that nobody knows it."""
+
+    def row(point: dict[str, Any], seed: int) -> dict[str, Any]:
+        known = {"p50_ms": 20.0, "p50_low_ms": 19.0, "p50_high_ms": 21.0}
+        return {"n": 5000, "n_independent": 55, **known, "p99_ms": 95.0, "slowdown_p99": 9.5}
+
+    found = table(gather(read_suite(made.suite(tmp_path, [{"a": 1}], seeds, row))), "results")
+    (line,) = found.rows
+    said = {name: cell.text.split("\n")[0] for name, cell in zip(found.head, line, strict=True)}
+    assert said["p99_ms"] == shown and said["p50_ms"] == "20" and (said["slowdown_p99"] == "-") is (seeds == 1)
+    assert any("fewer than 1000 independent samples" in note for note in found.notes) is (seeds == 1)

@@ -211,6 +211,26 @@ def test_clipping_is_to_the_global_norm(name: str) -> None:
     assert not torch.allclose(wanted, alone_on_everything("sgd"), atol=1e-3), "the clip does something here"
 
 
+@pytest.mark.parametrize(("name", "every", "asks"), [("rps", 1, 4), ("rps", 8, 0), ("local_steps", 8, 0)])
+def test_steps_between_two_meetings_clip_alone_and_ask_nobody(name: str, every: int, asks: int) -> None:
+    """As it was: a reliable exchange at every local step, for the sake of networks that are slow or far."""
+    inputs, labels = batch(0, 0)
+    channel = simulated(1)[0]()
+    asked: list[int] = []
+    total = channel.total
+    channel.total = lambda numbers: (asked.append(len(numbers)), total(numbers))[1]
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    strategy = sync.make(name, optimizer, channel, clip_norm=0.1, every=every)
+    for _ in range(4):
+        before = strategy.flat.values.clone()
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        strategy.step()
+        assert float((strategy.flat.values - before).norm()) == pytest.approx(0.1, rel=1e-3), "it is clipped"
+    assert len(asked) == asks
+
+
 @pytest.mark.parametrize("name", ["reliable", *EXCHANGING])
 def test_real_sockets_without_loss_give_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")

@@ -106,3 +106,10 @@ def test_the_papers_changes_are_held_against_text_of_both_kinds() -> None:
         for percent, change in ((10, 0.8), (20, 2.6), (30, 3.8)):
             assert {(percent, "perplexity", change), (percent, "fit_perplexity", change)} <= said
         assert {(10, "perplexity", 1.17), (40, "perplexity", 6.65)} <= said
+
+
+def test_the_long_form_loses_packets_and_blocks_at_the_same_rates() -> None:
+    """As it was, blocks at 10 and 30 % alone."""
+    ours = [one for one in experiments("packet-loss-llm", full=True) if one.workload.options["strategy"] != "reliable"]
+    found = {(one.impair[0].profile.loss.model, round(100 * losses(one)[0])) for one in ours}
+    assert found == {("iid", 0), *((model, rate) for model in ("iid", "block") for rate in (10, 20, 30, 40))}

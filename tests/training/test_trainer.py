@@ -133,7 +133,23 @@ def test_the_typical_step_of_workers_that_meet_now_and_then_has_its_share_of_the
     (row,) = records(tmp_path, 0, "row")
     rounds = sorted(1000 * sum(trainer.step_s[at : at + 4]) / 4 for at in (0, 4, 8))
     assert row["ms_step"] == pytest.approx(rounds[1]) and rounds[0] >= 200 / 4
-    assert row["samples_s"] == pytest.approx(3 * QUICK["batch"] * 1000 / row["ms_step"])
+    assert row["ms_step_mean"] == pytest.approx(1000 * sum(trainer.step_s) / len(trainer.step_s))
+
+
+def test_speeds_are_those_of_all_steps_and_not_of_the_typical_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was, at the median step: one step in ten that waits ten times as long cost nothing."""
+    gather, waits = Simulated.begin_gather, iter([0.5] + [0.0] * 1000)
+    monkeypatch.setattr(
+        Simulated, "begin_gather", lambda *given, **how: (time.sleep(next(waits)), gather(*given, **how))[1]
+    )
+    trainer = trained(tmp_path, strategy="rps", drift_every=0)
+    (row,) = records(tmp_path, 0, "row")
+    took, steps = sum(trainer.step_s), len(trainer.step_s)
+    assert row["ms_step_mean"] == pytest.approx(1000 * took / steps) and row["ms_step_mean"] > 500 / steps
+    assert row["samples_s"] == pytest.approx(3 * QUICK["batch"] * steps / took)
+    assert {"ms_step", "ms_step_mean"} <= set(row["shown"])
 
 
 def test_the_mean_squared_gradient_is_of_all_steps_the_first_ones_too(tmp_path: Path) -> None:

@@ -342,6 +342,42 @@ def test_what_was_never_answered_counts_for_the_rate_at_which_it_was_asked(tmp_p
     assert "120 of" in second["doubt"] and "at 200/s" in second["doubt"]
 
 
+def test_a_rate_that_was_too_much_says_nothing_against_those_below_it(tmp_path: Path) -> None:
+    """As it was: the doubt of one voided the whole ladder."""
+    in_two_rates(stored(tmp_path, failed=60, failed_s=15.0))
+    said = list(conclude(tmp_path, "web", Options(rates=(100, 200))))
+    assert not [one for one in said if one["kind"] == "doubt"]
+    assert [("doubt" in one) for one in said if one["kind"] == "row"] == [False, True]
+
+
+def test_losses_at_rates_beside_learning_that_was_not_offered_are_void(tmp_path: Path) -> None:
+    in_two_rates(stored(tmp_path))
+    done = [t // 10 for t in range(60)]
+    traffic = [
+        {"kind": "traffic", "time_s": 100 + t, "sent": [90 * n], "received": [80 * n]} for t, n in enumerate(done)
+    ]
+    lines = [*traffic, {"kind": "summary", "offered": 500}]
+    (tmp_path / "records" / "rank-0.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    with open(tmp_path / "records" / "web-0.jsonl", "a") as file:
+        file.write(json.dumps({"kind": "began", "time_s": 99.0}) + "\n")
+    rows = [one for one in conclude(tmp_path, "web", Options(rates=(100, 200))) if one["kind"] == "row"]
+    assert "learning_loss" in rows[0] and rows[0]["doubted"] == ["learning_loss"]
+    assert rows[0]["doubt"].startswith("less was sent than the recording asks for")
+
+
+def test_bytes_a_second_are_those_of_the_time_in_which_they_came(tmp_path: Path) -> None:
+    """As it was: all bytes, by the time in which they were asked for: more than the links carry."""
+    stored(tmp_path, completion=20.0)
+    sound = row_of(tmp_path, Options(rate=200))["goodput_mbit"]
+    at = read(tmp_path, "web").at_s
+    assert sound == pytest.approx(6000 * 8e5 / (at[-1] - at[0]) / 1e6, rel=0.01)
+    for rank in (0, 1):
+        path = tmp_path / "samples" / f"web.completion_ms.rank-{rank}.f64"
+        slow = np.fromfile(path) + 1000 * np.fromfile(tmp_path / "samples" / f"web.at_s.rank-{rank}.f64")
+        slow.tofile(path)  # answered half as fast as it was asked
+    assert row_of(tmp_path, Options(rate=200))["goodput_mbit"] == pytest.approx(sound / 2, rel=0.02)
+
+
 def test_a_rate_at_which_nothing_was_answered_has_a_line(tmp_path: Path) -> None:
     """As it was: it vanished."""
     in_two_rates(stored(tmp_path, failed=60, failed_s=70.0))
@@ -472,6 +508,19 @@ def test_until_is_about_all_that_were_asked_for(tmp_path: Path, failed: int, sai
     one._next = 0.0
     assert one.enough() and said in str(one.told("stop")), one.told("stop")
     assert bool(one.told("refused")) == bool(failed)
+
+
+def test_what_was_asked_for_after_enough_was_known_is_not_counted(tmp_path: Path) -> None:
+    """As it was: clients end one after the other within two seconds, and that falling load was in the percentiles."""
+    one = steer(stored(tmp_path), Options(rate=200, until="p99=30%", seconds=60))
+    one._next = 0.0
+    assert one.enough()
+    until = min(float(np.fromfile(tmp_path / "samples" / f"web.at_s.rank-{rank}.f64").max()) for rank in (0, 1))
+    assert one.told("until_s") == pytest.approx(until), "so far both had asked"
+    decided = {"stop": "p99 is known to 4.9%", "until_s": 12.0}
+    (tmp_path / "samples" / "web.steer.json").write_text(json.dumps(decided))
+    row = row_of(tmp_path, Options(rate=200, until="p99=30%"))
+    assert row["n"] + row["warm_up"] == int((read(tmp_path, "web").at_s < 12.0).sum())
 
 
 def test_until_looks_at_what_came_before_the_oldest_that_is_under_way(tmp_path: Path) -> None:

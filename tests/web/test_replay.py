@@ -18,6 +18,7 @@ from lossbench.workloads.replay import fold, prepare
 from lossbench.workloads.replay.__main__ import Replay, Train, asked
 from lossbench.workloads.replay.conclude import conclude
 from lossbench.workloads.replay.recording import Recording, load, period_s
+from lossbench.workloads.web.learning import load_doubt
 from tests.shared import ROOT
 
 STEP_S, STEP_BYTES = 2.0, 1_000_000
@@ -176,6 +177,21 @@ def test_what_the_recording_asked_for_stands_beside_what_was_sent(tmp_path: Path
     assert row["shown"] == ["what", "offered", "packets", "missing", "learning_loss"]
     doubts = [one["text"] for one in said if one["kind"] == "doubt"]
     assert doubts == (["less was sent than the recording asks for: 1880 of 2000 packets, 94%"] if doubted else [])
+
+
+@pytest.mark.parametrize(("sent", "late"), [(960, False), (940, False), (1000, True)])
+def test_the_loss_of_a_replay_that_did_not_offer_its_load_is_void(tmp_path: Path, sent: int, late: bool) -> None:
+    """As it was: believed, by the replay itself and by every rate of the service beside it."""
+    replayed(tmp_path, offered=1000, sent=sent)
+    if late:
+        with open(tmp_path / "records" / "rank-1.jsonl", "a") as file:
+            file.write(json.dumps({"kind": "doubt", "text": "a burst of host 1 began 2 s late", "load": True}) + "\n")
+    said = list(conclude(tmp_path, "", {"mbit": 48}))
+    (row,) = [one for one in said if one["kind"] == "row"]
+    why = "a burst of host 1 began" if late else "less was sent" if sent < 950 else ""
+    assert row.get("doubted", []) == (["learning_loss"] if why else [])
+    assert row.get("doubt", "").startswith(why) and load_doubt(tmp_path) == row.get("doubt", "")
+    assert all(one["load"] for one in said if one["kind"] == "doubt"), "it is about what others met"
 
 
 @pytest.mark.parametrize(("mbit", "kinds"), [(0, []), (48, ["error"])])

@@ -290,6 +290,20 @@ def test_a_request_that_does_not_fit_the_send_buffer_is_sent_to_its_end(monkeypa
     assert (client.count.completed, client.count.timed_out, client.count.connections) == (2, 0, 1)
 
 
+@pytest.mark.parametrize(("rates", "aside"), [((), False), ((50.0, 100.0), True)])
+def test_completions_at_several_rates_are_in_no_common_distribution(
+    rates: tuple[float, ...], aside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was: the tail of a search was that of all its rates together, the overloaded ones too."""
+    door, said = Door(rank=0, world_size=2, addresses=("127.0.0.1", "127.0.0.2")), {}
+    monkeypatch.setattr(door, "samples", lambda name, values, **how: said.update({name: how["aside"]}))
+    client = Client(door, Options(rates=rates))
+    for name in ("completion_ms", "size_bytes"):
+        client._new[name].append(5.0)
+    client._write()
+    assert said == {"completion_ms": aside, "size_bytes": True}
+
+
 def test_servers_that_never_come_are_named_in_bounded_time(service: Service, monkeypatch: Any) -> None:
     monkeypatch.setattr(web, "SERVERS_S", 0.3)
     door = Door(rank=0, world_size=2, addresses=("127.0.0.1", "127.0.0.2"))

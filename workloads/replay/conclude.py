@@ -9,32 +9,52 @@ from pathlib import Path
 from typing import Any
 
 SENT_SHARE = 0.95  # of what the recording asked for: less, and it was other traffic
+Records = list[dict[str, Any]]
 
 
-def last_of(folder: Path, role: str, kind: str) -> list[dict[str, Any]]:
+def said(folder: Path, role: str) -> list[Records]:
+    """The records of every rank."""
+    paths = sorted((folder / "records").glob(f"{role or 'rank'}-*.jsonl"))
+    return [[json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] for path in paths]
+
+
+def last_of(records: list[Records], kind: str) -> Records:
     """The last record of this kind of every rank that has one."""
-    out = []
-    for path in sorted((folder / "records").glob(f"{role or 'rank'}-*.jsonl")):
-        said = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        out += [one for one in said if one["kind"] == kind][-1:]
-    return out
+    return [one for here in records for one in [one for one in here if one["kind"] == kind][-1:]]
+
+
+def doubts(records: list[Records]) -> list[str]:
+    """Why the load that was offered is not the one that was asked for: what hosts say of themselves, then of all of
+    them together."""
+    out = [str(one["text"]) for here in records for one in here if one["kind"] == "doubt" and one.get("load") is True]
+    return [*out, *filter(None, [_short(records)])]
+
+
+def _short(records: list[Records]) -> str:
+    sent = sum(sum(one["sent"]) for one in last_of(records, "traffic"))
+    offered = sum(one.get("offered", 0) for one in last_of(records, "summary"))
+    if sent >= SENT_SHARE * offered:
+        return ""
+    return f"less was sent than the recording asks for: {sent} of {offered} packets, {sent / offered:.0%}"
 
 
 def conclude(folder: Path, role: str, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    found = last_of(folder, role, "traffic")
+    records = said(folder, role)
+    found = last_of(records, "traffic")
     sent, received = (sum(sum(one[key]) for one in found) for key in ("sent", "received"))
-    offered = sum(one.get("offered", 0) for one in last_of(folder, role, "summary"))
+    offered = sum(one.get("offered", 0) for one in last_of(records, "summary"))
     if not sent:
         if float(options.get("mbit", 1)):
             yield {"kind": "error", "message": "nothing was ever sent"}
         return
     loss = round(1 - received / sent, 6)
     row = {"what": "learning", "offered": offered, "packets": sent, "missing": sent - received, "learning_loss": loss}
-    yield {"kind": "row", **row, "shown": list(row)}
+    why = "; ".join(doubts(records))
+    void = {"doubt": why, "doubted": ["learning_loss"]} if why else {}
+    yield {"kind": "row", **row, "shown": list(row), **void}
     yield {"kind": "summary", "learning_loss": loss}
-    if sent < SENT_SHARE * offered:
-        share = f"{sent} of {offered} packets, {sent / offered:.0%}"
-        yield {"kind": "doubt", "text": f"less was sent than the recording asks for: {share}"}
+    if short := _short(records):
+        yield {"kind": "doubt", "load": True, "text": short}
 
 
 def main() -> int:

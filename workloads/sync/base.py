@@ -257,15 +257,26 @@ class Strategy(GoesOn):
         self.optimized = self.steps
         self.optimizer_s += time.perf_counter() - begun
 
+    def clip_alone(self, gradient: torch.Tensor) -> None:
+        """To this worker's own norm: nobody is asked, and workers may scale differently."""
+        if self.clip_norm is not None:
+            self._scale(gradient, float(torch.linalg.vector_norm(gradient, dtype=torch.float64)))
+
     def clip(self, gradient: torch.Tensor, *, share: float) -> None:
         """To the global norm. Squares are added up reliably over all ranks: `share` of the sum is the whole's square (1
         if every rank holds another part, 1/N if every rank holds all of it). All ranks scale alike, so they stay
-        together."""
+        together. That is an exchange of its own: a step without one clips alone."""
         if self.clip_norm is None:
+            return
+        if self.every > 1:
+            self.clip_alone(gradient)
             return
         square = torch.linalg.vector_norm(gradient, dtype=torch.float64).square().reshape(1).cpu()
         begun = time.perf_counter()
         norm = float(self.channel.total(square)[0] * share) ** 0.5
         self.agree_s += time.perf_counter() - begun
-        if norm > self.clip_norm:
+        self._scale(gradient, norm)
+
+    def _scale(self, gradient: torch.Tensor, norm: float) -> None:
+        if self.clip_norm is not None and norm > self.clip_norm:
             gradient.mul_(self.clip_norm / (norm + 1e-6))

@@ -41,8 +41,7 @@ class LocalSteps(Strategy):
         return f"{self.name} {self.options.every}"
 
     def _step(self) -> None:
-        if self.clip_norm is not None:
-            self.clip(self.flat.grads, share=1 / len(self.channel.present))
+        self.clip(self.flat.grads, share=1 / len(self.channel.present))
         self.optimize_own()
         if (self.steps + 1) % self.options.every == 0:
             self._together()

@@ -12,8 +12,5 @@ class Alone(Strategy):
     goes_on = True
 
     def _step(self) -> None:
-        if self.clip_norm is not None:  # nobody to ask: one's own norm
-            norm = float(self.flat.grads.norm())
-            if norm > self.clip_norm:
-                self.flat.grads.mul_(self.clip_norm / (norm + 1e-6))
+        self.clip_alone(self.flat.grads)
         self.optimize_own()

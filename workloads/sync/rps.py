@@ -30,8 +30,7 @@ class Rps(Strategy):
         return self.name if self.options.every == 1 else f"{self.name} {self.options.every}"
 
     def _step(self) -> None:
-        if self.clip_norm is not None:
-            self.clip(self.flat.grads, share=1 / len(self.channel.present))
+        self.clip(self.flat.grads, share=1 / len(self.channel.present))
         self.optimize_own()
         self.before = None
         if (self.steps + 1) % self.options.every:

@@ -12,16 +12,27 @@ from typing import Any
 import numpy as np
 
 from lossbench.workloads.web import checks, samples
-from lossbench.workloads.web.learning import learning_loss
+from lossbench.workloads.web.learning import learning_loss, load_doubt
 from lossbench.workloads.web.options import Options, read_options
 from lossbench.workloads.web.samples import Floats, Measured, Times
+from lossbench.workloads.web.slowdown import slowdowns
 
-SHOWN = ["at", "offered", "n", "mean_ms", "p50_ms", "p99_ms", "p99.9_ms", "slowdown_p99", "goodput_mbit"]
+SHOWN = [
+    "at",
+    "offered",
+    "n",
+    "n_independent",
+    "mean_ms",
+    "p50_ms",
+    "p99_ms",
+    "p99.9_ms",
+    "slowdown_p99",
+    "goodput_mbit",
+]
 LOST = ("failed", "timed_out", "dropped", "unfinished")
 FAILED_SHARE = 0.001  # of all requests: more of them, and the rest are a choice of the lucky ones
 MEAN_MOVED = 0.01  # by requests that were never answered, had each taken its timeout: more, and there is no mean
 CLOSED = "Closed loop: clients wait with the service, its tail is understated."
-DECILES = np.arange(0.1, 1.0, 0.1)
 
 
 def conclude(folder: Path, role: str, options: Options) -> Iterator[dict[str, Any]]:
@@ -35,7 +46,8 @@ def conclude(folder: Path, role: str, options: Options) -> Iterator[dict[str, An
     if not len(measured):
         yield {"kind": "error", "message": f"no request was ever answered ({_reasons(records) or 'none was sent'})"}
         return
-    # Whoever is told to end has some under way: what was asked for before the oldest of them is complete.
+    # Whoever is told to end has some under way: what was asked for before the oldest of them is complete. Once enough
+    # was known, clients ended one after the other: what came after that was less and less load.
     told = any(r.get("told_to_end") for r in asked)
     ends = min((r["oldest_s"] for r in asked if "oldest_s" in r), default=np.inf) if told else np.inf
     count["unfinished"] = 0 if told else count["unfinished"]
@@ -45,13 +57,16 @@ def conclude(folder: Path, role: str, options: Options) -> Iterator[dict[str, An
     several = len(phases) > 1
     decided = steered(folder, role)
     stopped = str(decided.get("stop", ""))
+    ends = min(ends, decided.get("until_s", np.inf))
+    load = load_doubt(folder) if several else ""
     for phase in phases:
         here = measured.between(phase["from_s"], min(phase["to_s"], ends))
         if len(here) or len(here.lost):
             lost = learning_loss(folder, began, phase) if began is not None and several else None
             beside = {} if lost is None else {"learning_loss": lost}
-            yield from _phase(here, phase, options, alone, beside, several=several, stopped=stopped)
-    yield from _doubts(measured, records, count, options)
+            cut = {**phase, "to_s": min(phase["to_s"], ends)}
+            yield from _phase(here, cut, options, alone, beside, several=several, stopped=stopped, load=load)
+    yield from _doubts(measured, records, count, options, several=several)
     if decided.get("refused"):
         yield {"kind": "doubt", "text": stopped}
     if "ratio" in decided and decided.get("last_phase") == 0:
@@ -75,7 +90,9 @@ def _phase(
     *,
     several: bool,
     stopped: str,
+    load: str,
 ) -> Iterator[dict[str, Any]]:
+    """`load`: why what learning sent beside it was not what was asked for; of the others the harness tells."""
     times = samples.times(here, options.page)
     skipped = checks.warm_up(times.known)
     found = skipped <= len(times.known) // 2
@@ -83,6 +100,7 @@ def _phase(
     unknown_mean = _unknown_mean(steady, options)
     numbers = _numbers(steady, mean=not unknown_mean)
     span = float(times.at_s[-1] - times.at_s[0]) or 1.0
+    void = {"doubted": [name for name in beside if load]}
     beside |= {"failed": float(len(here.lost))}
     beside |= {"pages_failed": float(len(times.ms) - len(times.known))} if options.page else {}
     notes = [CLOSED if options.loop == "closed" else "", unknown_mean, f"Ended early: {stopped}." if stopped else ""]
@@ -95,22 +113,27 @@ def _phase(
         "n": len(steady.known),
         "warm_up": len(times.known) - len(steady.known),
         **numbers,
-        **_slowdowns(here.between(steady.at_s[0], np.inf), alone, mean=not unknown_mean),
-        "goodput_mbit": round(float(here.size_bytes.sum()) * 8 / span / 1e6, 4),
+        **slowdowns(here.between(steady.at_s[0], np.inf), alone, mean=not unknown_mean),
+        "goodput_mbit": round(_bytes_by(here, float(times.at_s[0]) + span) * 8 / span / 1e6, 4),
         **beside,
         "shown": [*SHOWN, *beside],
         **({"bytes_cut": options.drawn().cut} if options.most_bytes else {}),
         **({"note": " ".join(filter(None, notes))} if any(notes) else {}),
     }
-    doubts = [_unsteady(steady, phase, span, found=found), _unanswered(here, phase) if several else ""]
+    doubts = [_unsteady(steady, phase, span, found=found), _unanswered(here, phase) if several else "", load]
     doubts += [_late(here, phase)] if options.loop == "open" else []
     doubts += [] if stopped else [_not_known(steady, options)]
     doubt = "; ".join(filter(None, doubts))
-    yield {"kind": "row", **row, **({"doubt": doubt} if doubt and several else {})}
+    yield {"kind": "row", **row, **({"doubt": doubt, **void} if doubt and several else {})}
     if not several:
         yield {"kind": "summary", **{key: row[key] for key in (*numbers, "n", "goodput_mbit")}}
         if doubt:
             yield {"kind": "doubt", "text": doubt}
+
+
+def _bytes_by(here: Measured, when_s: float) -> float:
+    """Of all answers that were whole by then: what came later took time of its own."""
+    return float(here.size_bytes[here.at_s + here.completion_ms / 1000 <= when_s].sum())
 
 
 def _unsteady(steady: Times, phase: dict[str, Any], span: float, *, found: bool) -> str:
@@ -183,35 +206,12 @@ def _numbers(steady: Times, *, mean: bool) -> dict[str, float]:
     return {name: round(value, 4) for name, value in out.items() if np.isfinite(value)}
 
 
-def _slowdowns(here: Measured, alone: dict[str, float], *, mean: bool) -> dict[str, Any]:
-    """Completion by the time of that size alone: of all, and by decile of sizes; longer than any where there was no
-    answer."""
-    base = np.array([alone.get(str(int(size)), np.nan) for size in here.size_bytes])
-    known = here.completion_ms / base
-    if not len(known) or not np.isfinite(known).all():
-        return {}
-    out: dict[str, Any] = {"slowdown": round(float(known.mean()), 4)} if mean else {}
-    slow = np.concatenate([known, np.full(len(here.lost), np.inf)])
-    size = np.concatenate([here.size_bytes, here.lost.size_bytes])
-    p99 = _p99(slow)
-    out |= {"slowdown_p99": round(p99, 4)} if np.isfinite(p99) else {}
-    ends = np.unique(np.quantile(size, DECILES))
-    if len(ends) > 1:
-        decile = np.searchsorted(ends, size)
-        found = [(int(size[decile == d].max()), _p99(slow[decile == d])) for d in np.unique(decile)]
-        out["slowdown_by_decile"] = [[most, round(p99, 3)] for most, p99 in found if np.isfinite(p99)]
-    return out
-
-
-def _p99(values: Floats) -> float:
-    return float(np.quantile(values, 0.99, method="higher"))
-
-
 def _doubts(
-    measured: Measured, records: list[dict[str, Any]], count: dict[str, int], options: Options
+    measured: Measured, records: list[dict[str, Any]], count: dict[str, int], options: Options, *, several: bool
 ) -> Iterator[dict[str, Any]]:
+    """Of several rates each row has its own: one that was too much says nothing against those below it."""
     sent, lost = count["sent"] + count["dropped"], sum(count[name] for name in LOST)
-    if lost > FAILED_SHARE * sent:
+    if lost > FAILED_SHARE * sent and not several:
         said = ", ".join(f"{count[name]} {name.replace('_', ' ')}" for name in LOST if count[name])
         why = f" ({_reasons(records)})" if _reasons(records) else ""
         yield {"kind": "doubt", "text": f"{lost} of {sent} requests were not answered: {said}{why}"}

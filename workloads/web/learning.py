@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from lossbench.workloads.replay.conclude import doubts, said
 from lossbench.workloads.web.samples import Floats
 
 LOOK_S, QUIET_S, NEAR_S = 0.25, 0.75, 4.0  # of what the workload says; of its pauses; how far one may be
@@ -42,3 +43,8 @@ def _nearest(at: Floats, quiet: NDArray[np.int64], when: float) -> int | None:
     """None: no pause is near enough, and what was lost can't be told from what was under way."""
     near = quiet[np.abs(at[quiet] - when) <= NEAR_S]
     return int(near[np.argmin(np.abs(at[near] - when))]) if len(near) else None
+
+
+def load_doubt(folder: Path) -> str:
+    """Why what the workload sent is not what was asked of it; empty if it is."""
+    return "; ".join(doubts(said(folder, "")))

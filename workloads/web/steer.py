@@ -62,6 +62,7 @@ class Steer:
         return bool(self.told("stop"))
 
     def _judge(self) -> None:
+        """What is told has its moment, up to which all clients were asking: they look at it one after the other."""
         precision = self.options.precision()
         measured = samples.read(folder_of(self.door), self.door.role).ended()
         if precision is None or len(measured) < LEAST:
@@ -75,18 +76,19 @@ class Steer:
         if math.isinf(found.value):
             lost = f"after {elapsed:.0f} s {int(np.isinf(values).sum())} of {len(values)} were never answered"
             if late:
-                self.tell(stop=f"{asked}: {lost}", refused=True)
+                self.tell(stop=f"{asked}: {lost}", refused=True, until_s=measured.known_to_s)
             return
         independent = checks.independent((values > found.value).astype(float))
         if found.relative <= wanted and independent >= 10 / (1 - q):
-            self.tell(stop=f"p{100 * q:g} is known to {found.relative:.1%}")
+            self.tell(stop=f"p{100 * q:g} is known to {found.relative:.1%}", until_s=measured.known_to_s)
             return
         narrower = (found.relative / wanted) ** 2 if math.isfinite(found.relative) else 1.0
         need = elapsed * max(narrower, 10 / (1 - q) / max(independent, 1))
         if late and need > 2 * self.options.seconds and math.isfinite(need):
             known = f"it is known to {found.relative:.0%} by" if math.isfinite(found.relative) else "there are only"
             so_far = f"after {elapsed:.0f} s {known} {independent} independent samples"
-            self.tell(stop=f"{asked}: {so_far}, some {need:.0f} s would do", refused=True)
+            why = f"{asked}: {so_far}, some {need:.0f} s would do"
+            self.tell(stop=why, refused=True, until_s=measured.known_to_s)
 
     # --- rates one after the other ------------------------------------------------------------------------------
 

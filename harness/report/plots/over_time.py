@@ -34,6 +34,20 @@ def backlog_over_time(content: Content) -> Picture | None:
     return Picture("queues", "Queues at the switch", says, panels) if panels else None
 
 
+def drops_over_time(content: Content) -> Picture | None:
+    """Beside what waited, what did not fit: by class, where anything was lost."""
+    found = [(run.name, lost_by_class(run.folder / "queues.jsonl")) for run in _first_runs(content)]
+    panels = []
+    for name, lines in _some([(name, lines) for name, lines in found if any(sum(lost) for _, lost in lines.values())]):
+        one = panel(name)
+        for colour, (kind, (seconds, lost)) in zip(COLOURS, lines.items(), strict=False):
+            one.curve(stairs(seconds, lost, held=True), kind, {"color": colour})
+        panels.append(_from_zero(one, "packets per second"))
+    alike(panels)
+    says = "All of the switch's queues together, between two looks at their counters; the first seed of each point."
+    return Picture("drops", "Lost in the switch's queues", says, panels) if panels else None
+
+
 def rates_over_time(content: Content) -> Picture | None:
     """What all hosts sent, and the share that was lost, between two looks at the counters."""
     found = [(run.name, sent_and_lost(run.folder / "counters.jsonl")) for run in _first_runs(content)]
@@ -77,6 +91,24 @@ def read(path: Path) -> dict[str, tuple[list[float], list[float]]]:
         except (ValueError, KeyError, TypeError, AttributeError):
             continue
     return dict(out)
+
+
+def lost_by_class(path: Path) -> dict[str, tuple[Any, Any]]:
+    """class -> (seconds, packets per second that its queues lost), between looks; the counters only ever rise."""
+    looks: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for look in _lines(path):
+        try:
+            for kind, lost in look["dropped"].items():
+                looks[kind].append((float(look["elapsed_s"]), float(lost)))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            continue
+    out = {}
+    for kind, known in looks.items():
+        table = np.array(known)
+        table = table[np.concatenate([[True], np.diff(table[:, 0]) > 0])]
+        rates = np.maximum(np.diff(table[:, 1]), 0) / np.diff(table[:, 0])
+        out[kind] = (table[:-1, 0], rates)
+    return out
 
 
 def sent_and_lost(path: Path) -> tuple[Any, Any, Any]:

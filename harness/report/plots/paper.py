@@ -16,6 +16,8 @@ from lossbench.results import measures
 from lossbench.results.measures import short
 
 PAPER = Path(__file__).with_name("rps_figures.csv")
+HOSTS = 16
+WHERE_AND_WHEN = ("pairs", "from_s", "to_s", "from_step", "to_step")  # of an entry: narrower than all
 
 
 @lru_cache(maxsize=1)
@@ -28,17 +30,39 @@ def paper() -> dict[str, dict[str, list[tuple[float, float]]]]:
     return out
 
 
+COLUMNS = {("resnet20", "cifar10"): "a", ("resnet110", "cifar10"): "b", ("tagger_slots", "atis"): "c"}
+ROWS = {"rps": ("4", {}), "gradient_averaging": ("5", {"owners": "random"})}  # owners are drawn anew in both
+NOT_THERE = ("optimizer_options", "skew", "coding", "clip_norm")  # settings that must be empty: the paper has none
+
+
 def _paper_figure(group: Group) -> str:
-    """fig4a, fig5c, ...: by strategy, model and data; empty for what the paper does not have."""
-    spec: Any = group.runs[0].manifest
-    for part in ("experiment", "workload", "options"):
-        spec = spec.get(part) if isinstance(spec, dict) else None
-    spec = spec if isinstance(spec, dict) else {}
-    row = {"rps": "4", "gradient_averaging": "5"}.get(str(spec.get("strategy")), "")
-    column = {("resnet20", "cifar10"): "a", ("resnet110", "cifar10"): "b", ("tagger_slots", "atis"): "c"}.get(
-        (str(spec.get("model")), str(spec.get("data"))), ""
+    """fig4a, fig5c, ...: by all that was asked for; empty for what the paper does not have."""
+    spec = _part(group.runs[0].manifest, "experiment")
+    options = _part(spec, "workload", "options")
+    row, own = ROWS.get(str(options.get("strategy")), ("", {}))
+    column = COLUMNS.get((str(options.get("model")), str(options.get("data"))), "")
+    alike = (
+        _part(spec, "topology").get("hosts") == HOSTS
+        and options.get("optimizer") == "sgd"
+        and not any(options.get(name) for name in NOT_THERE)
+        and options.get("strategy_options", {}) == own
+        and all(_loses_as_there(entry) for entry in spec.get("impair") or ())
     )
-    return f"fig{row}{column}" if row and column else ""
+    return f"fig{row}{column}" if row and column and alike else ""
+
+
+def _loses_as_there(entry: Any) -> bool:
+    """Packets or blocks each by itself, everywhere and always alike."""
+    loss = _part(entry, "profile", "loss")
+    by_itself = not loss or (loss.get("model") in ("iid", "block") and not loss.get("correlation_percent"))
+    narrower = (*_part(entry, "profile", "match").values(), *(entry.get(name) for name in WHERE_AND_WHEN))
+    return by_itself and entry.get("hosts", "all") == "all" and all(one in (None, [], ()) for one in narrower)
+
+
+def _part(spec: Any, *path: str) -> dict[str, Any]:
+    for part in path:
+        spec = spec.get(part) if isinstance(spec, dict) else None
+    return spec if isinstance(spec, dict) else {}
 
 
 def beside_the_paper(drawn: Curves) -> Picture | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,7 @@ class Arm:
     web: dict[str, BySeed] = field(default_factory=dict)
     loss: BySeed = field(default_factory=dict)
     learning: dict[str, BySeed] = field(default_factory=dict)
+    refused: frozenset[int] = frozenset()  # seeds with so much that was never answered that there is no mean
     folders: tuple[str, ...] = ()  # of its runs
 
     @property
@@ -88,10 +89,12 @@ def _arm(group: Group, others: list[Group], *, several: bool, believed: bool) ->
         folders=tuple(dict.fromkeys(str(run.folder) for run in group.runs)),
     )
     arm.web = {name.removeprefix(WEB): numbers(group, name) for name in group.values if name.startswith(WEB)}
+    answered = {value.run.summary.seed for value in group.values.get(f"{WEB}mean_ms", [])}
+    arm.refused = frozenset(seed for seed, lost in arm.web.get("failed", {}).items() if lost and seed not in answered)
     arm.loss = arm.web.get("learning_loss", {})  # of this rate alone, where there were several
     for other in others:
         if not several:  # the whole run's loss is that of no rate
-            arm.loss = arm.loss or _lost(other)
+            arm.loss = arm.loss or _lost(other, numbers)
         arm.learning |= {name: numbers(other, name) for name in other.values}
     return arm
 
@@ -108,11 +111,11 @@ def _learner(workload: str, options: dict[str, Any]) -> str:
     return " ".join(str(part) for part in parts if part is not None)
 
 
-def _lost(group: Group) -> BySeed:
+def _lost(group: Group, numbers: Callable[[Group, str], BySeed]) -> BySeed:
     """Of the learning packets: counted by who replayed them, or missed by who trained."""
     if "learning_loss" in group.values:
-        return group.sound("learning_loss")
-    halves = [group.sound(name) for name in ("arrived_1", "arrived_2")]
+        return numbers(group, "learning_loss")
+    halves = [numbers(group, name) for name in ("arrived_1", "arrived_2")]
     return {seed: 1 - (halves[0][seed] + halves[1][seed]) / 2 for seed in halves[0] if seed in halves[1]}
 
 

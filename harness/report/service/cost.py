@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -92,13 +93,16 @@ def _costs(ladders: dict[float, list[Arm]], target: float, apart: str) -> list[C
 
 
 def _by_seed(ladder: list[Arm]) -> dict[int, list[Arm]]:
+    """Rates that were tried, with their mean; infinite where so much was never answered that there is none."""
     seeds = {seed for arm in ladder for seed in arm.web.get("mean_ms", {})}
-    found = {seed: [arm for arm in ladder if seed in arm.web.get("mean_ms", {})] for seed in seeds}
+    found = {
+        seed: [arm for arm in ladder if seed in arm.web.get("mean_ms", {}) or seed in arm.refused] for seed in seeds
+    }
     return {seed: here for seed, here in found.items() if len(here) >= FEWEST_RATES}
 
 
 def _means(arms: list[Arm], seed: int) -> list[tuple[float, float]]:
-    return [(arm.equivalent, arm.web["mean_ms"][seed] / arm.factor) for arm in arms]
+    return [(arm.equivalent, arm.web.get("mean_ms", {}).get(seed, math.inf) / arm.factor) for arm in arms]
 
 
 def _reached(ladder: list[Arm], target_ms: float) -> dict[int, tuple[float, float | None]]:

@@ -13,7 +13,8 @@ from lossbench.report.tables.table import Cell, Table
 from lossbench.results.measures import FEW, short
 
 TIMES = ("mean_ms", "p50_ms", "p99_ms", "p99.9_ms")
-LEARNED = {"step ms": ("ms_step",), "accuracy": ("accuracy",)}
+WEB_NUMBERS = (*TIMES, "slowdown_p99", "goodput_mbit")
+LEARNED = {"step ms": ("ms_step",), "mean step ms": ("ms_step_mean",), "accuracy": ("accuracy",)}
 PAPER = {10000: 1.21, 5000: 1.19, 2000: 1.17}  # Yu et al. 2019, figure 6, read off at 10 % of learning loss
 
 
@@ -26,23 +27,26 @@ def colocation(found: Gathered) -> Table | None:
     }
     extra = [name for name, key in learned.items() if key]
     back = ["taken_back"] if any(arm.alone for arm in arms) else []
-    head = ["arm", "n", *TIMES, "slowdown p99", "learning loss", "speed-up mean", "speed-up p99", *back, *extra]
+    head = ["arm", "n", "independent", *TIMES, "slowdown p99", "goodput Mbit/s", "learning loss"]
+    head += ["speed-up mean", "speed-up p99", *back, *extra]
     rows, tidy = [], []
     seeds = max(group.planned for group in found.groups)
     believed_or_not = arms_of(found.groups, believed=False)
     for arm, doubtful in zip(arms, believed_or_not, strict=True):
         shared, alone = partner(arm, arms), partner(arm, arms, alone=True)
         numbers = {
-            **{name: inference.estimate(list(arm.web.get(name, {}).values())) for name in (*TIMES, "slowdown_p99")},
+            **{name: inference.estimate(list(arm.web.get(name, {}).values())) for name in WEB_NUMBERS},
             "learning_loss": inference.estimate(list(arm.loss.values())),
             **{f"speed_up_{name}": _against(shared, arm, f"{name}_ms") for name in ("mean", "p99")},
             **{name: taken_back(arm, shared, alone) for name in back},
             **{name: inference.estimate(list(arm.learning.get(learned[name], {}).values())) for name in extra},
         }
-        count = sum(arm.web.get("n", {}).values())
-        unsure = doubtful.web | {name: doubtful.learning.get(learned[name], {}) for name in extra}
+        count, independent = (sum(arm.web.get(name, {}).values()) for name in ("n", "n_independent"))
+        unsure = doubtful.web | {"learning_loss": doubtful.loss}
+        unsure |= {name: doubtful.learning.get(learned[name], {}) for name in extra}
         cells = [_cell(number, seeds, unsure.get(name, {})) for name, number in numbers.items()]
-        rows.append([Cell(arm.name), Cell(f"{count:.0f}"), *cells])
+        known = [Cell(f"{count:.0f}"), Cell(f"{independent:.0f}" if independent else "-")]
+        rows.append([Cell(arm.name), *known, *cells])
         tidy += [
             _tidy(found, arm.name, name, number, arm.folders) for name, number in numbers.items() if number is not None
         ]
@@ -146,6 +150,8 @@ def _tidy(found: Gathered, point: str, name: str, number: Estimate, folders: Seq
 def _notes(arms: list[Arm], head: list[str]) -> list[str]:
     """Of what the table has."""
     out = ["n: completed requests of all seeds."]
+    if "independent" in head:
+        out[0] = "n: completed requests of all seeds; independent: what intervals within a seed stand on, of them."
     if "speed-up mean" in head:
         out[0] = f"speed-up: against one queue for all at the same load, seed by seed; {out[0]}"
     factors = sorted({arm.factor for arm in arms if arm.factor == arm.factor})

@@ -2,33 +2,85 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import Any
 
+from lossbench.report import inference
 from lossbench.report.gathered import Gathered
+from lossbench.report.groups import shown_in
 from lossbench.report.tables.table import Cell, Table
-from lossbench.results.measures import short
+from lossbench.results.index import Run
+from lossbench.results.measures import FEW, needed, number, short
+from lossbench.results.naming import key_of
 
-BY_DECILE = "slowdown_by_decile"
+BY_DECILE, OF_ALL = "slowdown_by_decile", "slowdown_p99"
+TAIL = 0.99
+
+
+@dataclass
+class Line:
+    """One point (and one row of it) over all seeds: by the largest size of each decile, (number, why it is void)."""
+
+    name: str
+    planned: int
+    found: dict[int, list[tuple[float, str]]] = field(default_factory=dict)
 
 
 def slowdowns(found: Gathered) -> Table | None:
-    """One line for each run's row that knows sizes; columns are the largest size of each decile."""
-    rows: list[tuple[str, list[Any]]] = []
-    for run in found.suite.runs:
-        for row in run.summary.rows:
-            values = next((value for key, value in row.items() if key.rpartition(".")[2] == BY_DECILE), None)
-            if isinstance(values, list) and values:
-                rows.append((f"{run.name} #{run.summary.seed}", values))
-    if not rows:
+    """One line for each point's row that knows sizes; columns are the largest size of each decile."""
+    lines = _lines(found)
+    sizes = sorted({size for line in lines for size in line.found})
+    if not sizes:
         return None
-    sizes = sorted({int(size) for _, values in rows for size, _ in values})
-    body = []
-    for name, values in rows:
-        known = {int(size): float(slow) for size, slow in values}
-        body.append([Cell(name), *(Cell(short(known[size]) if size in known else "-") for size in sizes)])
+    rows = [[Cell(line.name), *(_cell(line.found.get(size, []), line.planned) for size in sizes)] for line in lines]
     head = ["p99 of completion / alone", *(f"to {_bytes(size)}" for size in sizes)]
-    notes = ["Columns: deciles of the sizes that were asked for, by their largest."]
-    return Table(f"{found.suite.name}: slowdown by size", head, body, notes)
+    notes = [
+        "Columns: deciles of the sizes that were asked for, by their largest; a decile of one seed needs "
+        f"{needed(TAIL)} messages."
+    ]
+    if any("±" in cell.text for row in rows for cell in row[1:]):
+        notes.append("± is half of a 95 % t-interval over seeds.")
+    void = {why for line in lines for some in line.found.values() for _, why in some}
+    notes += [f"?: not averaged: {why}." for why in sorted(filter(None, void))]
+    return Table(f"{found.suite.name}: slowdown by size", head, rows, notes)
+
+
+def _lines(found: Gathered) -> list[Line]:
+    planned = Counter(key_of(one.point) for one in found.suite.plan.plan)
+    out: dict[tuple[str, int], Line] = {}
+    for run in found.suite.runs:
+        here = [(row, key) for row in run.summary.rows for key in row if key.rpartition(".")[2] == BY_DECILE]
+        for count, (row, key) in enumerate(here):
+            point = key_of(run.summary.point)
+            name = f"{run.name}: {row.get(shown_in(row)[0], '')}" if len(here) > 1 else run.name
+            line = out.setdefault((point, count), Line(name, planned[point]))
+            _add(line, run, row, key)
+    return [line for line in out.values() if line.found]
+
+
+def _add(line: Line, run: Run, row: dict[str, Any], key: str) -> None:
+    """What stands on too few is not taken: of rows of before nobody knows how many a decile had, but on average."""
+    role = key.removesuffix(BY_DECILE)
+    why = run.standing.void(f"{role}{OF_ALL}", row, one_seed=line.planned == 1)
+    each = (number(row.get(f"{role}n")) or 0.0) / max(1, len(row[key]))
+    if why.startswith(FEW) or each < needed(TAIL):
+        return
+    for size, slow in row[key]:
+        line.found.setdefault(int(size), []).append((float(slow), why))
+
+
+def _cell(found: list[tuple[float, str]], planned: int) -> Cell:
+    sound = inference.estimate([slow for slow, why in found if not why])
+    if sound is None:
+        if not found:
+            return Cell("-", "void")
+        ends = dict.fromkeys((min(found)[0], max(found)[0]))
+        return Cell("\nto ".join(f"{short(end)}?" for end in ends), "void")
+    text = short(sound.mean)
+    if sound.low is not None and sound.high is not None and sound.sd:
+        text += f"\n± {short((sound.high - sound.low) / 2)}"
+    return Cell(text + (f"\n({sound.n} of {planned})" if sound.n < planned else ""), "", f"n = {sound.n}")
 
 
 def _bytes(size: int) -> str:

@@ -71,6 +71,7 @@ class Client:
         self._numbers: dict[int, int] = {}
         self._new: dict[str, list[float]] = {name: [] for name in (*SAMPLES, *LOST)}
         self._written = 0.0
+        self._apart = len(options.plan()) > 1  # completions at several rates are no distribution: each has its own row
 
     @property
     def under_way(self) -> int:
@@ -238,6 +239,6 @@ class Client:
         for name, unit in (SAMPLES | LOST).items():
             values = self._new[name]
             if values:
-                aside = not name.endswith("_ms")
+                aside = self._apart or not name.endswith("_ms")
                 self.door.samples(name, values, unit=unit, together=False, aside=aside)
                 values.clear()
