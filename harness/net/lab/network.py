@@ -169,8 +169,9 @@ class LabNetwork:
     def control_sockets(self) -> list[str]:
         return []
 
-    def hosts_wrong(self) -> list[str]:
+    def hosts_wrong(self, *, some: bool = False) -> list[str]:
         """A machine's firewall, routes and programs are its own, and not judged (judge_fault.not_judged)."""
+        del some
         return []
 
     def held(self) -> HeldByRule:

@@ -269,8 +269,8 @@ class StarNetwork:
         self.gauges.listen([SWITCH, *(host.name for host in self.experiment.topology.all_hosts())])
         self.changes()
 
-    def hosts_wrong(self) -> list[str]:
-        return [text for host in self.experiment.topology.all_hosts() for text in self.gauges.inside(host)]
+    def hosts_wrong(self, *, some: bool = False) -> list[str]:
+        return self.gauges.inside(some=some)
 
     def links_wrong(self, look: Look) -> list[str]:
         """Ports that were there and are gone or down."""
