@@ -15,7 +15,7 @@ from lossbench.net.network import Network
 from lossbench.net.tc.look import Look
 from lossbench.net.tc.shaping import lost_by_class
 from lossbench.proof.judge_fault import went_around
-from lossbench.proof.watched import Carried, Watched
+from lossbench.proof.watched import ROLE, Carried, Watched
 from lossbench.results.measures import BESIDE
 from lossbench.runs import interrupt
 from lossbench.runs.ground import Gauge
@@ -67,6 +67,7 @@ class Watch:
             # What was measured until then is kept; the outcome column says what happened.
             self.seen.problem, self.seen.vanished = str(error), isinstance(error, VanishedError)
         self.seen.gone, self.seen.never_came = self.ranks.gone(), self.ranks.never_came()
+        self._look_inside()
         self.ranks.stop(in_turn=not self.seen.problem)
         self._hear()  # what they said when they were told to end
         self.seen.damaged_lines = self.ranks.damaged_lines
@@ -136,7 +137,8 @@ class Watch:
             raise RunError(f"links went away during the run: switch ports {', '.join(gone)}")
         reading = self.network.read(look=look)
         self._carried(reading, began)
-        self.seen.lapsed(self.network.changes() + self.network.not_in_force(look) + self.network.shaping_wrong(look))
+        self.seen.lapsed(self.network.changes() + self.network.not_in_force(look))
+        self.seen.lapsed(self.network.shaping_wrong(look) + self.network.hosts_wrong(some=True))
         self.schedule.looked(elapsed)
         between = Between(self.seen.before, reading)
         for leak in conservation.leaks(between):
@@ -144,8 +146,15 @@ class Watch:
                 self.seen.noticed.setdefault(leak.place, round(elapsed, 1))
         if self.experiment.shaping.classes:
             self._store_backlog(look, elapsed)
-        if went_around(self.experiment, between):
+        if went_around(self.experiment, self.seen, between):
             self.seen.around += [one for one in self.network.control_sockets() if one not in self.seen.around]
+
+    def _look_inside(self) -> None:
+        """Every host, as long as its programs live: what they hold by a descriptor ends with them."""
+        try:
+            self.seen.lapsed(self.network.hosts_wrong())
+        except Exception as error:  # noqa: BLE001 - whatever a program did to its host
+            self.seen.lapses.append(f"hosts can't be looked into any more ({error})")
 
     def _carried(self, reading: Reading, began: float) -> None:
         links, ended = reading.links.items(), time.monotonic() - self._start
@@ -176,6 +185,8 @@ class Watch:
                 self.seen.doubts.setdefault(role, []).append(str(record.get("text", "no reason given")))
             elif kind == "traffic":
                 self._take_traffic(role, record)
+            elif kind == "control" and isinstance(record.get("sent_bytes"), int):
+                self.seen.control[role, record["rank"]] = record["sent_bytes"]
             if role:
                 self._take_beside(role, kind, record)
                 continue
@@ -194,7 +205,7 @@ class Watch:
         """Of a program beside the workload: its numbers are called by its role."""
         own = {named(role, key): value for key, value in record.items() if key not in (*ROW_OWN, *ROW_WORDS)}
         if kind == "summary":
-            self.seen.summaries.append(own)
+            self.seen.summaries.append({**own, "rank": record["rank"], ROLE: role})
         elif kind == "row":
             shown = [named(role, str(name)) for name in record.get("shown") or ()]
             words = {key: value for key, value in record.items() if key in ROW_WORDS[1:]}
