@@ -25,7 +25,7 @@ TAIL_SHARE, TAIL_MS = 0.25, 20.0  # that one packet in twenty may be late by
 STALL_SHARE, STALL_MS = 1.0, 250.0  # that none may be: whoever sends less while a wire stands still has few late ones
 AROUND = 0.01  # of the bytes on the data links that may go over the control links, declared or not
 FREE_BYTES = 1e6  # there, of all programs together
-SAID = 1.1  # times what programs say that they sent there themselves: headers and acknowledgements are counted too
+SAID = 1.05  # times what programs say that they sent there themselves: headers and acknowledgements are counted too
 PORTS_SHOWN = 6
 
 
