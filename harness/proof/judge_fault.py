@@ -9,7 +9,7 @@ from lossbench.net.conservation import Between, Met
 from lossbench.net.counters import TOTAL
 from lossbench.proof import significance, statistics
 from lossbench.proof.evidence import Proof
-from lossbench.proof.judge_roles import judge_roles
+from lossbench.proof.judge_roles import judge_absent, judge_roles
 from lossbench.proof.judge_rules import judge_fragments, judge_rules
 from lossbench.proof.judge_windows import judge_windows
 from lossbench.proof.pace import judge_rates
@@ -84,7 +84,8 @@ def _judge_presence(experiment: Experiment, watched: Watched, between: Between) 
             for h, r in unmet
             if r.named
         ]
-    return [Finding(status=Status.UNKNOWN, text=text) for text in out]
+    absent = judge_absent(experiment, watched, between) if experiment.beside else []
+    return absent + [Finding(status=Status.UNKNOWN, text=text) for text in out]
 
 
 def went_around(experiment: Experiment, watched: Watched, between: Between) -> bool:

@@ -72,6 +72,7 @@ class Watched:
     control: dict[tuple[str, int], float] = field(default_factory=dict)  # bytes that they say they sent there, likewise
     around: list[str] = field(default_factory=list)  # ports that were open on the control links while much went there
     classes: dict[str, int] = field(default_factory=dict)  # packets that each class's queues lost, by name
+    came: dict[str, int] = field(default_factory=dict)  # packets that came to them, likewise
     doubts: dict[str, list[str]] = field(default_factory=dict)  # by role: why its own times are not to be believed
     rows: list[dict[str, Any]] = field(default_factory=list)
     units: dict[str, str] = field(default_factory=dict)  # that the workload declares for its numbers

@@ -13,7 +13,7 @@ from lossbench.net.conservation import Between
 from lossbench.net.counters import Reading, counters_as_json
 from lossbench.net.network import Network
 from lossbench.net.tc.look import Look
-from lossbench.net.tc.shaping import lost_by_class
+from lossbench.net.tc.shaping import ClassState, lost_by_class, met_by_class
 from lossbench.proof.judge_fault import went_around
 from lossbench.proof.watched import ROLE, Carried, Watched
 from lossbench.results.measures import BESIDE
@@ -49,12 +49,12 @@ class Watch:
         self._looked = 0.0
         self._load = gauge
         self._now: dict[str, Any] = {}
-        self._lost_before: dict[str, int] = {}
+        self._classes_before: dict[str, list[ClassState]] = {}
 
     def run(self) -> Watched:
         try:
             self._wait_until_ready()
-            self._lost_before = lost_by_class(self.network.classes())
+            self._classes_before = self.network.classes()
             self.schedule.keep(0.0)
             self._load.begin()  # what starting up took is not the workload's
             self._start = time.monotonic()
@@ -244,8 +244,8 @@ class Watch:
             self.seen.lapsed(self.network.changes() + self.network.not_in_force(look))
             self.seen.lapsed(self.network.shaping_wrong() + self.network.mtu_wrong(look) + self.network.hosts_wrong())
             seen.held = self.network.held()
-            after = lost_by_class(self.network.classes())
-            seen.classes = {name: lost - self._lost_before.get(name, 0) for name, lost in after.items()}
+            before, after = self._classes_before, self.network.classes()
+            seen.classes, seen.came = (_grown(by(before), by(after)) for by in (lost_by_class, met_by_class))
             wrong = self.network.offloads_wrong()
         except Exception as error:  # noqa: BLE001 - a port that is gone has no counters; say so and keep the rest
             seen.lapses.append(f"the network can't be read any more ({error})")
@@ -253,6 +253,10 @@ class Watch:
         if wrong:
             seen.lapses.append(f"offloads were switched during the run: {', '.join(wrong[:4])}")
         self.store.append("counters.jsonl", {"time_s": time.time(), "hooks": counters_as_json(seen.after.hooks)})
+
+
+def _grown(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    return {name: count - before.get(name, 0) for name, count in after.items()}
 
 
 def named(role: str, name: str) -> str:

@@ -14,6 +14,7 @@ from lossbench.net.impair import registry
 from lossbench.proof import judge, judge_fault
 from lossbench.proof.covers.rows import covered, not_judged
 from lossbench.proof.evidence import FlowSeen, Seen
+from lossbench.proof.judge_roles import judge_absent
 from lossbench.proof.judge_rules import judge_rules
 from lossbench.proof.pace import judge_rates
 from lossbench.proof.prove import prove
@@ -486,6 +487,47 @@ def test_what_a_program_says_that_it_sent_itself_is_no_way_around_and_the_rest_i
     assert around(3e8, **training)
     assert not around(3.15e8, said=3e8, **training), "headers and acknowledgements are counted too"
     assert around(3.2e8, said=3e8, **training)
+
+
+NOISE = {"role": "noise", "command": ["true"]}
+WEB = {"role": "web", "hosts": ["h0", "h1"], "command": ["true"], "foreground": True}
+CLASSES = {"classes": [{"name": "web", "dscp": 10}, {"name": "mine", "dscp": 20}]}
+NOTHING = {rank: {"sent": [0] * 4, "received": [0] * 4, "complete": True} for rank in range(4)}
+
+
+def absent(*, entered: tuple[int, ...] = (9, 9, 9, 9), left: tuple[int, ...] = (9,) * 4, **keys: Any) -> list[str]:
+    """Who was not there, on links that carried so many packets each, nine of them for all."""
+    seen = {name: keys.pop(name) for name in ("traffic", "came") if name in keys}
+    links = {rank: LinkCounts(entered=one, left=two) for rank, (one, two) in enumerate(zip(entered, left, strict=True))}
+    between = Between(Reading(links=dict.fromkeys(links, LinkCounts())), Reading(links=links, for_all=9))
+    asked = experiment(**{"topology": {"hosts": 4, "rate_mbit": 50}, "workload": {"name": "chatter"}, **keys})
+    found = judge_absent(asked, Watched(**seen), between)
+    return [one.text.removesuffix(" (silent = true, if that is meant)") for one in found]
+
+
+def test_a_program_that_was_not_there_is_missed_although_others_sent() -> None:
+    """As it was: packets of anybody were taken for the workload's, and one that sent nothing was valid."""
+    said = "the workload says itself that it sent nothing and got nothing"
+    assert absent(traffic={"": NOTHING}, beside=[NOISE]) == [said]
+    some = NOTHING | {0: {"sent": [0, 1, 0, 0], "received": [0] * 4}}
+    assert absent(traffic={"": some}, beside=[NOISE]) == []
+    assert absent(traffic={"": {0: NOTHING[0]}}, beside=[NOISE]) == [], "three have not said anything"
+    mine = {"workload": {"name": "chatter", "traffic_class": "mine"}, "shaping": CLASSES, "beside": [NOISE]}
+    assert absent(came={"mine": 0, "web": 90}, **mine) == [
+        "no packet of the workload came to the queues of its class 'mine'"
+    ]
+    assert absent(came={"mine": 1, "web": 90}, **mine) == absent(came={}, **mine) == []
+
+
+def test_on_hosts_of_its_own_a_programs_links_say_whether_it_was_there() -> None:
+    """What others send to all comes there too; who only listens is there."""
+    keys: dict[str, Any] = {"workload": {"name": "noop"}, "beside": [WEB, {**NOISE, "hosts": ["h2", "h3"]}]}
+    said = "no packet of web passed the data links of its hosts, which no other program sends from"
+    assert absent(entered=(0, 0, 9, 0), **keys) == [said]
+    assert absent(entered=(0, 1, 9, 0), **keys) == absent(entered=(0, 0, 9, 0), left=(9, 12, 9, 9), **keys) == []
+    assert absent(entered=(9, 9, 0, 0), **keys) == [], "the run is not about noise"
+    keys["workload"] = {"name": "chatter"}
+    assert absent(entered=(0, 0, 9, 0), **keys) == [], "the workload has these hosts, too"
 
 
 def few(*counts: RuleCounters, labels: tuple[str, ...] = ("0", "1"), percent: float = 30.0) -> list[str]:

@@ -186,6 +186,15 @@ LIMITS = (
         when=lambda a: len(a.profiles) > 1 or any(e.pairs or not e.profile.match.is_everything() for e in a.entries),
     ),
     Limit(
+        text="IPv6 packets with options or a routing header: they hide from protocol and ports",
+        of="matches",
+        backends=("netem", "cbpf"),
+        when=lambda a: (
+            a.experiment.topology.family != "ipv4"
+            and any(p.match.protocol or p.match.asks_for_ports() for p in a.profiles)
+        ),
+    ),
+    Limit(
         text="packets past the rules of one side of a port: cbpf counts both sides together",
         of="directions",
         backends=("cbpf",),
