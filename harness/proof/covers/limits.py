@@ -169,6 +169,11 @@ LIMITS = (
         when=lambda a: in_time(a.experiment) or in_steps(a.experiment),
     ),
     Limit(
+        text="probes of what begins later: there were none, it stands by the run's own packets alone",
+        of="loss",
+        when=lambda a: any(not entry.active(elapsed_s=0.0, step=0) for entry in a.entries),
+    ),
+    Limit(
         text="ranks behind the first: a window in steps goes by the rank that is furthest ahead",
         of="windows in steps",
         when=lambda a: in_steps(a.experiment),
