@@ -100,7 +100,11 @@ def wrong(deed: Deed, summary: dict[str, Any]) -> str:
 def decided(deed: Deed, columns: dict[str, str], reasons: dict[str, list[str]]) -> bool:
     """Was a touched run doubted for what was done to it? A machine that is busy enough has every run doubted."""
     said = reasons.get(deed.voids, [])
-    return columns.get(deed.voids) == "valid" or any(words in text for text in said for words in deed.says)
+    return (
+        not deed.voids
+        or columns.get(deed.voids) == "valid"
+        or any(words in text for text in said for words in deed.says)
+    )
 
 
 def was_late(deed: Deed, summary: dict[str, Any]) -> bool:

@@ -523,8 +523,8 @@ class Deed:
         return self.called or self.act.__name__
 
 
-HEARD = ("not by lossbench", "not ours", "in the kernel", "past the rules", "not attached")
-REWRITTEN = ("in the kernel", "seeded pattern", "its generator", "lost during the run", "duplicated", "damaged")
+HEARD = ("not by lossbench", "not ours", "in the kernel", "past the rules", "not attached", "lost during the run")
+REWRITTEN = (*HEARD, "seeded pattern", "its generator", "duplicated", "damaged")
 LATE = (" s late (", "steps late (", " late (", "never in force", "were let go")
 OURS = ("ebpf", "cbpf", "relay")  # that run wherever bpf(2) does
 MAPPED = ("ebpf", "relay", "edt")  # whose programs share memory with the harness
