@@ -159,13 +159,13 @@ def own_stack() -> bool:
 #   ready    before the clock starts             step     `step`: drives step schedules and the progress display
 #   traffic  `sent`, `received`: datagrams per peer rank so far, joined with the kernel's counters; `complete`: true if
 #            nothing else was sent on the data link, so that every missing datagram must be a counted drop
-#   summary  final numbers of this rank; the last    error    `message`: shown to the user
-#            value of each counts
-#   doubt    `text`: why this program's own times are not to be believed (its generator fell behind, for example);
-#            `load` = true: nor any others, by what it sent
-#   row      one line of the run's result table: any names and values. `shown`: the names a terminal shows, the first of
-#            them says what the line is about; `note` is printed below the table; `path` = "unknown" voids the line,
-#            `doubt` (why) its times, and those of its other numbers that `doubted` names
+#   control  `sent_bytes`: that this rank sent over the control link so far, to measure: no way around the fault
+#   summary  final numbers of this rank; the last value of each counts
+#   doubt    `text`: why this program's own times are not to be believed; `load` = true: nor any others, by what it sent
+#   row      one line of the run's result table: any names and values. `shown`: names that a terminal shows, the first
+#            says what the line is about; `note` below it; `path` = "unknown" voids the line, `doubt` (why) its times
+#            and those of its other numbers that `doubted` names
+#   error    `message`: shown to the user
 # Any record may declare units: {"wall_s": "s", "served": "1/s", "ms_in_name_only": ""}. A number whose unit is a time
 # or a rate is believed only where the machine was quiet enough; without a unit it is a time if its name says so.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,10 +18,22 @@ PR_SET_PDEATHSIG = 1
 PACKAGE = Path(os.path.abspath(__file__)).parent.parent  # the folder that holds `lossbench`, which may be a link
 
 
-def from_absolute_folders() -> None:
-    """Programs are found in folders that PATH names in full: an empty or relative entry means the current folder."""
-    entries = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    os.environ["PATH"] = os.pathsep.join(entry for entry in entries if entry.startswith(os.sep)) or os.defpath
+def absolute_folders(path: str | None = None) -> str:
+    """Of PATH those that it names in full: an empty or relative entry means the current folder, whose files anybody may
+    have put there."""
+    entries = (os.environ.get("PATH", os.defpath) if path is None else path).split(os.pathsep)
+    return os.pathsep.join(entry for entry in entries if entry.startswith(os.sep)) or os.defpath
+
+
+def inherited(**more: str) -> dict[str, str]:
+    """What a program that we start finds in its environment: ours, by which it is found too (subprocess and exec look
+    along the PATH that they give)."""
+    return {**os.environ, **more, "PATH": absolute_folders(more.get("PATH"))}
+
+
+def which(program: str) -> str | None:
+    """Where a program is found that we start, or that we would."""
+    return shutil.which(program, path=absolute_folders())
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
@@ -35,7 +48,8 @@ def module_environment(environment: Mapping[str, str]) -> dict[str, str]:
     paths = [part for part in asked if part.startswith(os.sep) and not _has_our_name(part)]
     if str(PACKAGE) not in paths and PACKAGE.name not in ("site-packages", "dist-packages"):
         paths.append(str(PACKAGE))
-    return {**environment, "PYTHONPATH": os.pathsep.join(paths)}
+    found = absolute_folders(environment.get("PATH"))
+    return {**environment, "PYTHONPATH": os.pathsep.join(paths), "PATH": found}
 
 
 def _has_our_name(folder: str) -> bool:

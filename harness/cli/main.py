@@ -6,6 +6,7 @@ understood."""
 from __future__ import annotations
 
 import errno
+import os
 import signal
 import sys
 
@@ -18,10 +19,11 @@ HALF_UNDONE = "interrupted: {}; lossbench clean finishes it"
 def main() -> None:
     """Entry point. SIGTERM and a hang-up undo everything, as Ctrl-C does."""
     _quiet()
-    from lossbench.processes import from_absolute_folders
+    from lossbench import processes
     from lossbench.runs import interrupt
 
-    from_absolute_folders()
+    # Of a program of our own; who calls us from a program of theirs keeps what they have.
+    os.environ["PATH"] = processes.absolute_folders()
     try:
         interrupt.listen()
         code = _run()

@@ -201,6 +201,7 @@ def _lines(between: Between) -> tuple[list[Leak], Leak]:
 def lost_elsewhere(between: Between) -> dict[str, int]:
     """Packets that were lost where nothing was asked to lose any, by place."""
     out: dict[str, int] = {}
+    tells = all(count.damage_counted for here in between.hooks.values() for count in here.values())
     for rank, link in between.links.items():
         out[f"at the switch's input from h{rank}: raise sysctl net.core.netdev_max_backlog"] = link.lost_entering
         out[f"in the ring between switch and h{rank}"] = link.lost_leaving
@@ -210,6 +211,8 @@ def lost_elsewhere(between: Between) -> dict[str, int]:
         out[f"in h{rank}'s sockets: they were full"] = inside.overflowed
         out[f"in h{rank}: fragments that found no room, sysctl net.ipv4.ipfrag_high_thresh"] = inside.unassembled
         out[f"in h{rank}: thrown away before any socket (InDiscards)"] = inside.discarded
+        # netem's damage may hit an address, and is not counted.
+        out[f"in h{rank}: they were for another address than its own"] = inside.misled + link.misled if tells else 0
     for hook in between.after.detours:
         for one in between.detours(hook):
             out[f"in {one.place}"] = one.dropped

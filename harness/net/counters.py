@@ -155,7 +155,7 @@ class Queue:
 
 @dataclass(frozen=True, kw_only=True)
 class Sockets:
-    """Inside one host: UDP, both IP versions; and what its stack did to packets."""
+    """Inside one host: UDP and UDP-Lite, both IP versions; and what its stack did to packets."""
 
     received: int = 0
     overflowed: int = 0  # reached a socket that was full
@@ -163,6 +163,7 @@ class Sockets:
     unwanted: int = 0  # to ports where nobody listens
     refused: int = 0  # not taken from the sender: its queue was full
     discarded: int = 0  # no room, or nobody to take them, before any socket
+    misled: int = 0  # for an address that the host does not have
     unassembled: int = 0  # fragments that could not be put together, other than by waiting for a lost one
     cut: int = 0  # fragments that were made here, IPv4
     cut_6: int = 0
@@ -183,6 +184,7 @@ class LinkCounts:
     left_bytes: int = 0
     lost_leaving: int = 0  # no room in the ring between port and host
     lost_arriving: int = 0  # thrown away by the host's interface
+    misled: int = 0  # came to the host and were for another hardware address than its own
     control_bytes: int = 0  # that the host sent around all this, on its control link
     up: Queue = Queue()
     down: Queue = Queue()
@@ -239,7 +241,7 @@ def difference(now: LinkCounts, before: LinkCounts) -> LinkCounts:
         return Queue(dropped=new.dropped - old.dropped, waiting=new.waiting - old.waiting, asked=new.asked)
 
     numbers = ["lost_entering", "entered", "entered_bytes", "came", "left", "left_bytes"]
-    numbers += ["lost_leaving", "lost_arriving", "control_bytes"]
+    numbers += ["lost_leaving", "lost_arriving", "misled", "control_bytes"]
     sockets = None
     if now.sockets is not None and before.sockets is not None:
         names = [f.name for f in fields(Sockets)]

@@ -24,6 +24,7 @@ from lossbench.net.host.namespaces import CLONE_NEWNET
 from lossbench.net.tc import kinds, offloads
 from lossbench.net.tc.hook import PARENT, aside
 from lossbench.net.tc.oversize import longer_than
+from lossbench.processes import inherited
 
 QDISCS = ("netem", "prio", "ets", "fq", "fq_codel", "htb", "tbf", "bfifo", "clsact")
 CLASSIFIERS = ("bpf", "u32", "flower", "matchall")
@@ -83,7 +84,8 @@ def _load_bare(module: str, *options: str) -> None:
     with suppress(OSError, subprocess.TimeoutExpired):
         helper = Path("/proc/sys/kernel/modprobe").read_text(encoding="utf-8").strip()
         if helper:
-            subprocess.run([helper, module, *options], capture_output=True, timeout=LOAD_S, check=False)
+            words = [helper, module, *options]
+            subprocess.run(words, capture_output=True, timeout=LOAD_S, check=False, env=inherited())
 
 
 def _try_all() -> Kernel:

@@ -100,8 +100,9 @@ class Network(Protocol):
 
     def offloads_wrong(self) -> list[str]: ...
 
-    def hosts_wrong(self) -> list[str]:
-        """What stands in a host's own stack that could lose packets, and that netlink does not tell of."""
+    def hosts_wrong(self, *, some: bool = False) -> list[str]:
+        """What stands in a host's own stack that could lose packets, and that netlink does not tell of. `some`: the
+        next few hosts in turn, so that a look stays cheap."""
 
     def links_wrong(self, look: Look) -> list[str]:
         """Ports that were there and are gone or down."""

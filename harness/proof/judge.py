@@ -10,7 +10,7 @@ from lossbench.proof.covers.rows import also_not_judged, covered
 from lossbench.proof.evidence import Proof
 from lossbench.proof.judge_fault import judge_fault, met_by_workload
 from lossbench.proof.verdict import Finding, Judgement, Status, Verdict
-from lossbench.proof.watched import Quiet, Watched
+from lossbench.proof.watched import ROLE, Quiet, Watched
 from lossbench.spec.experiment import RATIOS_MARK, Expect, Experiment
 
 SATURATED, WAITED, STOLEN = 0.95, 0.25, 0.1  # of all cores, of a thread's time, in a sample; of a core
@@ -118,8 +118,8 @@ def judge_outcome(experiment: Experiment, watched: Watched) -> Judgement:
         text = f"{watched.damaged_lines} lines of the records could not be read"
         findings.append(Finding(status=Status.UNKNOWN, text=text))
     for expected in experiment.expect:
-        workers = 1 if any(expected.field in one for one in watched.programs) else experiment.workload.torchrun
-        ranks = experiment.topology.hosts * max(1, workers)  # what is known of a program is known once a host
+        by_host = any(expected.field in one for one in watched.programs)
+        ranks = _ranks(experiment, by_host=by_host)
         findings.append(_judge_expectation(expected, watched.summaries + watched.programs, ranks))
     if not findings:
         who = next((one.role for one in experiment.beside if one.foreground), "all ranks")
@@ -127,19 +127,31 @@ def judge_outcome(experiment: Experiment, watched: Watched) -> Judgement:
     return Judgement(findings=tuple(findings))
 
 
-def _judge_expectation(expected: Expect, summaries: list[dict[str, Any]], ranks: int) -> Finding:
+def _ranks(experiment: Experiment, *, by_host: bool) -> dict[str, int]:
+    """By role ("": the workload). What is known of the workload's program is known once a host."""
+    hosts = experiment.topology.hosts
+    return {
+        "": hosts * (1 if by_host else max(1, experiment.workload.torchrun)),
+        **{
+            one.role: (hosts if one.hosts == "all" else len(one.hosts)) * max(1, one.torchrun)
+            for one in experiment.beside
+        },
+    }
+
+
+def _judge_expectation(expected: Expect, summaries: list[dict[str, Any]], ranks: dict[str, int]) -> Finding:
     """One rank may speak for all, as training scripts do, or all of them; of some of them nobody knows what the others
     would have said. What is no finite number is none that was expected."""
-    said = [s[expected.field] for s in summaries if expected.field in s]
+    speak = [one for one in summaries if expected.field in one]
+    said = [one[expected.field] for one in speak]
     values = [value for value in said if isinstance(value, int | float) and math.isfinite(value)]
-    who = {s["rank"] for s in summaries if expected.field in s and "rank" in s}
     wrong = ""
     if not said:
         wrong = f"no rank reported '{expected.field}'"
     elif len(values) < len(said):
         wrong = f"{len(said) - len(values)} of {len(said)} values of '{expected.field}' are no finite numbers"
-    elif 1 < len(who) < ranks:
-        wrong = f"only {len(who)} of {ranks} ranks reported '{expected.field}'"
+    else:
+        wrong = _silent(expected.field, speak, ranks)
     if wrong:
         return Finding(status=Status.FAILED, text=wrong)
     mean = sum(values) / len(values)
@@ -147,3 +159,15 @@ def _judge_expectation(expected: Expect, summaries: list[dict[str, Any]], ranks:
     high = math.inf if expected.max is None else expected.max
     text = f"{expected.field} = {mean:g} (expected {low:g} to {high:g})"
     return Finding(status=Status.VALID if low <= mean <= high else Status.FAILED, text=text)
+
+
+def _silent(name: str, speak: list[dict[str, Any]], ranks: dict[str, int]) -> str:
+    """Some ranks of a program said a number and others did not. Of the workload any rank may speak for all; of programs
+    beside it, where each is a server or a client of its own, the first alone."""
+    for role, count in ranks.items():
+        who = {one["rank"] for one in speak if one.get(ROLE, "") == role and "rank" in one}
+        for_all = who == {0} if role else len(who) == 1
+        if who and not for_all and len(who) < count:
+            of = f" of {role}" if role else ""
+            return f"only {len(who)} of {count} ranks{of} reported '{name}'"
+    return ""

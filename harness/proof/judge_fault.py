@@ -9,7 +9,7 @@ from lossbench.net.conservation import Between, Met
 from lossbench.net.counters import TOTAL
 from lossbench.proof import significance, statistics
 from lossbench.proof.evidence import Proof
-from lossbench.proof.judge_roles import judge_roles
+from lossbench.proof.judge_roles import judge_absent, judge_roles
 from lossbench.proof.judge_rules import judge_fragments, judge_rules
 from lossbench.proof.judge_windows import judge_windows
 from lossbench.proof.pace import judge_rates
@@ -24,6 +24,8 @@ LATE_SHARE, LATE_MS = 0.05, 2.0  # of a delay, as in the proof
 TAIL_SHARE, TAIL_MS = 0.25, 20.0  # that one packet in twenty may be late by
 STALL_SHARE, STALL_MS = 1.0, 250.0  # that none may be: whoever sends less while a wire stands still has few late ones
 AROUND = 0.01  # of the bytes on the data links that may go over the control links, declared or not
+FREE_BYTES = 1e6  # there, of all programs together
+SAID = 1.05  # times what programs say that they sent there themselves: headers and acknowledgements are counted too
 PORTS_SHOWN = 6
 
 
@@ -82,22 +84,27 @@ def _judge_presence(experiment: Experiment, watched: Watched, between: Between) 
             for h, r in unmet
             if r.named
         ]
-    return [Finding(status=Status.UNKNOWN, text=text) for text in out]
+    absent = judge_absent(experiment, watched, between) if experiment.beside else []
+    return absent + [Finding(status=Status.UNKNOWN, text=text) for text in out]
 
 
-def went_around(experiment: Experiment, between: Between) -> bool:
-    """Did more than was declared, and than one percent, go over links that no fault is on?"""
+def went_around(experiment: Experiment, watched: Watched, between: Between) -> bool:
+    """Did more than was declared, and than one percent, go over links that no fault is on? What a program says that it
+    sent there itself, to measure, is taken off."""
     met = conservation.met(between)
-    declared = 1e6 * sum(one.free_control_mb() for one in (experiment.workload, *experiment.beside))
-    return met.control_bytes > max(declared, AROUND * met.bytes)
+    declared = 1e6 * sum(one.declared_control_mb() for one in (experiment.workload, *experiment.beside))
+    unsaid = met.control_bytes - SAID * sum(watched.control.values())
+    return unsaid > max(declared, FREE_BYTES, AROUND * met.bytes)
 
 
 def _judge_around(experiment: Experiment, watched: Watched, between: Between) -> list[Finding]:
-    if not went_around(experiment, between):
+    if not went_around(experiment, watched, between):
         return []
     met = conservation.met(between)
     text = f"{met.control_bytes / 1e6:.1f} MB went over the control links, around the fault"
     text += f" ({met.bytes / 1e6:.1f} MB over the data links)"
+    if watched.control:
+        text += f", of which its programs say that they sent {sum(watched.control.values()) / 1e6:.1f} MB themselves"
     if watched.around:
         text += f"; open there: {', '.join(watched.around[:PORTS_SHOWN])}"
     next_step = "bind to the data link, or declare it (workload.control_mb)"

@@ -1,4 +1,5 @@
-"""Several programs on the same links: does each miss what the queues of its own traffic class lost? Pure."""
+"""Several programs on the same links: was each there, and does it miss what the queues of its own traffic class lost?
+Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +9,13 @@ from lossbench.net import conservation
 from lossbench.net.conservation import Between
 from lossbench.proof.verdict import Finding, Status
 from lossbench.proof.watched import Watched
-from lossbench.spec.experiment import Experiment, Program
+from lossbench.spec.experiment import Beside, Experiment, Program
 from lossbench.spec.shaping import SHARED
 
 
 def judge_roles(experiment: Experiment, watched: Watched, between: Between) -> list[Finding]:
     """Of every role that counts its datagrams."""
-    programs: dict[str, Program] = {"": experiment.workload, **{one.role: one for one in experiment.beside}}
+    programs = _programs(experiment)
     return [
         _judge(role or "the workload", records, _ranks(experiment, role), _class_of(programs, role), watched, between)
         for role, records in watched.traffic.items()
@@ -22,9 +23,55 @@ def judge_roles(experiment: Experiment, watched: Watched, between: Between) -> l
     ]
 
 
-def _ranks(experiment: Experiment, role: str) -> int:
+def judge_absent(experiment: Experiment, watched: Watched, between: Between) -> list[Finding]:
+    """Who was not there, while others sent: by its own counts, by the queues of a class that is its own, or by the
+    links of hosts that no other program sends from. Elsewhere nobody can tell (`not_judged` says so). One that may
+    begin later may also have come too late."""
+    programs = {role: one for role, one in _programs(experiment).items() if not one.is_silent()}
+    out = []
+    for role, one in programs.items():
+        if isinstance(one, Beside) and one.from_s is not None:
+            continue
+        who, own, records = role or "the workload", _class_of(programs, role), watched.traffic.get(role, {})
+        counts = [sum(said["sent"]) + sum(said["received"]) for said in records.values()]
+        if counts and len(counts) >= _ranks(experiment, role) and not sum(counts):
+            out.append(f"{who} says itself that it sent nothing and got nothing")
+        elif own and watched.came.get(own, 1) == 0:
+            out.append(f"no packet of {who} came to the queues of its class '{own}'")
+        elif _leads(experiment, role) and _idle(experiment, role, programs, between):
+            out.append(f"no packet of {who} passed the data links of its hosts, which no other program sends from")
+    return [Finding(status=Status.UNKNOWN, text=f"{text} (silent = true, if that is meant)") for text in out]
+
+
+def _programs(experiment: Experiment) -> dict[str, Program]:
+    return {"": experiment.workload, **{one.role: one for one in experiment.beside}}
+
+
+def _leads(experiment: Experiment, role: str) -> bool:
+    """Is this the program that the run is about?"""
+    return role == next((one.role for one in experiment.beside if one.foreground), "")
+
+
+def _idle(experiment: Experiment, role: str, programs: dict[str, Program], between: Between) -> bool:
+    """All its hosts are its own, and nothing passed their links but what others sent to everybody."""
+    mine = _hosts(experiment, role)
+    shared = any(mine & _hosts(experiment, other) for other in programs if other != role)
+    links = [link for rank, link in between.links.items() if rank in mine]
+    for_all = between.after.for_all - between.before.for_all
+    return not shared and not any(
+        link.entered + link.lost_entering + link.up.dropped or link.left > for_all for link in links
+    )
+
+
+def _hosts(experiment: Experiment, role: str) -> set[int]:
+    """By rank."""
+    topology = experiment.topology
     hosts = next((one.hosts for one in experiment.beside if one.role == role), "all")
-    return experiment.topology.hosts if hosts == "all" else len(hosts)
+    return set(range(topology.hosts)) if hosts == "all" else {topology.host(name).rank for name in hosts}
+
+
+def _ranks(experiment: Experiment, role: str) -> int:
+    return len(_hosts(experiment, role))
 
 
 def _class_of(programs: dict[str, Program], role: str) -> str:

@@ -59,8 +59,27 @@ def judge_rules(watched: Watched, between: Between) -> list[Finding]:
         for (label, chain), counts in pools.items()
         if len(counts) > 1
     ]
-    findings += significance.failed(tests)
+    findings += significance.failed(tests) + _too_few(watched, between)
     return findings or _in_words(watched, between, checked)
+
+
+def _too_few(watched: Watched, between: Between) -> list[Finding]:
+    """What all entries met together says nothing of one of them. One that takes every packet shows it with a few; of
+    rules that are counted together at most what their port met is known."""
+    seen: dict[int, list[int]] = {}
+    entries: dict[int, Rule] = {}
+    for hook, rules in watched.rules.items():
+        here = between.hooks.get(hook, {})
+        for label, rule in rules.items():
+            count = here.get(label) or here.get(TOTAL) or RuleCounters()
+            seen.setdefault(rule.entry, []).append(count.seen)
+            entries[rule.entry] = rule
+    few = [
+        f"impair.{number} ({rule.profile.name}) met {sum(seen[number])} packets in the run: too few to show anything"
+        for number, rule in entries.items()
+        if 0 < sum(seen[number]) < FEW and 0 < rule.profile.mean_loss() < 1
+    ]
+    return [Finding(status=Status.UNKNOWN, text=text) for text in few]
 
 
 def _test_of_sum(watched: Watched, hook: Hook, label: str, count: RuleCounters) -> list[tuple[str, float]]:

@@ -9,6 +9,7 @@ from lossbench.net.counters import HeldByRule, Reading
 from lossbench.spec.placement import Hook, Rule
 
 Unit: TypeAlias = Literal["s", "step"]
+ROLE = "beside"  # in a summary: of which program beside the workload it is
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +69,10 @@ class Watched:
     summaries: list[dict[str, Any]] = field(default_factory=list)
     programs: list[dict[str, Any]] = field(default_factory=list)  # what is known of a user's command, by rank
     traffic: dict[str, dict[int, dict[str, Any]]] = field(default_factory=dict)  # by role ("": the workload) and rank
+    control: dict[tuple[str, int], float] = field(default_factory=dict)  # bytes that they say they sent there, likewise
     around: list[str] = field(default_factory=list)  # ports that were open on the control links while much went there
     classes: dict[str, int] = field(default_factory=dict)  # packets that each class's queues lost, by name
+    came: dict[str, int] = field(default_factory=dict)  # packets that came to them, likewise
     doubts: dict[str, list[str]] = field(default_factory=dict)  # by role: why its own times are not to be believed
     of_load: list[str] = field(default_factory=list)  # doubts of what a program put on the network: of all times
     rows: list[dict[str, Any]] = field(default_factory=list)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
-import shutil
 import subprocess
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from lossbench.processes import inherited, which
 
 TOOLS = (
     "ip",
@@ -27,11 +28,11 @@ PACKAGES = ("pyroute2", "scapy", "torch", "typer", "rich", "pydantic", "numpy")
 
 @lru_cache(maxsize=1)
 def gpus() -> list[str]:
-    if shutil.which("nvidia-smi") is None:
+    if which("nvidia-smi") is None:
         return []
     command = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, env=inherited())
     except (OSError, subprocess.TimeoutExpired):
         return []
     return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
@@ -85,4 +86,4 @@ def _read(path: str) -> str:
 
 
 def tools() -> dict[str, str | None]:
-    return {name: shutil.which(name) for name in TOOLS}
+    return {name: which(name) for name in TOOLS}

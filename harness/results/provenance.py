@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,6 +12,8 @@ from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from lossbench.processes import inherited, which
 
 HERE = Path(__file__).resolve().parent
 DIFF_LIMIT = 1_000_000
@@ -53,7 +54,7 @@ def _ask_git(root: Path, arguments: Sequence[str], settings: dict[str, str]) -> 
     stated = {"GIT_CONFIG_COUNT": str(len(settings)), "GIT_WORK_TREE": str(root)}  # not another one that it names
     for number, (key, value) in enumerate(settings.items()):
         stated |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    others = {name: value for name, value in inherited().items() if not name.startswith("GIT_")}
     try:
         done = subprocess.run(
             ["git", "--no-pager", "-C", str(root), *arguments],
@@ -64,7 +65,7 @@ def _ask_git(root: Path, arguments: Sequence[str], settings: dict[str, str]) -> 
             timeout=10,
             check=False,
             stdin=subprocess.DEVNULL,
-            env={**inherited, **ALONE, **stated},
+            env={**others, **ALONE, **stated},
         )
     except (OSError, subprocess.TimeoutExpired):
         return -1, ""
@@ -101,7 +102,7 @@ def _is_file(path: Path) -> bool:
 
 def of_program(command: list[str], folder: Path) -> dict[str, Any]:
     """A user's own program: every file that its command names, the folder it runs in, and who interprets it."""
-    found = shutil.which(command[0]) or command[0]
+    found = which(command[0]) or command[0]
     files = {argument: digest(folder / argument) for argument in command[1:] if _is_file(folder / argument)}
     scripts = [(folder / argument).resolve().parent for argument in files]
     interpreter = interpreter_of(found)
@@ -170,7 +171,7 @@ def interpreter_of(program: str) -> str:
     words = first[2:].decode(errors="replace").split() if first.startswith(b"#!") else []
     if words and Path(words[0]).name == "env":
         words = [word for word in words[1:] if not word.startswith("-")]
-    found = shutil.which(words[0]) if words and "python" in Path(words[0]).name else None
+    found = which(words[0]) if words and "python" in Path(words[0]).name else None
     return found or ""
 
 
@@ -186,7 +187,7 @@ def packages_of(interpreter: str) -> dict[str, Any]:
         return {"path": interpreter, "version": sys.version.split()[0], "packages": dict(sorted(packages.items()))}
     try:
         asked = subprocess.run(
-            [interpreter, "-c", ASK], capture_output=True, text=True, timeout=30, check=False, cwd="/"
+            [interpreter, "-c", ASK], capture_output=True, text=True, timeout=30, check=False, cwd="/", env=inherited()
         )
         found = json.loads(asked.stdout)
         return {"path": interpreter, "version": found["version"], "packages": dict(sorted(found["packages"].items()))}

@@ -25,6 +25,7 @@ from lossbench.net.host.loops import in_any_thread
 from lossbench.net.journal import Journal
 from lossbench.net.kernel import Kernel
 from lossbench.net.star.network import StarNetwork
+from lossbench.processes import inherited
 from lossbench.proof.evidence import Proof
 from lossbench.proof.probe.probing import prove_network
 from lossbench.runs import interrupt
@@ -146,7 +147,7 @@ class Inside:
         run = Identity(run_id=book.id, token=0, seed=self.net.seed)
         threads = max(1, (os.cpu_count() or 1) // topology.hosts)
         own = outside_of_a_run(self.about, topology, run, folder=book.folder, threads=threads)
-        keys["env"] = {**os.environ, **own, **(keys.get("env") or {})}
+        keys["env"] = inherited(**{**own, **(keys.get("env") or {})})
         step_in = network.star.place(self.about.name).stepper(book.folder / "hosts", mortal=True)
         return subprocess.Popen(list(command), preexec_fn=step_in, start_new_session=True, **keys)
 

@@ -20,6 +20,7 @@ from lossbench.net.journal import Journal, Removed
 from lossbench.net.kernel import Kernel
 from lossbench.net.star.network import StarNetwork
 from lossbench.net.tc.shaping import classes_as_json
+from lossbench.processes import inherited
 from lossbench.proof.evidence import Proof
 from lossbench.proof.probe.probing import prove_network
 from lossbench.runs.choose import choose_backend
@@ -237,7 +238,7 @@ def become(lab: Lab, host_name: str, command: list[str]) -> None:
     with plain_errors():
         step_in()
     try:
-        os.execvpe(command[0], command, {**os.environ, **variables})
+        os.execvpe(command[0], command, inherited(**variables))
     except (FileNotFoundError, PermissionError):
         raise no_program(command[0]) from None
     except (OSError, ValueError) as error:

@@ -13,9 +13,9 @@ from lossbench.net.conservation import Between
 from lossbench.net.counters import Reading, counters_as_json
 from lossbench.net.network import Network
 from lossbench.net.tc.look import Look
-from lossbench.net.tc.shaping import lost_by_class
+from lossbench.net.tc.shaping import ClassState, lost_by_class, met_by_class
 from lossbench.proof.judge_fault import went_around
-from lossbench.proof.watched import Carried, Watched
+from lossbench.proof.watched import ROLE, Carried, Watched
 from lossbench.results.measures import BESIDE
 from lossbench.runs import interrupt
 from lossbench.runs.ground import Gauge
@@ -51,12 +51,12 @@ class Watch:
         self._looked = 0.0
         self._load = gauge
         self._now: dict[str, Any] = {}
-        self._lost_before: dict[str, int] = {}
+        self._classes_before: dict[str, list[ClassState]] = {}
 
     def run(self) -> Watched:
         try:
             self._wait_until_ready()
-            self._lost_before = lost_by_class(self.network.classes())
+            self._classes_before = self.network.classes()
             self.schedule.keep(0.0)
             self._load.begin()  # what starting up took is not the workload's
             self._start = time.monotonic()
@@ -69,6 +69,7 @@ class Watch:
             # What was measured until then is kept; the outcome column says what happened.
             self.seen.problem, self.seen.vanished = str(error), isinstance(error, VanishedError)
         self.seen.gone, self.seen.never_came = self.ranks.gone(), self.ranks.never_came()
+        self._look_inside()
         self.ranks.stop(in_turn=not self.seen.problem)
         self._hear()  # what they said when they were told to end
         self.seen.damaged_lines = self.ranks.damaged_lines
@@ -140,7 +141,8 @@ class Watch:
             raise RunError(f"links went away during the run: switch ports {', '.join(gone)}")
         reading = self.network.read(look=look)
         self._carried(reading, began)
-        self.seen.lapsed(self.network.changes() + self.network.not_in_force(look) + self.network.shaping_wrong(look))
+        self.seen.lapsed(self.network.changes() + self.network.not_in_force(look))
+        self.seen.lapsed(self.network.shaping_wrong(look) + self.network.hosts_wrong(some=True))
         self.schedule.looked(elapsed)
         between = Between(self.seen.before, reading)
         for leak in conservation.leaks(between):
@@ -148,8 +150,15 @@ class Watch:
                 self.seen.noticed.setdefault(leak.place, round(elapsed, 1))
         if self.experiment.shaping.classes:
             self._store_backlog(look, elapsed)
-        if went_around(self.experiment, between):
+        if went_around(self.experiment, self.seen, between):
             self.seen.around += [one for one in self.network.control_sockets() if one not in self.seen.around]
+
+    def _look_inside(self) -> None:
+        """Every host, as long as its programs live: what they hold by a descriptor ends with them."""
+        try:
+            self.seen.lapsed(self.network.hosts_wrong())
+        except Exception as error:  # noqa: BLE001 - whatever a program did to its host
+            self.seen.lapses.append(f"hosts can't be looked into any more ({error})")
 
     def _carried(self, reading: Reading, began: float) -> None:
         links, ended = reading.links.items(), time.monotonic() - self._start
@@ -181,6 +190,8 @@ class Watch:
                 about.append(str(record.get("text", "no reason given")))
             elif kind == "traffic":
                 self._take_traffic(role, record)
+            elif kind == "control" and isinstance(record.get("sent_bytes"), int):
+                self.seen.control[role, record["rank"]] = record["sent_bytes"]
             if role:
                 self._take_beside(role, kind, record, said_by)
                 continue
@@ -191,19 +202,27 @@ class Watch:
             elif kind == "program":
                 self.seen.programs.append(record)
             elif kind == "summary":
-                own = {"rank": said_by} if self.experiment.workload.torchrun and isinstance(said_by, int) else {}
-                self.seen.summed_up(role, record["rank"], said_by, {**record, **own})
+                self.seen.summed_up(
+                    role, record["rank"], said_by, {**record, "rank": self._rank(role, record, said_by)}
+                )
             elif kind == "row":
                 self.seen.rows.append({key: value for key, value in record.items() if key not in ROW_OWN})
             elif kind == "error":
                 self.seen.errors.append(f"rank {record['rank']}: {record.get('message', 'error')}")
+
+    def _rank(self, role: str, record: dict[str, Any], said_by: Any) -> int:
+        """Under torchrun the ranks of a host share its file, and name themselves."""
+        beside = {one.role: one.torchrun for one in self.experiment.beside}
+        shared = beside.get(role, 0) if role else self.experiment.workload.torchrun
+        return said_by if shared and isinstance(said_by, int) else int(record["rank"])
 
     def _take_beside(self, role: str, kind: Any, record: dict[str, Any], said_by: Any) -> None:
         """Of a program beside the workload: its numbers are called by its role."""
         about = (*ROW_OWN, *ROW_NAMES, *ROW_WORDS)
         own = {named(role, key): value for key, value in record.items() if key not in about}
         if kind == "summary":
-            self.seen.summed_up(role, record["rank"], said_by, own)
+            rank = self._rank(role, record, said_by)
+            self.seen.summed_up(role, record["rank"], said_by, {**own, "rank": rank, ROLE: role})
         elif kind == "row":
             names = {key: [named(role, str(one)) for one in record[key]] for key in ROW_NAMES if record.get(key)}
             words = {key: value for key, value in record.items() if key in ROW_WORDS}
@@ -242,8 +261,8 @@ class Watch:
             self.seen.lapsed(self.network.changes() + self.network.not_in_force(look))
             self.seen.lapsed(self.network.shaping_wrong() + self.network.mtu_wrong(look) + self.network.hosts_wrong())
             seen.held = self.network.held()
-            after = lost_by_class(self.network.classes())
-            seen.classes = {name: lost - self._lost_before.get(name, 0) for name, lost in after.items()}
+            before, after = self._classes_before, self.network.classes()
+            seen.classes, seen.came = (_grown(by(before), by(after)) for by in (lost_by_class, met_by_class))
             wrong = self.network.offloads_wrong()
         except Exception as error:  # noqa: BLE001 - a port that is gone has no counters; say so and keep the rest
             seen.lapses.append(f"the network can't be read any more ({error})")
@@ -251,6 +270,10 @@ class Watch:
         if wrong:
             seen.lapses.append(f"offloads were switched during the run: {', '.join(wrong[:4])}")
         self.store.append("counters.jsonl", {"time_s": time.time(), "hooks": counters_as_json(seen.after.hooks)})
+
+
+def _grown(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
+    return {name: count - before.get(name, 0) for name, count in after.items()}
 
 
 def named(role: str, name: str) -> str:

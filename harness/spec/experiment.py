@@ -101,7 +101,7 @@ class Program(Frozen):
     """What it is told to mark its packets with where they belong to no class: a lab's switch may go by it."""
     control_mb: Annotated[float, Field(ge=0)] | None = None
     """Megabytes that all ranks together may send over the control links before the fault is doubted; none: as its
-    workload.toml says, else 1."""
+    workload.toml says, else nothing. What all programs declare together is never below 1."""
     silent: bool | None = None
     """It sends nothing by design, and a run without a packet is no doubt; none: as its workload.toml says."""
     torchrun: Annotated[int, Field(ge=0, le=64)] = 0
@@ -112,9 +112,9 @@ class Program(Frozen):
     def _called_now(cls, value: str) -> str:
         return about.called_now(value)
 
-    def free_control_mb(self) -> float:
+    def declared_control_mb(self) -> float:
         known = 0.0 if self.command else about.about(self.name).control_mb
-        return max(1.0, known if self.control_mb is None else self.control_mb)
+        return known if self.control_mb is None else self.control_mb
 
     def is_silent(self) -> bool:
         return (not self.command and about.about(self.name).silent) if self.silent is None else self.silent

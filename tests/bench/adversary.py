@@ -97,6 +97,16 @@ def wrong(deed: Deed, summary: dict[str, Any]) -> str:
     return ""
 
 
+def decided(deed: Deed, columns: dict[str, str], reasons: dict[str, list[str]]) -> bool:
+    """Was a touched run doubted for what was done to it? A machine that is busy enough has every run doubted."""
+    said = reasons.get(deed.voids, [])
+    return (
+        not deed.voids
+        or columns.get(deed.voids) == "valid"
+        or any(words in text for text in said for words in deed.says)
+    )
+
+
 def was_late(deed: Deed, summary: dict[str, Any]) -> bool:
     """A wire in user space, or a harness that has to open a window, is late on a machine that is too busy for it, and
     says so: that is true, whoever did it. But nobody fails by that."""
@@ -104,7 +114,8 @@ def was_late(deed: Deed, summary: dict[str, Any]) -> bool:
     busy = summary["columns"]["timing"] != "valid" or os.getloadavg()[0] > (os.cpu_count() or 1)
     if summary["backend"] in ("relay", "edt", "netem") and busy:
         words += ("ms late or more (", "the machine was too busy")
-    if deed.of == "windows in steps" or (deed.of == "windows in time" and summary["backend"] not in ("ebpf", "edt")):
+    by_harness = deed.of == "windows in time" and summary["backend"] not in ("ebpf", "edt")
+    if busy and (deed.of == "windows in steps" or by_harness):
         words += (" late (", "before its ranks were let go")
     said = summary["reasons"]["fault"]
     return (
@@ -169,13 +180,21 @@ class Scored:
     commit: str
 
     @property
+    def undecided(self) -> bool:
+        """Touched, and doubted for something else: that says nothing of the deed. Nor does one of before."""
+        if self.left_alone or self.wrong:
+            return False
+        return self.deed not in DEEDS or not decided(DEEDS[self.deed], self.columns, self.reasons)
+
+    @property
     def late(self) -> bool:
         """Left alone and not valid, and right in that."""
         return self.left_alone and not self.wrong and self.columns["fault"] != "valid"
 
     def in_words(self) -> str:
         reason = next(iter(self.reasons.get("fault", [])), "")
-        return f"{self.deed} ({self.of}), {self.backend}, {self.talks}: {self.wrong or 'right'}  {reason[:110]}"
+        how = self.wrong or ("not decided" if self.undecided else "right")
+        return f"{self.deed} ({self.of}), {self.backend}, {self.talks}: {how}  {reason[:110]}"
 
 
 def tried(one: Draw, *, seed: int, number: int) -> Scored:
@@ -267,16 +286,20 @@ def side_by_side(asked: argparse.Namespace) -> bool:
 
 def show(every: list[Scored], backends: list[str]) -> bool:
     """The table of docs/fidelity.md; were there any verdicts, and every one right?"""
-    print("| backend | touched | false valid | left alone | false alarm |", "|---|---|---|---|---|", sep="\n")
+    print("| backend | touched | false valid | not decided | left alone | false alarm |", f"|{'---|' * 6}", sep="\n")
     for backend in backends:
         here = [one for one in every if one.backend == backend]
-        sides = [[one for one in here if one.left_alone is alone] for alone in (False, True)]
-        figures = [number for side in sides for number in (len(side), sum(bool(one.wrong) for one in side))]
+        touched, alone = ([one for one in here if one.left_alone is which] for which in (False, True))
+        wrong_in, wrong_out = (sum(bool(one.wrong) for one in side) for side in (touched, alone))
+        figures = [len(touched), wrong_in, sum(one.undecided for one in touched), len(alone), wrong_out]
         print(f"| {backend} | {' | '.join(map(str, figures))} |")
     alone = [one for one in every if one.left_alone]
     busy = sum(one.columns.get("timing") != "valid" for one in alone)
     late = sum(one.late for one in alone)
     print(f"of those left alone: timing unknown in {busy}, the fault not valid since it truly was late in {late}")
+    for one in every:
+        if one.undecided:
+            print(f"not decided, seed {one.seed}, {one.number + 1}: {one.in_words()}")
     for one in every:
         if one.wrong:
             print(f"WRONG, seed {one.seed}, {one.number + 1}: {one.in_words()}")

@@ -5,7 +5,7 @@ python tests/bench/all.py [--list] [--again] [--minutes N] [--log] [SLICE ...]
 A slice that was green on this commit, with nothing changed since, is not run again (--again does). A test that fails
 is run once more alone: if it passes then it is *unsteady*, which is said and never counted as passed. --minutes begins
 no further slice after that. --log prints the table for results/LOG.md. Commands are real processes here
-(tests/forked.py). Exit 0: nothing failed; 1: something did; 3: slices are left."""
+(tests/forked.py). Exit 0: all are green; 1: something failed or is unsteady; 3: slices are left."""
 
 from __future__ import annotations
 
@@ -130,7 +130,12 @@ def main() -> int:
                 (STATE / f"{name}.json").write_text(json.dumps({"commit": sha, "slice": asdict(row)}))
         rows.append(row)
     print(table(rows, sha))
-    return 1 if any(r.status == "red" for r in rows) else 3 if any(r.status == "left" for r in rows) else 0
+    return status_of(rows)
+
+
+def status_of(rows: list[Slice]) -> int:
+    states = {row.status for row in rows}
+    return 1 if states & {"red", "unsteady"} else 3 if "left" in states else 0
 
 
 if __name__ == "__main__":

@@ -74,6 +74,7 @@ def watch() -> None:
                 net.changes()
                 net.not_in_force(look)
                 net.shaping_wrong(look)
+                net.hosts_wrong(some=True)
                 net.classes(look)
                 spent.append(1000 * (time.process_time() - began))
             print(f"{hosts:3d} hosts: {stats.median(spent):.1f}")

@@ -27,12 +27,14 @@ from lossbench.net.impair import cbpf
 from lossbench.net.impair.ebpf import memory
 from lossbench.net.impair.ebpf.backend import EbpfBackend
 from lossbench.net.star.links import Star
+from lossbench.net.star.neighbours import NUD_PERMANENT
 from lossbench.net.tc import offloads
 from lossbench.net.tc.hook import PARENT as SIDES
 from lossbench.net.tc.hook import put_filter
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import rules_ever, rules_in_force
 from lossbench.spec.userfile import check
+from tests.attached import attached
 from tests.conftest import namespaces_of
 from tests.forked import Command
 
@@ -453,6 +455,30 @@ def host_drops(run: Running) -> None:
         host.tc("del", "clsact", link)
 
 
+def host_program(run: Running) -> None:
+    """In a host, by a descriptor that is closed again: no message tells of it."""
+    with attached("tcx", run.place("h1")):
+        run.pause(0.6, 0.9)
+
+
+def host_address(run: Running) -> None:
+    """Of a host's hardware, and back."""
+    with namespaces.open_inside(run.place("h1")) as host:
+        link = host.link_lookup(ifname="eth0")[0]
+        for address in ("02:6c:62:00:00:77", run.asked.topology.host("h1").mac):
+            host.link("set", index=link, address=address)
+            run.pause(0.1, 0.3)
+
+
+def another_neighbour(run: Running) -> None:
+    """What is for one host goes to another, and to the right one again."""
+    with namespaces.open_inside(run.place("h0")) as host:
+        link, h1, h2 = host.link_lookup(ifname="eth0")[0], *(run.asked.topology.host(name) for name in ("h1", "h2"))
+        for mac in (h2.mac, h1.mac):
+            host.neigh("replace", dst=h1.ipv4, lladdr=mac, ifindex=link, state=NUD_PERMANENT)
+            run.pause(0.1, 0.3)
+
+
 def another_mtu(run: Running) -> None:
     with namespaces.open_inside(run.place("sw")) as switch:
         port = switch.link_lookup(ifname="p0")[0]
@@ -478,10 +504,12 @@ def nothing(run: Running) -> None:
 @dataclass(frozen=True)
 class Deed:
     """`of`: the condition that is asked for, and made false; `voids`: the column that must not be valid afterwards;
-    empty if nothing may be voided."""
+    empty if nothing may be voided. `says`: words of which a reason must hold one, or it was doubted for something
+    else."""
 
     act: Callable[[Running], None]
     of: str
+    says: tuple[str, ...] = ()
     voids: str = "fault"
     backends: tuple[str, ...] = ("ebpf", "cbpf", "relay", "netem", "edt")
     workloads: tuple[str, ...] = WORKLOADS
@@ -495,6 +523,9 @@ class Deed:
         return self.called or self.act.__name__
 
 
+HEARD = ("not by lossbench", "not ours", "in the kernel", "past the rules", "not attached", "lost during the run")
+REWRITTEN = (*HEARD, "seeded pattern", "its generator", "duplicated", "damaged")
+LATE = (" s late (", "steps late (", " late (", "never in force", "were let go")
 OURS = ("ebpf", "cbpf", "relay")  # that run wherever bpf(2) does
 MAPPED = ("ebpf", "relay", "edt")  # whose programs share memory with the harness
 CHATTER = ("chatter",)
@@ -502,35 +533,45 @@ SOON = 0.3
 DEEDS = {
     deed.name: deed
     for deed in (
-        Deed(filter_ahead, "loss"),
-        Deed(tcx_ahead, "loss", backends=OURS),
-        Deed(remove_clsact, "loss"),
-        Deed(fault_away_for_a_moment, "loss"),
-        Deed(less_loss, "loss", backends=MAPPED),
-        Deed(shorter_bursts, "bursts", backends=MAPPED),
-        Deed(no_duplicates, "duplicates", backends=MAPPED),
-        Deed(no_damage, "damage", backends=MAPPED),
-        Deed(remove_rate, "rate and queue"),
-        Deed(change_rate, "rate and queue"),
-        Deed(shift_window, "windows in time", backends=("ebpf", "edt"), within_s=SOON),
+        Deed(filter_ahead, "loss", HEARD),
+        Deed(tcx_ahead, "loss", ("ahead of the fault", "past the rules"), backends=OURS),
+        Deed(remove_clsact, "loss", HEARD),
+        Deed(fault_away_for_a_moment, "loss", HEARD),
+        Deed(less_loss, "loss", REWRITTEN, backends=MAPPED),
+        Deed(shorter_bursts, "bursts", REWRITTEN, backends=MAPPED),
+        Deed(no_duplicates, "duplicates", REWRITTEN, backends=MAPPED),
+        Deed(no_damage, "damage", REWRITTEN, backends=MAPPED),
+        Deed(remove_rate, "rate and queue", ("not by lossbench", "uplink:")),
+        Deed(change_rate, "rate and queue", ("not by lossbench", "downlink:")),
+        Deed(shift_window, "windows in time", REWRITTEN, backends=("ebpf", "edt"), within_s=SOON),
         Deed(
-            stop_the_harness, "windows in time", backends=("cbpf", "relay"), within_s=SOON, called="late_for_a_second"
+            stop_the_harness,
+            "windows in time",
+            LATE,
+            backends=("cbpf", "relay"),
+            within_s=SOON,
+            called="late_for_a_second",
         ),
-        Deed(sleep_through_a_step, "windows in steps", workloads=CHATTER, within_s=SOON, called="late_for_a_step"),
-        Deed(another_match, "matches", backends=OURS),
-        Deed(filter_ahead_of_a_downlink, "directions"),
-        Deed(another_pair, "pairs", backends=OURS),
-        Deed(another_mtu, "MTU"),
-        Deed(offloads_on, "MTU"),
-        Deed(around_the_fault, "presence"),
-        Deed(host_drops, "presence"),
-        Deed(link_of_its_own, "presence"),
-        Deed(host_mtu, "MTU"),
-        Deed(longer_queue, "rate and queue"),
-        Deed(flood_a_port, "presence", workloads=CHATTER),
-        Deed(kill_the_wire, "delay", backends=("relay",)),
-        Deed(stop_the_wire, "delay", backends=("relay",)),
-        Deed(steal_cpu, "loss", voids="timing", workloads=CHATTER),
+        Deed(
+            sleep_through_a_step, "windows in steps", LATE, workloads=CHATTER, within_s=SOON, called="late_for_a_step"
+        ),
+        Deed(another_match, "matches", HEARD, backends=OURS),
+        Deed(filter_ahead_of_a_downlink, "directions", HEARD),
+        Deed(another_pair, "pairs", HEARD, backends=OURS),
+        Deed(another_mtu, "MTU", ("p0: MTU", "p0 MTU")),
+        Deed(offloads_on, "MTU", ("offloads were switched", "super-packets")),
+        Deed(around_the_fault, "presence", ("over the control links",)),
+        Deed(host_drops, "presence", ("h1 eth0:",)),
+        Deed(host_program, "presence", ("h1: a tcx program",), backends=OURS),
+        Deed(host_address, "presence", ("h1 eth0: the hardware address",)),
+        Deed(another_neighbour, "presence", ("h0 eth0: neighbour",)),
+        Deed(link_of_its_own, "presence", ("around the data link",)),
+        Deed(host_mtu, "MTU", ("h1 eth0: MTU",)),
+        Deed(longer_queue, "rate and queue", ("not by lossbench", "downlink:")),
+        Deed(flood_a_port, "presence", ("says that it sent", "the workload misses"), workloads=CHATTER),
+        Deed(kill_the_wire, "delay", ("the wire", *HEARD, "not accounted for"), backends=("relay",)),
+        Deed(stop_the_wire, "delay", ("ms late or more (", "the wire"), backends=("relay",)),
+        Deed(steal_cpu, "loss", ("CPU saturated", "waited for a core"), voids="timing", workloads=CHATTER),
         Deed(nothing, "delay", voids="", backends=("relay",), late_wire=True, called="late_wire"),
     )
 }

@@ -4,12 +4,13 @@ python tests/bench/steady.py [--times 20] [--load M] [--minutes 9] [--workers N]
 
 Each test of the selection (as for pytest; default: what `make test` runs) is run --times times, side by side; each
 worker has its own /run, and --load busy loops run beside. --minutes ends it in time; the same command goes on then,
-from the file --state. --any: also those that `make test` leaves out. Exit 0: all done and none failed; 1: some failed;
-3: more is to be done."""
+from the file --state; runs of other commits, and of the tree before a change, that stand there do not count. --any:
+also those that `make test` leaves out. Exit 0: all done and none failed; 1: some failed; 3: more is to be done."""
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import subprocess
 import sys
@@ -34,6 +35,23 @@ def collected(selection: list[str], *, every: bool) -> list[str]:
             f"nothing is selected by {' '.join(selection) or 'nothing'}:\n{done.stdout[-600:]}{done.stderr[-600:]}"
         )
     return found
+
+
+def commit() -> str:
+    """Of what is tested; with a mark and what is different where something is changed."""
+    told = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    name = subprocess.run(told, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    changes = subprocess.run(["git", "diff", "HEAD"], cwd=ROOT, capture_output=True, check=False).stdout
+    return f"{name} {hashlib.sha256(changes).hexdigest()[:8]}" if changes else name
+
+
+def of_commit(state: Path, sha: str) -> list[dict]:
+    """Runs of this very commit: those before a mend say nothing of it."""
+    rows = side_by_side.read(state)
+    mine = [row for row in rows if row.get("commit") == sha]
+    if len(mine) < len(rows):
+        print(f"{len(rows) - len(mine)} runs of other commits in {state} do not count")
+    return mine
 
 
 def report(rows: list[dict], tests: list[str], times: int) -> int:
@@ -63,10 +81,11 @@ def main() -> int:
     given = asked.parse_args()
     given.state.parent.mkdir(parents=True, exist_ok=True)
     end = time.monotonic() + 60 * given.minutes
-    tests = collected(given.selection, every=given.any)
+    tests, sha = collected(given.selection, every=given.any), commit()
     with side_by_side.busy(given.load), tempfile.TemporaryDirectory() as folder:
         while (left := end - time.monotonic()) > 30:
-            counts = Counter(row["test"] for row in side_by_side.read(given.state))
+            mine = [row for row in side_by_side.read(given.state) if row.get("commit") == sha]
+            counts = Counter(row["test"] for row in mine)
             fewest = min(counts[test] for test in tests)
             if fewest >= given.times:
                 break
@@ -79,8 +98,8 @@ def main() -> int:
             if not rows:
                 break
             with given.state.open("a", encoding="utf-8") as state:
-                state.writelines(json.dumps(row) + "\n" for row in rows)
-    return report(side_by_side.read(given.state), tests, given.times)
+                state.writelines(json.dumps({**row, "commit": sha}) + "\n" for row in rows)
+    return report(of_commit(given.state, sha), tests, given.times)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
+from pathlib import Path
 
 import pytest
 
 from tests.bench import all as everything
+from tests.bench import steady
 from tests.shared import ROOT
 
 # Where a test with this marker is run; whatever has another one is run in its folder's slice.
@@ -44,3 +47,20 @@ def test_what_only_a_stock_kernel_can_run_is_run_in_a_guest(request: pytest.Fixt
         marks = {mark.name for mark in item.iter_markers()}
         if "guest" in marks and not marks & {"tier", "clock", "pair"}:
             assert wanted in marks and not marks & set(left_out), item.nodeid
+
+
+@pytest.mark.parametrize(
+    "states, status", [(["green"], 0), (["green", "unsteady"], 1), (["red", "left"], 1), (["left"], 3)]
+)
+def test_only_what_is_green_ends_well(states: list[str], status: int) -> None:
+    """As it was: a slice with an unsteady test ended with 0."""
+    assert everything.status_of([everything.Slice("a", state) for state in states]) == status
+
+
+def test_runs_of_other_commits_do_not_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As it was: those from before a mend did."""
+    state = tmp_path / "steady.jsonl"
+    rows = [{"test": "a", "outcome": "failed"}, {"test": "a", "outcome": "passed", "commit": "new"}]
+    state.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert steady.of_commit(state, "new") == rows[1:]
+    assert "1 runs of other commits" in capsys.readouterr().out

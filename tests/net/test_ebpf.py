@@ -284,3 +284,24 @@ def found_wrong(network: StarNetwork, before: Reading, hook: Hook, rule: Rule) -
     after, moving = network.settled(since=before)
     watched = Watched(before=before, after=after, moving=moving, rules={hook: {rule.label: rule}})
     return [one.text for one in judge_rules(watched, Between(before, after)) if one.status != Status.VALID]
+
+
+@pytest.mark.parametrize("options", [(), (59,), (54, 59)], ids=["none", "one", "two"])
+def test_options_of_ipv6_hide_neither_protocol_nor_ports(
+    build: Build, profile_file: Callable[[str], str], options: tuple[int, ...]
+) -> None:
+    """As it was: behind a header of options every packet of udp/5000 escaped the rule, and nothing was said."""
+    text = (
+        'name = "x"\nloss = { model = "iid", percent = 100 }\nmatch = { protocol = "udp", destination_ports = [5000] }'
+    )
+    network = build(topology={"hosts": 2}, impair=[{"profile": profile_file(text)}])
+    with open_socket(network, "h0", socket.AF_INET6) as sender:
+        for option in options:  # IPV6_DSTOPTS, IPV6_HOPOPTS: eight bytes of padding, then sixteen
+            words = 1 if option == 54 else 0
+            padding = bytes((0, words, 1, 4 + 8 * words, *[0] * (4 + 8 * words)))
+            sender.setsockopt(socket.IPPROTO_IPV6, option, padding)
+        for _ in range(20):
+            sender.sendto(b"x", (network.experiment.topology.host("h1").ipv6, 5000))
+    network.settled()
+    (count,) = (c for c in network.counters()[Hook(rank=0, direction="uplink")].values() if c.dropped)
+    assert (count.seen, count.dropped) == (20, 20)

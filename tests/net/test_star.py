@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from lossbench.errors import RunError
 from lossbench.net.host import namespaces
 from lossbench.net.star.links import IFA_F_NODAD, NUD_NOARP
 from lossbench.net.star.neighbours import NUD_PERMANENT
@@ -145,3 +146,16 @@ def test_a_direction_that_another_process_joins_does_not_change_what_the_other_c
         attached.put(network.star.hook_point(up), network.rules[up])
     finally:
         attached.close()
+
+
+@pytest.mark.parametrize("backend", ["cbpf", "ebpf"])
+def test_a_link_that_a_rank_has_deleted_ends_the_run_in_words(build: Build, backend: str) -> None:
+    """As it was: a scheduled change that came before the next look ended in a KeyError."""
+    network = build(backend=backend, topology={"hosts": 2}, impair=[{"profile": "loss_5", "direction": "both"}])
+    with network.place("h0").netlink() as inside:
+        inside.link("del", index=inside.link_lookup(ifname="eth0")[0])
+    with pytest.raises(RunError, match="links went away"):
+        network.put(dict.fromkeys(network.rules, ()))
+    if backend == "cbpf":
+        with pytest.raises(RunError, match="links went away during the run: that of h0"):
+            network.counters()

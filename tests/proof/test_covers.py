@@ -114,6 +114,30 @@ def test_whatever_is_done_to_the_stack_of_a_host_is_heard_of(tmp_path: Path, dee
     assert status == "unknown" and "h0" in said and "during the run" in said, said
 
 
+HELD = """
+if rank == 0:
+    import os, sys; sys.path[:0] = {paths!r}
+    from tests.attached import attach
+    ready, done = os.pipe()
+    if os.fork() == 0:
+        attach("tcx", socket.if_nametoindex("eth0")); os.write(done, b"x"); time.sleep(60)
+    os.read(ready, 1)
+"""
+
+
+@netns
+def test_a_program_that_a_descriptor_holds_in_a_host_is_found_before_whoever_holds_it_is_ended(tmp_path: Path) -> None:
+    """As it was: its holder was ended first, and half of the packets were lost by it, valid. This one holds it when the
+    workload ends."""
+    program = tmp_path / "mine.py"
+    text = experiment(tmp_path, data=400, around=0)
+    program.write_text(program.read_text() + HELD.format(paths=sys.path))
+    status, said, _ = fault_of(tmp_path, text)
+    if "No such file" in said or "not permitted" in said:
+        pytest.skip("this kernel has no tcx")
+    assert status == "unknown" and "h0: a tcx program stands at its own link" in said, said
+
+
 @netns
 def test_a_handful_of_packets_shows_nothing(tmp_path: Path) -> None:
     """As it was: 0 of 5, as asked, for 10 %."""

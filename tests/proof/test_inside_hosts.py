@@ -11,12 +11,16 @@ from lossbench.net import conservation
 from lossbench.net.conservation import Between
 from lossbench.net.counters import LinkCounts, Reading, Sockets
 from lossbench.net.host import namespaces
+from lossbench.net.host.stack import Stack
+from lossbench.net.star.gauges import HOSTS_A_LOOK
+from lossbench.net.star.neighbours import NUD_PERMANENT
 from lossbench.net.star.network import StarNetwork
 from lossbench.proof.covers.rows import covered, not_judged
 from lossbench.proof.judge_rules import judge_fragments
 from lossbench.proof.watched import Watched
 from lossbench.spec.placement import Hook, Rule
 from lossbench.spec.profile import Profile
+from tests.attached import How, attached
 from tests.forms import forms
 from tests.networks import Build, open_socket
 
@@ -137,3 +141,95 @@ def test_a_route_past_the_switch_to_another_host_is_told_and_one_to_elsewhere_is
     said = network.changes()
     assert "h0: route added during the run, around the data link: to 10.77.0.2/32" in said
     assert "h0: route added during the run, around the data link: to fd6c:6f73:7362::2/128" in said
+
+
+@netns
+@pytest.mark.parametrize("how", ["tcx", "xdp"])
+def test_a_program_that_a_descriptor_holds_at_a_hosts_link_is_seen_while_it_stands(build: Build, how: How) -> None:
+    """As it was: hosts were looked into when everybody had ended, and nobody asked for XDP there. Each look takes some
+    of them, in turn."""
+    network = build(topology={"hosts": HOSTS_A_LOOK + 2}, impair=[{"profile": "clean"}])
+    last = network.star.namespace(f"h{HOSTS_A_LOOK + 1}")
+    assert network.hosts_wrong() == []
+    try:
+        with attached(how, last):
+            looks = [network.hosts_wrong(some=True) for _ in range(3)]
+    except OSError as error:
+        pytest.skip(f"this kernel has no links of {how} programs ({error})")
+    which = "an XDP" if how == "xdp" else "a tcx"
+    said = [f"h{HOSTS_A_LOOK + 1}: {which} program stands at its own link"]
+    assert looks == [[], said, said]
+    assert network.hosts_wrong() == []
+
+
+@netns
+def test_another_hardware_address_of_a_host_is_heard_of_and_what_it_then_loses_is_counted(build: Build) -> None:
+    """As it was: of a link's messages XDP, MTU and whether it was up were looked at."""
+    network = build(topology={"hosts": 2, "family": "ipv4"}, impair=[{"profile": "clean"}])
+    network.listen()
+    before, _ = network.settled()
+    with network.place("h1").netlink() as inside:
+        index = inside.link_lookup(ifname="eth0")[0]
+        inside.link("set", index=index, address="02:6c:62:00:00:77")
+        send_large(network, times=20, size=100)
+        inside.link("set", index=index, address=network.experiment.topology.host("h1").mac)
+    after, _ = network.settled(since=before)
+    assert "h1 eth0: the hardware address 02:6c:62:00:00:77 during the run" in network.changes()
+    lost = conservation.lost_elsewhere(Between(before, after))
+    assert lost == {"in h1: they were for another address than its own": 20}
+
+
+@netns
+def test_a_neighbour_that_leads_elsewhere_is_heard_of_and_what_came_there_is_counted(build: Build) -> None:
+    """As it was: nobody listened to neighbours, and packets for one host went to another, past every pair's rule."""
+    network = build(topology={"hosts": 3, "family": "ipv4"}, impair=[{"profile": "clean"}])
+    network.listen()
+    before, _ = network.settled()
+    wrong = network.experiment.topology.host("h2").mac
+    with network.place("h0").netlink() as inside:
+        index = inside.link_lookup(ifname="eth0")[0]
+        inside.neigh("replace", dst="10.77.0.2", lladdr=wrong, ifindex=index, state=NUD_PERMANENT)
+    send_large(network, times=20, size=100)
+    after, _ = network.settled(since=before)
+    assert network.changes() == ["h0 eth0: neighbour changed during the run, not by lossbench"]
+    lost = conservation.lost_elsewhere(Between(before, after))
+    assert lost == {"in h2: they were for another address than its own": 20}
+
+
+@netns
+def test_neighbours_of_no_host_and_of_links_of_ones_own_are_nobodys_affair(build: Build) -> None:
+    """What a container makes of its own, what multicast makes the kernel enter, and what goes nowhere."""
+    network = build(topology={"hosts": 2}, impair=[{"profile": "clean"}])
+    network.listen()
+    with network.place("h0").netlink() as inside:
+        inside.link("add", ifname="x0", kind="veth", peer={"ifname": "x1"})
+        own, data = (inside.link_lookup(ifname=name)[0] for name in ("x0", "eth0"))
+        inside.link("set", index=own, state="up", address="02:00:00:00:00:01")
+        inside.neigh("add", dst="10.77.0.2", lladdr="02:00:00:00:00:02", ifindex=own, state=NUD_PERMANENT)
+        inside.neigh("add", dst="192.0.2.1", lladdr="02:00:00:00:00:03", ifindex=data, state=NUD_PERMANENT)
+    with open_socket(network, "h0") as sender, open_socket(network, "h0", socket.AF_INET6) as sender_6:
+        sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton("10.77.0.1"))
+        sender_6.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_IF, data)
+        for where, address in ((sender, "224.0.0.251"), (sender, "10.77.0.99"), (sender_6, "ff02::fb")):
+            where.sendto(b"who has a printer", (address, 5353))
+    assert network.changes() == []
+    network.settled()
+    assert network.changes() == []
+
+
+def test_sockets_of_udp_lite_are_among_those_that_can_be_full() -> None:
+    """As it was: of its own tables nobody read a line."""
+    texts = {
+        "snmp": "Udp: InDatagrams RcvbufErrors\nUdp: 7 1\nUdpLite: InDatagrams RcvbufErrors\nUdpLite: 30 200\n",
+        "snmp6": "Udp6RcvbufErrors 3000\nUdpLite6RcvbufErrors 40000\nUdpLite6InDatagrams 500\nIp6InAddrErrors 6\n",
+    }
+
+    class Told(Stack):
+        def __init__(self) -> None:
+            pass
+
+        def _text(self, name: str) -> str:
+            return texts[name]
+
+    found = Told().read()
+    assert (found.overflowed, found.received, found.misled) == (43201, 537, 6)

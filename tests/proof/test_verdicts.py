@@ -9,19 +9,21 @@ import pytest
 
 from lossbench.errors import NotAbleError
 from lossbench.net.conservation import Between, counted_twice
-from lossbench.net.counters import LATE_MS, Held, LinkCounts, Position, Queue, Reading, RuleCounters, Sockets
+from lossbench.net.counters import LATE_MS, TOTAL, Held, LinkCounts, Position, Queue, Reading, RuleCounters, Sockets
 from lossbench.net.impair import registry
 from lossbench.proof import judge, judge_fault
 from lossbench.proof.covers.rows import covered, not_judged
 from lossbench.proof.evidence import FlowSeen, Seen
+from lossbench.proof.judge_roles import judge_absent
+from lossbench.proof.judge_rules import judge_rules
 from lossbench.proof.pace import judge_rates
 from lossbench.proof.prove import prove
 from lossbench.proof.verdict import Finding, Judgement, Status, Verdict
-from lossbench.proof.watched import Carried, Quiet, Watched
+from lossbench.proof.watched import ROLE, Carried, Quiet, Watched
 from lossbench.spec import lossmodel, profile
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import Hook, Rule
-from lossbench.spec.profile import Match
+from lossbench.spec.profile import Match, Profile
 
 UP, DOWN = Hook(rank=0, direction="uplink"), Hook(rank=1, direction="downlink")
 RULE = Rule(label="0:loss_5", profile=profile.load("loss_5"), match=Match(), seed=77, block_seed=1)
@@ -442,6 +444,120 @@ def test_a_rank_without_a_number_fails_what_is_expected_of_all(values: list[Any]
     asked = experiment(topology={"hosts": 4}, expect=[{"field": "accuracy", "min": 0.9}])
     found = judge.judge_outcome(asked, watched)
     assert found.status == (Status.FAILED if said else Status.VALID) and said in found.reasons()[0]
+
+
+@pytest.mark.parametrize(
+    "spoke, said",
+    [
+        ([1], "only 1 of 3 ranks of clients reported 'clients.ok'"),
+        ([0, 2], "only 2 of 3 ranks of clients"),
+        ([0], ""),
+        ([0, 1, 2], ""),
+    ],
+)
+def test_of_programs_beside_the_workload_each_has_to_say_what_is_expected_of_them(spoke: list[int], said: str) -> None:
+    """As it was: nobody kept who had spoken, and one of them did for all that were silent. The first may."""
+    clients = {"role": "clients", "hosts": ["h1", "h2", "h3"], "command": ["true"]}
+    asked = experiment(topology={"hosts": 4}, beside=[clients], expect=[{"field": "clients.ok", "min": 1}])
+    watched = Watched(summaries=[{"rank": rank, "clients.ok": 1, ROLE: "clients"} for rank in spoke])
+    found = judge.judge_outcome(asked, watched)
+    assert found.status == (Status.FAILED if said else Status.VALID) and said in found.reasons()[0]
+
+
+def around(control: float, *, data: float = 1e6, said: float = 0.0, **more: Any) -> bool:
+    """Do so many bytes over the control links doubt the fault?"""
+    links = {0: LinkCounts(entered_bytes=round(data), control_bytes=round(control))}
+    watched = Watched(control={("", 0): said} if said else {})
+    between = Between(Reading(links={0: LinkCounts()}), Reading(links=links))
+    return judge_fault.went_around(experiment(**more), watched, between)
+
+
+def test_the_first_megabyte_over_the_control_links_is_free_once_and_not_for_each_program() -> None:
+    """As it was: with four programs beside the workload five megabytes of nobody's went around the fault, valid."""
+    beside = [{"role": f"beside{n}", "command": ["true"]} for n in range(4)]
+    assert not around(0.9e6, beside=beside) and around(1.1e6, beside=beside)
+    declared = [{**one, "control_mb": 2} for one in beside]
+    assert not around(7.9e6, beside=declared) and around(8.1e6, beside=declared)
+    assert not around(1.9e6, data=2e8) and around(2.1e6, data=2e8), "one percent"
+
+
+def test_what_a_program_says_that_it_sent_itself_is_no_way_around_and_the_rest_is() -> None:
+    """As it was: training had a terabyte free, and a strategy that talked over MASTER_ADDR met no fault, valid."""
+    training = {"workload": {"name": "training"}}
+    assert around(3e8, **training)
+    assert not around(3.15e8, said=3e8, **training), "headers and acknowledgements are counted too"
+    assert around(3.2e8, said=3e8, **training)
+
+
+NOISE = {"role": "noise", "command": ["true"]}
+WEB = {"role": "web", "hosts": ["h0", "h1"], "command": ["true"], "foreground": True}
+CLASSES = {"classes": [{"name": "web", "dscp": 10}, {"name": "mine", "dscp": 20}]}
+NOTHING = {rank: {"sent": [0] * 4, "received": [0] * 4, "complete": True} for rank in range(4)}
+
+
+def absent(*, entered: tuple[int, ...] = (9, 9, 9, 9), left: tuple[int, ...] = (9,) * 4, **keys: Any) -> list[str]:
+    """Who was not there, on links that carried so many packets each, nine of them for all."""
+    seen = {name: keys.pop(name) for name in ("traffic", "came") if name in keys}
+    links = {rank: LinkCounts(entered=one, left=two) for rank, (one, two) in enumerate(zip(entered, left, strict=True))}
+    between = Between(Reading(links=dict.fromkeys(links, LinkCounts())), Reading(links=links, for_all=9))
+    asked = experiment(**{"topology": {"hosts": 4, "rate_mbit": 50}, "workload": {"name": "chatter"}, **keys})
+    found = judge_absent(asked, Watched(**seen), between)
+    return [one.text.removesuffix(" (silent = true, if that is meant)") for one in found]
+
+
+def test_a_program_that_was_not_there_is_missed_although_others_sent() -> None:
+    """As it was: packets of anybody were taken for the workload's, and one that sent nothing was valid."""
+    said = "the workload says itself that it sent nothing and got nothing"
+    assert absent(traffic={"": NOTHING}, beside=[NOISE]) == [said]
+    some = NOTHING | {0: {"sent": [0, 1, 0, 0], "received": [0] * 4}}
+    assert absent(traffic={"": some}, beside=[NOISE]) == []
+    assert absent(traffic={"": {0: NOTHING[0]}}, beside=[NOISE]) == [], "three have not said anything"
+    mine = {"workload": {"name": "chatter", "traffic_class": "mine"}, "shaping": CLASSES, "beside": [NOISE]}
+    assert absent(came={"mine": 0, "web": 90}, **mine) == [
+        "no packet of the workload came to the queues of its class 'mine'"
+    ]
+    assert absent(came={"mine": 1, "web": 90}, **mine) == absent(came={}, **mine) == []
+
+
+def test_on_hosts_of_its_own_a_programs_links_say_whether_it_was_there() -> None:
+    """What others send to all comes there too; who only listens is there."""
+    keys: dict[str, Any] = {"workload": {"name": "noop"}, "beside": [WEB, {**NOISE, "hosts": ["h2", "h3"]}]}
+    said = "no packet of web passed the data links of its hosts, which no other program sends from"
+    assert absent(entered=(0, 0, 9, 0), **keys) == [said]
+    assert absent(entered=(0, 1, 9, 0), **keys) == absent(entered=(0, 0, 9, 0), left=(9, 12, 9, 9), **keys) == []
+    assert absent(entered=(9, 9, 0, 0), **keys) == [], "the run is not about noise"
+    keys["workload"] = {"name": "chatter"}
+    assert absent(entered=(0, 0, 9, 0), **keys) == [], "the workload has these hosts, too"
+
+
+def few(*counts: RuleCounters, labels: tuple[str, ...] = ("0", "1"), percent: float = 30.0) -> list[str]:
+    """What is said of a pair's rule beside one for all hosts."""
+    asked = Profile.model_validate({"name": "x", "why": "t", "loss": {"model": "iid", "percent": percent}})
+    rules = [
+        Rule(label=str(n), profile=one, match=Match(), seed=n, block_seed=1, entry=n)
+        for n, one in enumerate((profile.load("loss_1"), asked))
+    ]
+    here = dict(zip(labels, counts, strict=False))
+    between = Between(
+        Reading(hooks={UP: {}}, links={0: LinkCounts()}), Reading(hooks={UP: here}, links={0: LinkCounts()})
+    )
+    watched = Watched(rules={UP: {one.label: one for one in rules}})
+    return [one.text for one in judge_rules(watched, between) if "too few" in one.text]
+
+
+def test_each_entry_has_to_meet_enough_packets_to_show_something() -> None:
+    """As it was: all were asked together, and three packets of a pair at 30 %, none lost, were "as asked"."""
+    many = RuleCounters(seen=10_000, dropped=100)
+    assert few(many, RuleCounters(seen=3)) == ["impair.1 (x) met 3 packets in the run: too few to show anything"]
+    assert few(many, RuleCounters(seen=40, dropped=12)) == []
+    assert few(many, RuleCounters(seen=3, dropped=3), percent=100) == [], "every packet"
+    assert few(many, RuleCounters()) == [], "it was not met at all, which is said elsewhere"
+
+
+def test_of_rules_that_are_counted_together_what_their_port_met_is_asked() -> None:
+    """As it was: under the sum's own name nobody looked."""
+    assert len(few(RuleCounters(seen=5), labels=(TOTAL,))) == 2
+    assert few(RuleCounters(seen=500, dropped=20), labels=(TOTAL,)) == []
 
 
 def timing(*, interleaved: bool = False, late: Any = (), **more: Any) -> tuple[Status, Any]:

@@ -3,6 +3,7 @@ beside a project that has folders with our names."""
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -119,9 +120,41 @@ def test_nor_by_an_empty_or_relative_entry_of_the_path(hostile: Path, python_pat
 @pytest.mark.parametrize("path", ["", ".", ".:bin", ":"])
 def test_a_path_of_nothing_but_the_current_folder_is_the_systems(path: str) -> None:
     """An empty PATH means the current folder, too."""
-    code = "from lossbench.processes import *; from_absolute_folders(); import os; print(os.environ['PATH'])"
+    code = "from lossbench.processes import *; print(inherited()['PATH'])"
     done = subprocess.run([sys.executable, "-c", code], env={**HERE, "PATH": path}, capture_output=True, text=True)
     assert done.stdout.strip() == os.defpath
+
+
+def test_nor_by_a_python_program_that_calls_us_whose_own_path_stays_as_it_was(hostile: Path) -> None:
+    """As it was: only the command left the current folder out, and `lossbench.run` in one with a .git ran ./git."""
+    (hostile / ".git").mkdir()
+    code = (
+        "import os; from pathlib import Path; from lossbench.results import machine, provenance\n"
+        "machine.gpus(); machine.tools()\n"
+        "provenance.git_state(Path.cwd()); print(os.environ['PATH'])"
+    )
+    path = f".:{os.environ['PATH']}"
+    command, own = [sys.executable, "-P", "-c", code], {**HERE, "PATH": path}
+    done = subprocess.run(command, cwd=hostile, env=own, capture_output=True, text=True)
+    assert trapped(hostile) == "" and done.stdout.strip() == path, done.stderr
+
+
+def test_nothing_is_started_or_looked_for_by_the_whole_path() -> None:
+    """A start without an environment of its own looks along all of PATH; so does shutil.which. The command line's own
+    PATH holds absolute folders alone."""
+    found = []
+    for path in (ROOT / "harness").rglob("*.py"):
+        if path.is_relative_to(ROOT / "harness" / "cli") or path.name == "processes.py" or "workloads" in path.parts:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+                continue
+            of = node.func.value.id if isinstance(node.func.value, ast.Name) else ""
+            given = {keyword.arg for keyword in node.keywords}  # None: **keys
+            starts = of == "subprocess" and node.func.attr in ("run", "Popen", "check_output", "call")
+            if (starts and not given & {"env", None}) or (of == "shutil" and node.func.attr == "which"):
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert not found
 
 
 def test_a_users_own_program_finds_its_own_folder_and_only_that(tmp_path: Path) -> None:

@@ -301,3 +301,15 @@ def test_children_of_a_nursery_end_with_it_and_report_how_they_ended() -> None:
         time.sleep(0.02)
     assert not Path(f"/proc/{sleeper.pid}").exists()
     assert about("training").preload
+
+
+def test_what_is_measured_over_the_control_link_is_no_way_around_the_fault_and_what_a_strategy_sends_is(
+    runs: Runs,
+) -> None:
+    """As it was: a terabyte was free to training there, and who of it went around met no fault: valid."""
+    measured = runs(strategy="rps", drift_every=1)
+    assert measured.met.control_bytes > 3e6 and measured.verdict.columns["fault"].status == 0
+    assert measured.met.control_bytes < 1.05 * sum(measured.watched.control.values()) + 1e5, "as it says itself"
+    around = runs(strategy="tests.training.around:Around", drift_every=1)
+    said = " ".join(around.verdict.columns["fault"].reasons())
+    assert "MB went over the control links, around the fault" in said and "its programs say" in said

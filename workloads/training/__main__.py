@@ -55,6 +55,7 @@ class Trainer:
             if self._due(self.settings.checkpoint_every, step):
                 self.crew.each(lambda n, s=step: checkpoint.save(self.checkpoints, self.seats[n], s + 1))
                 self._meet()
+                self._say_control()
         self._finish(steps)
 
     def _meet(self) -> None:
@@ -76,7 +77,8 @@ class Trainer:
             self.squares.append(gradient_square(self.seats[0], self.job.task, self.job.batches, most))
         self._synchronize()
         ready_together(self.doors)
-        self.sent = self.crew.each(lambda n: bytes_sent(self.doors[n]))
+        self.sent = self.crew.each(self._began)
+        self._say_control()
         for seat in self.seats:
             seat.door.record(
                 "begin",
@@ -90,6 +92,15 @@ class Trainer:
                 torch=torch.__version__,
             )
         return first
+
+    def _began(self, number: int) -> int | None:
+        self.seats[number].control.began()
+        return bytes_sent(self.doors[number])
+
+    def _say_control(self) -> None:
+        """What is measured goes beside the fault, and is no way around it."""
+        for seat in self.seats:
+            seat.door.record("control", sent_bytes=seat.control.sent)
 
     def _step(self, step: int) -> None:
         begun = time.perf_counter()
@@ -127,6 +138,7 @@ class Trainer:
         share = self.seats[0].share_arrived(1)
         found = self.crew.each(lambda n: self.seats[n].meter.measure(1.0 if share is None else share))[0]
         self.drifts.append({"step": step, **found})
+        self._say_control()
         if self.seats[0].door.rank == 0:
             self.seats[0].door.record("drift", step=step, **found)
 
@@ -142,6 +154,7 @@ class Trainer:
             return {}
         most, gradients = self.settings.evaluate_items, self.settings.gradient_square
         found = judge_all(self.seats, self.crew.each, self.job.task, self.job.batches, most, gradients=gradients)
+        self._say_control()
         if "gradient_square" in found.get("mean", {}):
             self.squares.append(found["mean"]["gradient_square"])
         for seat, numbers in zip(self.seats, found["workers"], strict=True):
@@ -183,6 +196,7 @@ class Trainer:
                 seat.door.record("row", **row)
             seat.door.record("summary", **{k: v for k, v in row.items() if isinstance(v, int | float)})
         self._say_traffic()
+        self._say_control()
         self.crew.each(lambda n: self.seats[n].strategy.channel.close())
 
     def _sent_since(self) -> list[int] | None:

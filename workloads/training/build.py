@@ -186,12 +186,14 @@ def _links(settings: Settings, crew: Crew) -> tuple[list[Channel], list[Control]
     def connect(number: int) -> tuple[Channel, Control]:
         door = crew.doors[number]
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        store = dist.TCPStore(address, port, world, door.rank == 0, wait_for_workers=False)
         control: Control
         if local is not None:
             control = LocalControl(local, door.rank)
+            store = dist.TCPStore(address, port, world, door.rank == 0, wait_for_workers=False)
         else:
-            control = LinkedControl(store, door, os.environ.get("LOSSBENCH_CONTROL_INTERFACE", ""))
+            control = linked = LinkedControl(door, os.environ.get("LOSSBENCH_CONTROL_INTERFACE", ""))
+            store = dist.TCPStore(address, port, world, door.rank == 0, wait_for_workers=False)
+            linked.connect(store)
         keys = {"trusted": settings.trusted, "rto_min_ms": settings.rto_min_ms, "rto_max_ms": settings.rto_max_ms}
         channel = Genuine.at(door, store, policy=policy, **keys)
         return channel, control

@@ -13,10 +13,12 @@ import torch
 import torch.distributed as dist
 
 from lossbench.contract import Door
+from lossbench.workloads.training.links import control_bytes_sent
 
 T = TypeVar("T")
 PATIENCE_S = 600
 SWITCH_S = 0.0002
+CALL_BYTES = 512  # headers and answers of a gather with one other rank: Gloo sends it in two pieces
 
 
 class Crew:
@@ -50,14 +52,32 @@ class Crew:
 class Control(Protocol):
     """Beside the experiment: over the control link, or within the process. Never over the impaired link."""
 
+    sent: int
+    """Bytes that this rank sent over the control link itself: coming to life as measured, then what was gathered, as
+    computed. What else leaves there is somebody else's."""
+
+    def began(self) -> None:
+        """All ranks are ready: until now nothing was sent but to find each other."""
+
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
         """[world, ...]: everybody's, in order of ranks."""
 
 
-class LocalControl:
+class _Counted:
+    def __init__(self) -> None:
+        """In the rank's own thread, before it is connected to others."""
+        self.sent, self._before = 0, control_bytes_sent()
+
+    def began(self) -> None:
+        """In the rank's own thread."""
+        self.sent = control_bytes_sent() - self._before
+
+
+class LocalControl(_Counted):
     """All ranks are threads of this process."""
 
     def __init__(self, table: LocalTable, rank: int) -> None:
+        super().__init__()
         self._table, self._rank = table, rank
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -74,19 +94,24 @@ class LocalTable:
         self.barrier = threading.Barrier(world)
 
 
-class LinkedControl:
-    """Gloo over the control link."""
+class LinkedControl(_Counted):
+    """Gloo over the control link, in a ring: what a rank has got it passes on."""
 
-    def __init__(self, store: Any, door: Door, interface: str) -> None:
+    def __init__(self, door: Door, interface: str) -> None:
+        super().__init__()
+        self._door, self._interface, self._world = door, interface, door.world_size
+
+    def connect(self, store: Any) -> None:
         options = dist.ProcessGroupGloo._Options()
-        where = {"interface": interface} if interface else {"hostname": "127.0.0.1"}
+        where = {"interface": self._interface} if self._interface else {"hostname": "127.0.0.1"}
         options._devices = [dist.ProcessGroupGloo.create_device(**where)]
         options._timeout = timedelta(seconds=PATIENCE_S)
-        self._group = dist.ProcessGroupGloo(dist.PrefixStore("control", store), door.rank, door.world_size, options)
-        self._world = door.world_size
+        under = dist.PrefixStore("control", store)
+        self._group = dist.ProcessGroupGloo(under, self._door.rank, self._world, options)
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
         here = tensor.detach().cpu().contiguous()
+        self.sent += (self._world - 1) * (here.nbytes + CALL_BYTES)
         rows = [torch.empty_like(here) for _ in range(self._world)]
         self._group.allgather([rows], [here]).wait()
         return torch.stack(rows).to(tensor.device)

@@ -1,8 +1,9 @@
-"""What a strategy costs the network: bytes that left over a rank's data link, whoever sent them (our datagrams, Gloo's
-TCP), with headers, acknowledgements, parity and what was sent again."""
+"""Bytes that left over a rank's links, whoever sent them, with headers, acknowledgements, parity and what was sent
+again: what a strategy costs the network (data), and what a run needed to come to life (control)."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from lossbench.contract import Door
@@ -13,10 +14,19 @@ SENT = 8  # which of the numbers behind a device's name
 
 def bytes_sent(door: Door) -> int | None:
     """So far; none where the run has no link of its own (simulated loss). Called in the rank's own thread."""
-    if not door.interface:
+    return _sent_over(door.interface)
+
+
+def control_bytes_sent() -> int:
+    """The same over the control link; 0 where there is none."""
+    return _sent_over(os.environ.get("LOSSBENCH_CONTROL_INTERFACE", "")) or 0
+
+
+def _sent_over(interface: str) -> int | None:
+    if not interface:
         return None
     for line in DEVICES.read_text(encoding="ascii").splitlines():
         name, _, numbers = line.partition(":")
-        if name.strip() == door.interface:
+        if name.strip() == interface:
             return int(numbers.split()[SENT])
     return None

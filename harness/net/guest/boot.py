@@ -18,7 +18,7 @@ from typing import TextIO
 from lossbench.errors import NotAbleError, RunError
 from lossbench.files import Lock
 from lossbench.net.guest.recipe import Boot, Image, qemu_command
-from lossbench.processes import die_with_parent
+from lossbench.processes import die_with_parent, inherited
 
 READY = "guest: ready"
 RUNS = "runs"  # folders of guests that are up, each locked by its lossbench
@@ -131,7 +131,7 @@ def script(command: list[str], *, instruction_clock: bool = False) -> str:
 
 
 def _start(image: Image, boot: Boot, folder: Path) -> subprocess.Popen[bytes]:
-    environment = dict(os.environ)
+    environment = inherited()
     if image.libraries:
         environment["LD_LIBRARY_PATH"] = image.libraries
     shim = image.cache / "icache.so"

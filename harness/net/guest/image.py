@@ -17,6 +17,7 @@ from pathlib import Path
 
 from lossbench.errors import NotAbleError
 from lossbench.net.guest.recipe import Architecture, Image, here
+from lossbench.processes import inherited, which
 
 ICACHE_LINE = 187  # glibc's _SC_LEVEL1_ICACHE_LINESIZE; Python has no name for it
 VERSION = "1"  # of what lies in the cache: raise it when the recipe changes
@@ -82,9 +83,7 @@ def _locked(cache: Path) -> Iterator[None]:
 
 def _run(*command: str, cwd: Path | None = None) -> str:
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, cwd=cwd, check=False, env={**os.environ, "LC_ALL": "C"}
-        )
+        done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False, env=inherited(LC_ALL="C"))
     except FileNotFoundError:
         raise NotAbleError(
             f"no {command[0]}: the guest is made from Debian's packages", next_step="use a Debian machine"
@@ -105,7 +104,7 @@ def _fetch(architecture: Architecture, cache: Path, progress: Progress) -> None:
     try:
         _download(architecture, cache, kernel)
     except NotAbleError:  # lists that are older than what the archive still holds
-        subprocess.run(["apt-get", "update", "-qq"], capture_output=True, check=False)
+        subprocess.run(["apt-get", "update", "-qq"], capture_output=True, check=False, env=inherited())
         _download(architecture, cache, _kernel_package(architecture))
     progress("unpacking")
     for package in (cache / "debs").glob("*.deb"):
@@ -140,7 +139,7 @@ def _kernel_package(architecture: Architecture) -> str:
     pattern = re.compile(r"Depends: (linux-image-\S+)")
     found = pattern.search(_run("apt-cache", "depends", "--important", meta)) if _known(meta) else None
     if found is None:
-        subprocess.run(["apt-get", "update", "-qq"], capture_output=True, check=False)
+        subprocess.run(["apt-get", "update", "-qq"], capture_output=True, check=False, env=inherited())
         found = pattern.search(_run("apt-cache", "depends", "--important", meta))
     if found is None:
         raise NotAbleError(f"apt knows no {meta}", next_step="apt-get update")
@@ -151,7 +150,7 @@ def _known(package: str) -> bool:
     try:
         return bool(_run("apt-cache", "show", package))
     except NotAbleError:
-        if shutil.which("apt-cache") is None:
+        if which("apt-cache") is None:
             raise
         return False
 
@@ -182,7 +181,7 @@ def _unpack_modules(cache: Path, progress: Progress) -> None:
 
 def _build_shim(architecture: Architecture, cache: Path) -> None:
     """Only where it helps (see icache.c) and a compiler is there; without it the guest is slower, not wrong."""
-    if architecture.name != "aarch64" or os.sysconf(ICACHE_LINE) <= 256 or not shutil.which("cc"):
+    if architecture.name != "aarch64" or os.sysconf(ICACHE_LINE) <= 256 or not which("cc"):
         return
     source = Path(__file__).resolve().parent / "icache.c"
     with suppress(NotAbleError):
@@ -239,7 +238,7 @@ def cpio(folders: list[str], files: dict[str, bytes]) -> bytes:
 
 def _image(architecture: Architecture, cache: Path) -> Image:
     unpacked = cache / "root/usr/bin" / architecture.qemu
-    installed = shutil.which(architecture.qemu)
+    installed = which(architecture.qemu)
     version = _version(cache)
     ours = installed is None  # what apt downloaded beside an installed one lacks what was installed: its modules
     if ours and not unpacked.exists():

@@ -8,13 +8,16 @@ from contextlib import suppress
 from lossbench.net.counters import Sockets
 from lossbench.net.host.place import Place
 
-_NAMES = {  # our words -> the kernel's, in /proc/net/snmp (IPv4) and /proc/net/snmp6
-    "received": ("Udp", "InDatagrams"),
-    "overflowed": ("Udp", "RcvbufErrors", "MemErrors"),
-    "damaged": ("Udp", "InCsumErrors"),
-    "unwanted": ("Udp", "NoPorts"),
-    "refused": ("Udp", "SndbufErrors"),
-    "discarded": ("Ip", "InDiscards"),
+_DATAGRAMS, _PACKETS = ("Udp", "Udp6", "UdpLite", "UdpLite6"), ("Ip", "Ip6")
+# Our words -> the kernel's, in /proc/net/snmp (IPv4) and /proc/net/snmp6.
+_NAMES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "received": (_DATAGRAMS, ("InDatagrams",)),
+    "overflowed": (_DATAGRAMS, ("RcvbufErrors", "MemErrors")),
+    "damaged": (_DATAGRAMS, ("InCsumErrors",)),
+    "unwanted": (_DATAGRAMS, ("NoPorts",)),
+    "refused": (_DATAGRAMS, ("SndbufErrors",)),
+    "discarded": (_PACKETS, ("InDiscards",)),
+    "misled": (_PACKETS, ("InAddrErrors",)),
 }
 _FILES = {"snmp": "", "snmp6": "6"}
 _SHOWN = ("packet", "raw", "raw6")  # tables of sockets whose losses nobody counts
@@ -38,10 +41,10 @@ class Stack:
         for file in _FILES:
             found |= _numbers(self._text(file))
 
-        def of(family: str, *names: str) -> int:
-            return sum(found.get(f"{family}{name}", 0) for name in names)
+        def of(kind: str, *names: str) -> int:
+            return sum(found.get(f"{kind}{name}", 0) for name in names)
 
-        both = {ours: sum(of(f"{kind}{six}", *names) for six in ("", "6")) for ours, (kind, *names) in _NAMES.items()}
+        both = {ours: sum(of(kind, *names) for kind in kinds) for ours, (kinds, names) in _NAMES.items()}
         return Sockets(
             **both,
             # What lost a fragment on its way times out, and is lost by who lost that; the rest found no room here.
@@ -72,6 +75,6 @@ def _numbers(text: str) -> dict[str, int]:
             out |= {f"{kind}{name}": int(value) for name, value in zip(rest.split(), values, strict=False)}
     for line in lines:
         words = line.split()
-        if len(words) == 2 and words[0].startswith(("Udp6", "Ip6")):
+        if len(words) == 2 and words[0].startswith(("Udp6", "UdpLite6", "Ip6")):
             out[words[0]] = int(words[1])
     return out

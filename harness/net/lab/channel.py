@@ -16,6 +16,7 @@ from typing import Any
 
 from lossbench.errors import LossbenchError, NotAbleError, RunError, VanishedError
 from lossbench.net.lab.bundle import BOOT, bundle
+from lossbench.processes import inherited
 from lossbench.spec.lab import Lab, Machine
 
 CONNECT_S = 20
@@ -52,7 +53,12 @@ class Channel:
         command = agent_command(lab, self.machine, [self.machine.python, "-u", "-c", BOOT])
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                env=inherited(),
             )
         except FileNotFoundError:
             raise NotAbleError(

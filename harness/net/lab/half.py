@@ -204,8 +204,9 @@ class Half:
         )
 
     def _own_sockets(self) -> Sockets:
-        """Without what a machine does to packets of all its networks."""
-        return replace(self._sockets.read(), discarded=0, unassembled=0, cut=0, cut_6=0, pieces=0, pieces_6=0)
+        """Without what a machine does to packets of all its networks: of UDP alone."""
+        stack = ("discarded", "misled", "unassembled", "cut", "cut_6", "pieces", "pieces_6")
+        return replace(self._sockets.read(), **dict.fromkeys(stack, 0))
 
     def _card(self, look: Look) -> dict[str, int]:
         """The interface's own losses, those of its queues, and of the way to the downlink's rules."""

@@ -20,6 +20,7 @@ from lossbench.net.lab.orders import Channels
 from lossbench.net.nic.request import DIRECTION, RULES, BySide
 from lossbench.net.tc.hook import Side
 from lossbench.net.tc.shaping import ClassState
+from lossbench.processes import inherited
 from lossbench.spec.experiment import Direction, Experiment
 from lossbench.spec.placement import Hook, Rules
 
@@ -168,8 +169,9 @@ class LabNetwork:
     def control_sockets(self) -> list[str]:
         return []
 
-    def hosts_wrong(self) -> list[str]:
+    def hosts_wrong(self, *, some: bool = False) -> list[str]:
         """A machine's firewall, routes and programs are its own, and not judged (judge_fault.not_judged)."""
+        del some
         return []
 
     def held(self) -> HeldByRule:
@@ -250,7 +252,8 @@ def asked(command: tuple[str, ...]) -> dict[str, int] | None:
         return None
     name = command[0]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SWITCH_S, stdin=subprocess.DEVNULL)
+        keys: dict[str, Any] = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL}
+        done = subprocess.run(command, timeout=SWITCH_S, env=inherited(), **keys)
         if done.returncode:
             words = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
             raise NotAbleError(f"the switch can't be asked ({name}: {words[:200]})", next_step="see [switch] counters")

@@ -8,7 +8,6 @@ what is left."""
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from lossbench.net.journal import Journal
 from lossbench.net.nic import state, takedown
 from lossbench.net.nic.state import State
 from lossbench.net.nic.way.clock import Clock
-from lossbench.processes import module_command, module_environment
+from lossbench.processes import inherited, module_command, module_environment, which
 
 MODULE = "lossbench.net.nic.watchdog"
 NUMBERS = (0, 1)
@@ -89,9 +88,10 @@ def _orphaned(what: Callable[[], object]) -> None:
 
 def by_systemd(network_id: str, number: int, command: list[str], environment: dict[str, str]) -> bool:
     """In the initial network namespace only: a unit would not be in this one."""
-    if shutil.which("systemd-run") is None or not Path("/run/systemd/system").is_dir() or not _initial_network():
+    if which("systemd-run") is None or not Path("/run/systemd/system").is_dir() or not _initial_network():
         return False
-    done = subprocess.run(systemd_command(network_id, number, command, environment), capture_output=True, check=False)
+    line = systemd_command(network_id, number, command, environment)
+    done = subprocess.run(line, capture_output=True, check=False, env=inherited())
     return done.returncode == 0
 
 

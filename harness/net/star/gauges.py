@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
+from itertools import cycle, islice
+from pathlib import Path
 from typing import Any
 
 from lossbench.net.bpf import syscalls
@@ -12,12 +14,16 @@ from lossbench.net.counters import LinkCounts, Queue, Sockets
 from lossbench.net.host.place import Place
 from lossbench.net.host.stack import Stack
 from lossbench.net.star.links import Star
+from lossbench.net.star.neighbours import NOWHERE as ROUTERS
 from lossbench.net.tc import shaping
 from lossbench.net.tc.hook import PARENT
 from lossbench.net.tc.look import Look
 from lossbench.net.tc.rtnl import Monitor, Reader
-from lossbench.net.tc.rtnl_messages import Link, Qdisc
+from lossbench.net.tc.rtnl_messages import Change, Link, Qdisc
 from lossbench.spec.topology import DATA_BRIDGE, DATA_INTERFACE, NOWHERE, SWITCH, Host
+
+HOSTS_A_LOOK = 8  # that are looked into at each, in turn: 64 in two seconds
+TABLES = ("ip_tables_names", "ip6_tables_names")
 
 
 class _Host:
@@ -55,6 +61,9 @@ class Gauges:
         self._monitors: dict[str, Monitor] = {}
         self._devices: dict[int, str] = {}  # of the switch, by index
         self._bare: dict[str, None] = {}  # hosts where sockets took whole packets
+        self._hardware: dict[int, str] = {}  # addresses of the switch's links, as they were given
+        self._turn = cycle(star.topology.all_hosts())
+        self._known = {a for h in star.topology.all_hosts() for a in (h.ipv4, h.ipv6)} | set(ROUTERS.values())
 
     def look(self, *, hosts: Iterable[int] = ()) -> Look:
         """`hosts`: whose own queues are wanted too."""
@@ -71,6 +80,7 @@ class Gauges:
         """`shaped`: is a rate asked of the uplink, of the downlink?"""
         port, control = look.links[self._star.ports[rank]], look.links.get(self._star.control_ports.get(rank, 0))
         up = _queue(look.hosts.get(rank, ()), asked=shaped[0])
+        own = self.host(rank).link() if sockets else None
         return LinkCounts(
             lost_entering=port.rx_dropped,
             entered=port.rx_packets,
@@ -79,7 +89,8 @@ class Gauges:
             left_bytes=port.tx_bytes,
             control_bytes=control.rx_bytes if control is not None else 0,
             lost_leaving=port.tx_dropped,
-            lost_arriving=self.host(rank).link().rx_dropped if sockets else 0,
+            lost_arriving=own.rx_dropped if own is not None else 0,
+            misled=own.rx_misled if own is not None else 0,
             up=up,
             down=_queue(look.qdiscs.get(port.index, ()), asked=shaped[1]),
             sockets=self.host(rank).sockets() if sockets else None,
@@ -110,33 +121,39 @@ class Gauges:
             if place not in self._monitors:
                 self._monitors[place] = Monitor(self._star.place(place), stack=place != SWITCH)
         control = {"lo", "ctl0", *(host.control_port for host in self._star.topology.all_hosts())}
-        self._devices = {index: one.name for index, one in self.look().links.items() if one.name not in control}
+        links = self.look().links
+        self._devices = {index: one.name for index, one in links.items() if one.name not in control}
+        self._hardware = {index: one.address for index, one in links.items()}
 
     def changes(self, *, ours: set[int], mtu: int) -> list[str]:
         """What others changed since the last call: filters, qdiscs and classes, links that went down, another MTU, an
-        XDP program. What a program does to links of its own is its own affair."""
+        XDP program, who has which hardware address. What a program does to links of its own is its own affair."""
         out = []
         for place, monitor in self._monitors.items():
             names = self._watched(place)
-            for change in monitor.changes():
-                where = f"{place} {names.get(change.index, '')}".strip()
-                link = change.link
-                if change.index == 0 and change.by not in ours:
-                    out.append(f"{place}: {change.what} during the run")
-                elif change.by in ours:
-                    continue
-                elif change.index not in names:
-                    if change.to and self._star.leads_to_hosts(change.to):
-                        out.append(f"{place}: {change.what} during the run, around the data link: to {change.to}")
-                    continue
-                elif link is None:
-                    out.append(f"{where}: {change.what} during the run, not by lossbench")
-                elif place == SWITCH and change.index not in self._star.ports.values():
-                    continue  # of these only tc's changes tell something
-                elif link.xdp or not link.up or link.mtu != mtu:
-                    state = "an XDP program" if link.xdp else "it was down" if not link.up else f"MTU {link.mtu}"
-                    out.append(f"{where}: {state} during the run")
-        return list(dict.fromkeys(out))
+            out += [self._in_words(place, names, one, mtu) for one in monitor.changes() if one.by not in ours]
+        return list(dict.fromkeys(filter(None, out)))
+
+    def _in_words(self, place: str, names: dict[int, str], change: Change, mtu: int) -> str:
+        """Empty where it is nothing to the fault."""
+        where, link = f"{place} {names.get(change.index, '')}".strip(), change.link
+        if change.index == 0:
+            return f"{place}: {change.what} during the run"
+        if change.index not in names:
+            around = change.to and self._star.leads_to_hosts(change.to)
+            return f"{place}: {change.what} during the run, around the data link: to {change.to}" if around else ""
+        if change.of is not None and change.of not in self._known:
+            return ""  # the kernel's own: groups, routers of elsewhere
+        if link is None:
+            return f"{where}: {change.what} during the run, not by lossbench"
+        if place == SWITCH and change.index not in self._star.ports.values():
+            return ""  # of these only tc's changes tell something
+        state = "an XDP program" if link.xdp else "it was down" if not link.up else ""
+        state = state or (f"MTU {link.mtu}" if link.mtu != mtu else "")
+        given = self._hardware.get(change.index) if place == SWITCH else self._star.topology.host(place).mac
+        if not state and link.address not in ("", given):
+            state = f"the hardware address {link.address}"
+        return f"{where}: {state} during the run" if state else ""
 
     def _watched(self, place: str) -> dict[int, str]:
         """Of the switch everything but the control links: ports, and the devices that hold packets back behind them."""
@@ -165,16 +182,26 @@ class Gauges:
             pass
         return out
 
-    def inside(self, host: Host) -> list[str]:
-        """Firewall tables of before nftables, and programs at its link (tcx): of neither netlink tells."""
-        place, out = self._star.place(host.name), []
-        for name in ("ip_tables_names", "ip6_tables_names"):
-            with suppress(OSError):
-                if place.read(f"/proc/net/{name}").split():
-                    out.append(f"{host.name}: a firewall (iptables) came up during the run")
-        with suppress(PermissionError), place.inside():
-            if any(syscalls.tcx_programs(self.host(host.rank).index, side) for side in PARENT):
-                out.append(f"{host.name}: a tcx program stands at its own link")
+    def inside(self, *, some: bool) -> list[str]:
+        """What stands in hosts and no message tells of. `some`: the next few of them, in turn."""
+        every = self._star.topology.all_hosts()
+        hosts = islice(self._turn, min(HOSTS_A_LOOK, len(every))) if some else every
+        return [text for host in hosts for text in self._inside(host)]
+
+    def _inside(self, host: Host) -> list[str]:
+        """Firewall tables of before nftables, and programs at its link, XDP or tcx, that go with a descriptor."""
+        mine, out = self.host(host.rank), []
+        with suppress(OSError):  # a link that is gone is missed elsewhere
+            if mine.link().xdp:
+                out.append(f"{host.name}: an XDP program stands at its own link")
+        with self._star.place(host.name).inside():
+            for name in TABLES:
+                with suppress(OSError):  # a kernel that has none of them
+                    if Path("/proc/thread-self/net", name).read_text(encoding="ascii").split():
+                        out.append(f"{host.name}: a firewall (iptables) came up during the run")
+            with suppress(PermissionError):  # without privilege nobody of ours can ask, nor put one there
+                if any(syscalls.tcx_programs(mine.index, side) for side in PARENT):
+                    out.append(f"{host.name}: a tcx program stands at its own link")
         return out
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from pyroute2.netlink.exceptions import NetlinkError
 
+from lossbench.errors import RunError
 from lossbench.net import network
 from lossbench.net.counters import Detour, HeldByRule, HookCounters, ReadBack, Reading
 from lossbench.net.host import namespaces, sockets
@@ -20,10 +21,11 @@ from lossbench.net.star import handles
 from lossbench.net.star.gauges import Gauges
 from lossbench.net.star.links import Star
 from lossbench.net.tc import kinds, offloads, shaping
+from lossbench.net.tc.hook import HookPoint
 from lossbench.net.tc.look import Look
 from lossbench.net.tc.shaping import ClassState
 from lossbench.spec.experiment import Experiment
-from lossbench.spec.placement import Hook, Rules, rules_ever
+from lossbench.spec.placement import Hook, Rule, Rules, rules_ever
 from lossbench.spec.topology import DATA_INTERFACE, SWITCH
 
 
@@ -160,15 +162,23 @@ class StarNetwork:
         changed = {hook: here for hook, here in rules.items() if self.rules.get(hook) != here}
         for here in changed.values():
             assert len({rule.label for rule in here}) == len(here), "counters are kept by label"
-        points = [(self.star.hook_point(hook), here) for hook, here in changed.items()]
-        if isinstance(self.backend, PutsMany):
-            self.backend.put_many(points)
-        else:
-            for point, here in points:
-                self.backend.put(point, here)
-                self.rules[point.hook] = here
+        try:
+            self._put([(self.star.hook_point(hook), here) for hook, here in changed.items()])
+        except (NetlinkError, OSError) as error:
+            gone = self.links_wrong(self.look())
+            if gone:
+                raise RunError(f"links went away during the run: switch ports {', '.join(gone)}") from error
+            raise
         self.rules |= changed
         return list(changed)
+
+    def _put(self, points: list[tuple[HookPoint, tuple[Rule, ...]]]) -> None:
+        if isinstance(self.backend, PutsMany):
+            self.backend.put_many(points)
+            return
+        for point, here in points:
+            self.backend.put(point, here)
+            self.rules[point.hook] = here
 
     def restart(self) -> None:
         """Counters at zero, seeded patterns at their first packet. Nothing is under way now."""
@@ -259,8 +269,8 @@ class StarNetwork:
         self.gauges.listen([SWITCH, *(host.name for host in self.experiment.topology.all_hosts())])
         self.changes()
 
-    def hosts_wrong(self) -> list[str]:
-        return [text for host in self.experiment.topology.all_hosts() for text in self.gauges.inside(host)]
+    def hosts_wrong(self, *, some: bool = False) -> list[str]:
+        return self.gauges.inside(some=some)
 
     def links_wrong(self, look: Look) -> list[str]:
         """Ports that were there and are gone or down."""

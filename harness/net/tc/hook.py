@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
+from lossbench.errors import RunError
 from lossbench.net.tc.look import Look
 from lossbench.net.tc.rtnl_messages import Filter
 from lossbench.spec.placement import Hook
@@ -69,7 +70,9 @@ def totals(point: HookPoint, look: Look, *, both_directions: bool) -> tuple[int,
             queued = qdisc.dropped + qdisc.waiting
     if not both_directions:
         return packets, drops
-    link = look.links[point.port_index]
+    link = look.links.get(point.port_index)
+    if link is None:
+        raise RunError(f"links went away during the run: that of h{point.hook.rank}")
     down_seen = packets - link.rx_packets
     down_dropped = down_seen - link.tx_packets - link.tx_dropped - queued
     return (link.rx_packets, drops - down_dropped) if point.side == "ingress" else (down_seen, down_dropped)

@@ -37,7 +37,7 @@ from lossbench.net.tc.rtnl_messages import (
 
 REQUEST, DUMP, DUMP_INTERRUPTED = 0x1, 0x300, 0x10
 GROUP_LINK, GROUP_TC = 0x1, 0x8
-GROUPS_STACK = 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18  # addresses, routes, rules; IPv4 and IPv6
+GROUPS_STACK = 0x4 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18  # neighbours; addresses, routes, rules, IPv4 and IPv6
 NETLINK_NETFILTER, GROUP_NFTABLES = 12, 1 << 6
 RECEIVE_BYTES = 1 << 18
 
@@ -104,7 +104,7 @@ class Reader:
 
 class Monitor:
     """Hears of every change of links, qdiscs, classes and filters at a place: none is too short to be seen. `stack`: of
-    addresses, routes, rules and a firewall (nftables), too."""
+    addresses, neighbours, routes, rules and a firewall (nftables), too."""
 
     def __init__(self, place: Place, *, stack: bool = False) -> None:
         groups = GROUP_LINK | GROUP_TC | (GROUPS_STACK if stack else 0)

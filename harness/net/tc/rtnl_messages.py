@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
 RTM_NEWADDR, RTM_DELADDR, RTM_NEWROUTE, RTM_DELROUTE, RTM_NEWRULE, RTM_DELRULE = 20, 21, 24, 25, 32, 33
+RTM_NEWNEIGH, RTM_DELNEIGH = 28, 29
 RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 36, 37, 38
 RTM_NEWTCLASS, RTM_DELTCLASS, RTM_GETTCLASS = 40, 41, 42
 RTM_NEWTFILTER, RTM_DELTFILTER, RTM_GETTFILTER = 44, 45, 46
@@ -20,8 +21,9 @@ NESTED = 0x3FFF  # mask of the flag bits in an attribute's type
 
 HEADER, _ATTRIBUTE = struct.Struct("<IHHII"), struct.Struct("<HH")
 _TCMSG, LINKMSG = struct.Struct("<BBHiIII"), struct.Struct("<BBHiII")
-_STATS = struct.Struct("<24Q")
+_STATS = struct.Struct("<25Q")
 _OPERSTATE_UP = 6
+_ADDRESS_BYTES = {socket.AF_INET: 4, socket.AF_INET6: 16}
 
 Attributes = dict[int, bytes]
 Raw = bytes
@@ -62,12 +64,14 @@ class Link:
     mtu: int
     up: bool
     xdp: bool  # a program runs on its packets before anything else does
+    address: str = ""  # of its hardware
     rx_packets: int = 0
     tx_packets: int = 0
     rx_bytes: int = 0
     tx_bytes: int = 0
     rx_dropped: int = 0
     tx_dropped: int = 0
+    rx_misled: int = 0  # for another's hardware address; kernels before 5.19 do not count them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,13 +126,14 @@ class Filter:
 @dataclass(frozen=True, kw_only=True)
 class Change:
     """What the kernel told of: `what` in words, `by` the netlink port that asked for it (0: the kernel itself). Of a
-    route also where it leads `to`: an address and the length of its prefix."""
+    route also where it leads `to`: an address and the length of its prefix; of a neighbour whose entry it is `of`."""
 
     what: str
     index: int
     by: int
     link: Link | None = None
     to: str = ""
+    of: str | None = None
 
 
 _WORDS = {
@@ -145,6 +150,8 @@ _WORDS = {
     RTM_DELROUTE: "route removed",
     RTM_NEWRULE: "routing rule added",
     RTM_DELRULE: "routing rule removed",
+    RTM_NEWNEIGH: "neighbour changed",
+    RTM_DELNEIGH: "neighbour removed",
 }
 
 
@@ -157,11 +164,19 @@ def change_of(kind: int, _: int, port: int, body: bytes) -> Change | None:
         return None
     if kind in (RTM_NEWROUTE, RTM_DELROUTE):
         told, (family, prefix) = attributes(body, 12), struct.unpack_from("<BB", body)
-        known = 1 in told and family in (socket.AF_INET, socket.AF_INET6)
-        to = f"{socket.inet_ntop(family, told[1])}/{prefix}" if known else ""
+        to = _address(family, told.get(1, b""))
+        to = f"{to}/{prefix}" if to else ""
         return Change(what=_WORDS[kind], index=int.from_bytes(told.get(4, bytes(4)), "little"), by=port, to=to)
     index = 0 if kind in (RTM_NEWRULE, RTM_DELRULE) else struct.unpack_from("<i", body, 4)[0]
+    if kind in (RTM_NEWNEIGH, RTM_DELNEIGH):
+        whose = _address(body[0], attributes(body, 12).get(1, b""))
+        return Change(what=_WORDS[kind], index=index, by=port, of=whose)
     return Change(what=_WORDS[kind], index=index, by=port)
+
+
+def _address(family: int, packed: bytes) -> str:
+    """Empty where it is none."""
+    return socket.inet_ntop(family, packed) if _ADDRESS_BYTES.get(family) == len(packed) else ""
 
 
 def messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
@@ -187,7 +202,7 @@ def _text(value: bytes) -> str:
 def link_of(body: bytes) -> Link:
     index = struct.unpack_from("<i", body, 4)[0]
     found = attributes(body, 16)
-    numbers = _STATS.unpack_from(found[23].ljust(_STATS.size, b"\0")) if 23 in found else (0,) * 24
+    numbers = _STATS.unpack_from(found[23].ljust(_STATS.size, b"\0")) if 23 in found else (0,) * 25
     xdp = attributes(found.get(43, b"")).get(2, b"\0")
     return Link(
         index=index,
@@ -195,12 +210,14 @@ def link_of(body: bytes) -> Link:
         mtu=int.from_bytes(found.get(4, b""), "little"),
         up=found.get(16, b"\0")[0] == _OPERSTATE_UP,
         xdp=xdp[0] != 0,
+        address=found.get(1, b"").hex(":"),
         rx_packets=numbers[0],
         tx_packets=numbers[1],
         rx_bytes=numbers[2],
         tx_bytes=numbers[3],
         rx_dropped=numbers[6],
         tx_dropped=numbers[7],
+        rx_misled=numbers[24],
     )
 
 

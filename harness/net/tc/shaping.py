@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -197,10 +197,19 @@ def classes_as_json(classes: Mapping[str, Iterable[ClassState]]) -> dict[str, An
 
 def lost_by_class(links: Mapping[str, Iterable[ClassState]]) -> dict[str, int]:
     """Packets that a class's queues have lost, on all links."""
+    return _by_class(links, lambda one: one.dropped)
+
+
+def met_by_class(links: Mapping[str, Iterable[ClassState]]) -> dict[str, int]:
+    """Packets that came to a class's queues, on all links, whatever became of them."""
+    return _by_class(links, lambda one: one.packets + one.dropped)
+
+
+def _by_class(links: Mapping[str, Iterable[ClassState]], count: Callable[[ClassState], int]) -> dict[str, int]:
     out: dict[str, int] = {}
     for states in links.values():
         for one in states:
-            out[one.name] = out.get(one.name, 0) + one.dropped
+            out[one.name] = out.get(one.name, 0) + count(one)
     return out
 
 

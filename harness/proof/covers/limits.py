@@ -169,6 +169,11 @@ LIMITS = (
         when=lambda a: in_time(a.experiment) or in_steps(a.experiment),
     ),
     Limit(
+        text="probes of what begins later: there were none, it stands by the run's own packets alone",
+        of="loss",
+        when=lambda a: any(not entry.active(elapsed_s=0.0, step=0) for entry in a.entries),
+    ),
+    Limit(
         text="ranks behind the first: a window in steps goes by the rank that is furthest ahead",
         of="windows in steps",
         when=lambda a: in_steps(a.experiment),
@@ -184,6 +189,15 @@ LIMITS = (
         of="loss",
         backends=("cbpf",),
         when=lambda a: len(a.profiles) > 1 or any(e.pairs or not e.profile.match.is_everything() for e in a.entries),
+    ),
+    Limit(
+        text="IPv6 packets with options or a routing header: they hide from protocol and ports",
+        of="matches",
+        backends=("netem", "cbpf"),
+        when=lambda a: (
+            a.experiment.topology.family != "ipv4"
+            and any(p.match.protocol or p.match.asks_for_ports() for p in a.profiles)
+        ),
     ),
     Limit(
         text="packets past the rules of one side of a port: cbpf counts both sides together",

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lossbench.errors import NotAbleError, UsageError
+from lossbench.processes import inherited
 from lossbench.spec.lab import Lab
 from lossbench.spec.userfile import check
 
@@ -53,7 +54,9 @@ def submit(text: str, folder: Path) -> tuple[Path, str]:
 
 def _asked(command: list[str]) -> str:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=COMMAND_S, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=COMMAND_S, stdin=subprocess.DEVNULL, env=inherited()
+        )
     except FileNotFoundError:
         raise NotAbleError(f"no {command[0]} here", next_step="log in where Slurm's commands are") from None
     except subprocess.TimeoutExpired:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lossbench.errors import RunError
 from lossbench.net.host.place import Place
-from lossbench.processes import PACKAGE, Running
+from lossbench.processes import PACKAGE, Running, inherited
 from lossbench.results.folders import RunFolder
 from lossbench.results.naming import counted
 from lossbench.spec.experiment import Experiment
@@ -43,7 +43,7 @@ def start(experiment: Experiment, place_of: Callable[[str], Place], store: RunFo
         with open(path.with_suffix(".log"), "wb") as log:
             command = [sys.executable, "-E", "-P", "-c", BOOT, str(PACKAGE), *words]
             place = place_of(host.name)
-            out.append(place.start(command, environment=dict(os.environ), output=log, hosts_path=hosts))
+            out.append(place.start(command, environment=inherited(), output=log, hosts_path=hosts))
         _listening(path, out[-1])
     return out
 

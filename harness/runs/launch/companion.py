@@ -18,7 +18,7 @@ from typing import Any
 
 from lossbench.contract import Door, own_stack
 from lossbench.net.host.tcp import Connections
-from lossbench.processes import PACKAGE, catches, die_with_parent
+from lossbench.processes import PACKAGE, catches, die_with_parent, inherited
 
 LOOK_MS = 250
 BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from lossbench.runs.launch import companion; companion.main()"
@@ -39,7 +39,7 @@ def main() -> None:
     connections = _connections(door)
     began = time.monotonic()
     try:
-        child = subprocess.Popen(sys.argv[2:], preexec_fn=_as_it_was)
+        child = subprocess.Popen(sys.argv[2:], env=inherited(), preexec_fn=_as_it_was)
     except OSError as error:
         sys.exit(f"{sys.argv[2]}: {error.strerror}")
     opening = threading.Thread(target=_open, args=(connections,), daemon=True)

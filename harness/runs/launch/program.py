@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,7 +16,7 @@ from lossbench.errors import RunError, UsageError
 from lossbench.files import no_room
 from lossbench.net.host import rootless
 from lossbench.net.host.place import Place
-from lossbench.processes import Running, module_command, module_environment
+from lossbench.processes import Running, inherited, module_command, module_environment, which
 from lossbench.runs.launch import companion, torchrun
 from lossbench.runs.launch.module import OURS
 from lossbench.spec import about
@@ -39,7 +38,7 @@ class Start:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**os.environ, **self.variables}
+        return inherited(**self.variables)
 
     @property
     def module(self) -> str:
@@ -108,7 +107,7 @@ def _present(command: list[str]) -> list[str]:
     if Path(command[0]).name == "torchrun" and not any(word.startswith("--nnodes") for word in command):
         step = "lossbench sets what torchrun sets: -- python train.py; several ranks on a host: torchrun = N in a file"
         raise UsageError("torchrun would make every host a world of its own", next_step=f"{step}, under [workload]")
-    if shutil.which(command[0]) is None:
+    if which(command[0]) is None:
         raise no_program(command[0])
     script = next(iter(command[1:]), "")
     if "python" in Path(command[0]).name and script.endswith(".py") and not Path(script).is_file():

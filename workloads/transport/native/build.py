@@ -56,7 +56,8 @@ def built(watched: list[str] | None = None) -> Path:
     path = folder / f"engine-{hashlib.sha256(text).hexdigest()[:12]}-{platform.machine()}.so"
     if path.exists():
         return _trusted(path)
-    compiler = shutil.which(os.environ.get("CC", "cc")) or shutil.which("gcc") or shutil.which("clang")
+    named = (os.environ.get("CC", "cc"), "gcc", "clang")
+    compiler = next((found for one in named if (found := shutil.which(one, path=_folders()))), None)
     if compiler is None:
         raise NoNativeError("no C compiler (apt-get install gcc)")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -65,6 +66,12 @@ def built(watched: list[str] | None = None) -> Path:
         if not path.exists():
             _compile([compiler, *flags], path)
     return _trusted(path)
+
+
+def _folders() -> str:
+    """Of PATH those that it names in full: root compiles with nothing from the current folder."""
+    entries = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return os.pathsep.join(entry for entry in entries if entry.startswith(os.sep)) or os.defpath
 
 
 def _trusted(path: Path) -> Path:
@@ -80,7 +87,8 @@ def _compile(command: list[str], path: Path) -> None:
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / "engine.so"
         command = [*command, "-o", str(made), *map(str, SOURCES), *LIBRARIES]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        environment = {**os.environ, "PATH": _folders()}
+        result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         if result.returncode:
             raise NoNativeError(f"the C compiler failed: {result.stderr.strip().splitlines()[-1:]}")
         made.chmod(0o700)  # whatever the umask says: see _trusted

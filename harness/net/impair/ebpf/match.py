@@ -23,6 +23,8 @@ _SKB_PROTOCOL = 16
 ETHERNET_HEADER = 14
 _ETH_P_IP, _ETH_P_IPV6 = 0x0008, 0xDD86  # as they stand in skb->protocol on a little-endian machine
 IPPROTO = {"tcp": 6, "udp": 17}
+HOP_BY_HOP, ROUTING, DESTINATION_OPTIONS = 0, 43, 60  # headers between IPv6's and the transport's
+EXTENSIONS = 4  # of them are looked past
 
 
 def emit_parse(a: Assembler) -> None:
@@ -48,7 +50,7 @@ def emit_parse(a: Assembler) -> None:
 
 
 def _emit_parse_ipv6(a: Assembler) -> None:
-    """No extension headers: none of our traffic has any. Leaves the transport header's offset in r7."""
+    """Leaves the transport header's offset in r7."""
     _emit_load(a, offset=0, count=40, into=SCRATCH)
     a.store_number(4, FP, FAMILY, 6)
     a.load(2, R0, FP, SCRATCH)
@@ -64,6 +66,24 @@ def _emit_parse_ipv6(a: Assembler) -> None:
         a.load(4, R0, FP, SCRATCH + 24 + word)
         a.store(4, FP, DESTINATION + word, R0)
     a.mov(R7, 40)
+    for number in range(EXTENSIONS):
+        _emit_skip_extension(a, f"extension{number}")
+
+
+def _emit_skip_extension(a: Assembler, here: str) -> None:
+    """Options and routing say what follows them, and how long they are; pieces (44) hide it."""
+    a.load(4, R0, FP, PROTOCOL)
+    a.jump_if("eq", R0, HOP_BY_HOP, here)
+    a.jump_if("eq", R0, ROUTING, here)
+    a.jump_if("ne", R0, DESTINATION_OPTIONS, "transport")
+    a.label(here)
+    _emit_load(a, offset=R7, count=2, into=SCRATCH)
+    a.load(1, R0, FP, SCRATCH)
+    a.store(4, FP, PROTOCOL, R0)
+    a.load(1, R0, FP, SCRATCH + 1)
+    a.alu("add", R0, 1)
+    a.alu("lsh", R0, 3)
+    a.alu("add", R7, R0)
 
 
 def _emit_parse_ipv4(a: Assembler) -> None:
