@@ -106,8 +106,9 @@ def _hear(source: IO[bytes], agent: Agent, asked: SimpleQueue[bytes | None]) -> 
 
 
 def _silence(agent: Agent, asked: SimpleQueue[bytes | None]) -> None:
-    """A controller that is cut off closes nothing: whoever holds something for it waits only so long."""
-    while not agent.network.stands() or time.monotonic() - agent.heard_at < SILENT_S:
+    """A controller that is cut off closes nothing, and whoever is asked nothing waits only so long: a channel beats
+    from the first answer to its end, whatever stands."""
+    while time.monotonic() - agent.heard_at < SILENT_S:
         time.sleep(SILENT_S / 10)
     asked.put(None)
 
