@@ -4,7 +4,8 @@ network, a launcher and a gauge of the load, and need not know which it is."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from lossbench.errors import NotAbleError
 from lossbench.net.kernel import Kernel
@@ -30,8 +31,20 @@ class Gauge(Protocol):
         """What was seen, at the end."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """Of machines that results were made on, if not on this one."""
+
+    machines: dict[str, dict[str, Any]] = field(default_factory=dict)  # by host: see results.machine.facts
+    lab: dict[str, Any] = field(default_factory=dict)  # as its file says
+    again: str = ""  # what `lossbench replay` must be told
+
+
 class Ground(Protocol):
     launcher: Launcher
+
+    def about(self) -> About:
+        """What stands beside results that are made here."""
 
     def placed(self, experiment: Experiment, asked: Collection[str] = ()) -> Experiment:
         """As it is to be run here; refuses what can't be. `asked`: dotted keys that its point is called by."""
@@ -69,6 +82,9 @@ class ThisMachine:
         if kernel.namespaces is not None:
             raise NotAbleError(kernel.namespaces, next_step="run with sudo")
         return cls(kernel, Nurseries())
+
+    def about(self) -> About:
+        return About()
 
     def placed(self, experiment: Experiment, asked: Collection[str] = ()) -> Experiment:
         del asked
