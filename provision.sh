@@ -1,6 +1,7 @@
 #!/bin/sh
 # Makes a machine part of a lab. The Vagrantfile calls it on every machine; so does the guest tier, in two machines
-# under QEMU; by hand it works on any Debian. Run as root, as often as you like.
+# under QEMU; by hand it works on any Debian. Run as root, as often as you like: at every start, since an address that is
+# set here is gone by then; what is installed already is not fetched again, and address and SSH do not wait for it.
 #
 #   LB_ROLE          host, controller, both, or alone (no lab: namespaces on this machine)
 #   LB_KEYS          folder with user, user.pub, host<N>, host<N>.pub (provision.sh keys FOLDER N makes one)
@@ -19,6 +20,8 @@ set -eu
 PREFIX=${LB_PREFIX:-/opt/lossbench}
 SOURCE=${LB_SOURCE:-$(cd "$(dirname "$0")" && pwd)}
 PORT=22022 # a server of our own: the machine's own SSH stays as it is
+PID=/run/lossbench-sshd.pid # of this start of the machine
+SSHD=$(command -v sshd || echo /usr/sbin/sshd)
 
 fail() { echo "provision: $*" >&2; exit 1; }
 
@@ -30,7 +33,15 @@ make_keys() { # FOLDER HOSTS
     done
 }
 
-install_packages() {
+PACKAGES="python3 python3-venv gcc libc6-dev openssh-server openssh-client iproute2 ethtool"
+
+missing_packages() {
+    for name in $PACKAGES; do
+        [ "$(dpkg-query -W -f '${db:Status-Status}' "$name" 2> /dev/null)" = installed ] || echo "$name"
+    done
+}
+
+install_packages() { # those that are missing alone: a machine that starts again needs no way out
     [ -z "${LB_PYTHON:-}" ] || return 0
     export DEBIAN_FRONTEND=noninteractive
     if [ -n "${LB_OFFLINE:-}" ]; then
@@ -38,9 +49,10 @@ install_packages() {
         [ ! -e "$1" ] || dpkg --skip-same-version -i "$@" || fail "dpkg could not install the .deb files of $LB_OFFLINE"
         return
     fi
+    missing=$(missing_packages)
+    [ -n "$missing" ] || return 0
     apt-get update -q
-    apt-get install -q -y --no-install-recommends python3 python3-venv gcc libc6-dev openssh-server openssh-client \
-        iproute2 ethtool
+    apt-get install -q -y --no-install-recommends $missing
 }
 
 has_torch() { # on the machine, or among the wheels
@@ -48,9 +60,20 @@ has_torch() { # on the machine, or among the wheels
     ls "$LB_OFFLINE"/torch-*.whl > /dev/null 2>&1
 }
 
+stamp() { # of what would be installed
+    if [ -n "${LB_OFFLINE:-}" ]; then
+        (cd "$LB_OFFLINE" && find . -name '*.whl' -printf '%f %s\n' | sort | cksum)
+    else
+        (cd "$SOURCE" && find harness workloads netem_profiles pyproject.toml constraints.txt -type f ! -name '*.pyc' \
+            -exec cksum {} + | sort | cksum)
+    fi
+}
+
 install_lossbench() {
     PYTHON=${LB_PYTHON:-$PREFIX/venv/bin/python}
     [ -z "${LB_PYTHON:-}" ] || return 0
+    now=$(stamp)
+    if [ -x "$PREFIX/venv/bin/lossbench" ] && [ "$(cat "$PREFIX/installed" 2> /dev/null)" = "$now" ]; then return; fi
     [ -x "$PYTHON" ] || python3 -m venv --system-site-packages "$PREFIX/venv"
     if [ -n "${LB_OFFLINE:-}" ]; then
         has_torch || fail "no torch: make wheelhouse leaves it out; put its wheels into $LB_OFFLINE (pip download torch)"
@@ -59,6 +82,7 @@ install_lossbench() {
         "$PYTHON" -m pip install -q -c "$SOURCE/constraints.txt" "$SOURCE"
     fi
     ln -sf "$PREFIX/venv/bin/lossbench" /usr/local/bin/lossbench
+    echo "$now" > "$PREFIX/installed"
 }
 
 data_interface() {
@@ -82,6 +106,12 @@ set_up_data() {
     echo "$interface" > "$PREFIX/interface"
 }
 
+serves() { # a number alone may be anybody's by now
+    [ -f "$PID" ] && [ "$(cat "/proc/$(cat "$PID")/comm" 2> /dev/null)" = sshd ]
+}
+
+served="" # by this run: its number may not be written yet
+
 serve_ssh() {
     install -m 600 "$LB_KEYS/host$LB_NUMBER" "$PREFIX/host_key"
     install -m 600 "$LB_KEYS/user.pub" "$PREFIX/authorized_keys"
@@ -92,7 +122,7 @@ serve_ssh() {
 Port $PORT
 HostKey $PREFIX/host_key
 AuthorizedKeysFile $PREFIX/authorized_keys
-PidFile $PREFIX/sshd.pid
+PidFile $PID
 StrictModes no
 UsePAM $pam
 PasswordAuthentication no
@@ -100,7 +130,8 @@ KbdInteractiveAuthentication no
 PermitRootLogin prohibit-password
 AllowUsers root
 EOF
-    if [ -f "$PREFIX/sshd.pid" ] && kill -0 "$(cat "$PREFIX/sshd.pid")" 2>/dev/null; then return; fi
+    if [ -n "$served" ] || serves; then return; fi
+    served=yes
     if [ -d /run/systemd/system ]; then
         cat > /etc/systemd/system/lossbench-ssh.service <<EOF
 [Unit]
@@ -109,14 +140,14 @@ After=network.target
 [Service]
 RuntimeDirectory=sshd
 RuntimeDirectoryPreserve=yes
-ExecStart=/usr/sbin/sshd -D -f $PREFIX/sshd_config
+ExecStart=$SSHD -D -f $PREFIX/sshd_config
 [Install]
 WantedBy=multi-user.target
 EOF
         systemctl daemon-reload
         systemctl enable -q --now lossbench-ssh.service
     else
-        /usr/sbin/sshd -f "$PREFIX/sshd_config"
+        "$SSHD" -f "$PREFIX/sshd_config"
     fi
 }
 
@@ -160,9 +191,15 @@ if [ "${1:-}" = keys ]; then
 fi
 [ "$(id -u)" = 0 ] || fail "run as root"
 mkdir -p "$PREFIX"
+case "${LB_ROLE:?host, controller, both or alone}" in
+host | both) # before anything is fetched: a machine that starts again without a way out is back in its lab
+    if command -v ip > /dev/null; then set_up_data; fi
+    if [ -x "$SSHD" ]; then serve_ssh; fi ;;
+esac
 install_packages
 install_lossbench
-case "${LB_ROLE:?host, controller, both or alone}" in
+SSHD=$(command -v sshd || echo /usr/sbin/sshd)
+case "$LB_ROLE" in
 host) set_up_data; serve_ssh ;;
 controller) write_lab ;;
 both) set_up_data; serve_ssh; write_lab ;;

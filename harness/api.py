@@ -11,6 +11,7 @@ from __future__ import annotations
 import inspect
 import os
 import secrets
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -109,7 +110,9 @@ def _lab_ground(lab: Lab | Path | str, *, these_nics: bool) -> Ground:
 
     if os.geteuid():
         journal.in_own_folder()
-    return LabGround(lab if isinstance(lab, labs.Lab) else labs.load(Path(lab)), these_nics=these_nics)
+    if isinstance(lab, labs.Lab):
+        return LabGround(lab, these_nics=these_nics)
+    return LabGround(labs.load(Path(lab)), these_nics=these_nics, again=f"--lab {shlex.quote(str(lab))}")
 
 
 def planned(

@@ -120,14 +120,22 @@ class SuiteFolder:
             one.close()
 
 
-def session(programs: Sequence[Sequence[str]] = ()) -> dict[str, Any]:
-    """Who makes results now: every start and every resumption of a suite adds one. `programs`: the user's own."""
+def session(
+    programs: Sequence[Sequence[str]] = (),
+    *,
+    machines: dict[str, dict[str, Any]] | None = None,
+    lab: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Who makes results now: every start and every resumption of a suite adds one. `programs`: the user's own;
+    `machines`, `lab`: what they are made on, if not on this one."""
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": command_line(),
         "git": git_state(),
         "machine": machine.facts(),
         "gpus": machine.gpus(),
+        "machines": machines or {},
+        "lab": lab or {},
         "seeds_version": SEEDS_VERSION,
         "programs": [of_program(list(one), Path.cwd()) for one in programs],
     }

@@ -204,13 +204,28 @@ class Session(Stored):
     git: dict[str, Any] = {}
     """Of lossbench: commit, and whether anything was changed."""
     machine: dict[str, Any] = {}
-    """Kernel, processors, versions."""
+    """Kernel, processors, versions; of a lab those of the machine that controls."""
     gpus: list[str] = []
-    """Names."""
+    """Names; of a lab those of the machine that controls."""
+    machines: dict[str, dict[str, Any]] = {}
+    """Of a lab: the same of each host, with its GPUs."""
+    lab: dict[str, Any] = {}
+    """Of a lab: its name, its switch, and what its file says of the machines."""
     seeds_version: int = 1
     """How seeds become patterns."""
     programs: list[dict[str, Any]] = []
     """The user's own: files, folders, interpreter, packages."""
+
+    def gpus_of(self, host: str) -> str:
+        """Of a lab."""
+        found = self.machines[host].get("gpus")
+        return ", ".join(map(str, found)) if isinstance(found, list) else ""
+
+    def switch(self) -> str:
+        """Of a lab, in the words of its file."""
+        found = self.lab.get("switch")
+        words = [found.get(name) for name in ("name", "notes")] if isinstance(found, dict) else []
+        return ": ".join(str(one) for one in words if one)
 
 
 class SuitePlan(Stored):

@@ -4,7 +4,8 @@ network, a launcher and a gauge of the load, and need not know which it is."""
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from lossbench.errors import NotAbleError
 from lossbench.net.kernel import Kernel
@@ -30,6 +31,15 @@ class Gauge(Protocol):
         """What was seen, at the end."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class About:
+    """Of machines that results were made on, if not on this one."""
+
+    machines: dict[str, dict[str, Any]] = field(default_factory=dict)  # by host: see results.machine.facts
+    lab: dict[str, Any] = field(default_factory=dict)  # as its file says
+    again: str = ""  # what `lossbench replay` must be told
+
+
 class Places(Protocol):
     """All that a plan asks of the ground it is made for."""
 
@@ -39,6 +49,9 @@ class Places(Protocol):
 
 class Ground(Places, Protocol):
     launcher: Launcher
+
+    def about(self) -> About:
+        """What stands beside results that are made here."""
 
     def backend(self, experiment: Experiment) -> tuple[str, str]:
         """(its name, why)."""
@@ -73,6 +86,9 @@ class ThisMachine:
         if kernel.namespaces is not None:
             raise NotAbleError(kernel.namespaces, next_step="run with sudo")
         return cls(kernel, Nurseries())
+
+    def about(self) -> About:
+        return About()
 
     def placed(self, experiment: Experiment, asked: Collection[str] = ()) -> Experiment:
         del asked

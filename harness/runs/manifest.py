@@ -9,13 +9,24 @@ from typing import Any
 from lossbench.contract import SEEDS_VERSION
 from lossbench.results import folders, machine
 from lossbench.results.provenance import git_state, of_program
+from lossbench.runs.ground import About
 from lossbench.runs.launch.program import own_programs
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import path_loss, rules_in_force
 
+HOOK = "MTU-sized packets of a host on entering its switch port (uplink) or leaving it (downlink)"
+HOOK_LAB = "packets of the wire at a machine's own interface, on leaving it (uplink) or come to it (downlink)"
+
 
 def manifest(
-    experiment: Experiment, seed: int, chosen: dict[str, Any], backend: str, why: str, run_id: str, folder: Path
+    experiment: Experiment,
+    seed: int,
+    chosen: dict[str, Any],
+    backend: str,
+    why: str,
+    run_id: str,
+    folder: Path,
+    about: About,
 ) -> dict[str, Any]:
     topology = experiment.topology
     rules = rules_in_force(experiment, seed=seed)
@@ -39,12 +50,14 @@ def manifest(
         "profiles": {e.profile.name: e.profile.model_dump(mode="json") for e in experiment.impair},
         "backend": {"name": backend, "why": why},
         "warnings": [text for e in experiment.impair for text in e.profile.warnings()],
-        "hook": "MTU-sized packets of a host on entering its switch port (uplink) or leaving it (downlink)",
+        "hook": HOOK_LAB if topology.machines else HOOK,
         "path_loss": distinct[0] if len(distinct) == 1 else losses,  # when the run starts; see timeline.jsonl
-        "machine": machine.facts(),
+        "machine": machine.facts(),  # of a lab: the one that controls
         "gpus": machine.gpus(),
+        "machines": about.machines,
+        "lab": about.lab,
         "git": git_state(),
         "program": programs[0] if programs else None,
         "programs": programs,
-        "repeat": f"lossbench replay {folder}",
+        "repeat": f"lossbench replay {folder} {about.again}".rstrip(),
     }

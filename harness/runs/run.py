@@ -70,7 +70,9 @@ def execute(
         at("3 manifest")
         folder.make()
         token = secrets.randbits(64)
-        folder.write("manifest.json", manifest(experiment, seed, chosen, backend, why, journal.id, folder.path))
+        folder.write(
+            "manifest.json", manifest(experiment, seed, chosen, backend, why, journal.id, folder.path, ground.about())
+        )
         with plain_errors():
             # 4  Hosts and links.
             at("4 hosts and links")

@@ -8,17 +8,19 @@ import os
 import shlex
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lossbench.errors import UsageError
-from lossbench.net.lab import bundle, check
+from lossbench.errors import UsageError, VanishedError
+from lossbench.net.lab import bundle, channel, check
 from lossbench.net.lab.channel import ssh_command
 from lossbench.runs.lab import agent
 from lossbench.spec import lab as labs
 from lossbench.spec.lab import Lab, Machine
+from tests.nic.wire import until
 
 PLAIN = {"ssh": "node0", "interface": "eth1", "address": "10.0.0.1"}
 HOSTILE = [
@@ -110,6 +112,67 @@ def test_every_channel_is_a_connection_of_its_own() -> None:
     lab = Lab(machine=(Machine(**PLAIN),))
     command = ssh_command(lab, lab.machine[0], ["true"])
     assert {"ControlMaster=no", "ControlPath=none"} <= set(command[: command.index("--")])
+
+
+def test_what_your_ssh_configuration_does_for_your_own_sessions_is_not_done_for_ours() -> None:
+    """As it was: a `RemoteCommand` was run in the agent's place, and every channel opened your forwardings again."""
+    lab = Lab(machine=(Machine(**PLAIN),))
+    command = ssh_command(lab, lab.machine[0], ["true"])
+    assert {"ClearAllForwardings=yes", "RemoteCommand=none"} <= set(command[: command.index("--")])
+
+
+# --- an agent that hangs, and a controller that is gone -------------------------------------------------------------
+
+HANGS = """
+import json, sys
+sys.stdin.buffer.readline()
+print(json.dumps({"boot": "have"}), flush=True); print(json.dumps({"boot": "agent"}), flush=True)
+with open(sys.argv[1], "ab") as said:
+    for line in sys.stdin.buffer:
+        said.write(line); said.flush()
+"""
+
+
+def test_one_that_hangs_is_waited_for_once_and_its_channel_ends(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As it was: every question to it waited its own minute, and the other machines stayed impaired for ten."""
+    command = [sys.executable, "-c", HANGS, str(tmp_path / "said")]
+    monkeypatch.setattr(channel, "agent_command", lambda *_: command)
+    made = channel.Channel(Lab(machine=(Machine(**PLAIN),)), 0)
+    with pytest.raises(VanishedError, match="does not answer"):
+        made.ask("machine.time", timeout_s=0.1)
+    with pytest.raises(VanishedError, match="does not answer"):
+        made.ask("machine.time", timeout_s=1e6)
+    made._process.wait()
+    made.close()
+
+
+def test_a_channel_beats_from_its_first_answer_on_whatever_is_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As it was: only while a run's network stood; before that, nobody noticed a controller that was cut off."""
+    said = tmp_path / "said"
+    monkeypatch.setattr(channel, "agent_command", lambda *_: [sys.executable, "-c", HANGS, str(said)])
+    monkeypatch.setattr(channel, "BEAT_S", 0.01)
+    made = channel.Channel(Lab(machine=(Machine(**PLAIN),)), 0)
+    assert until(lambda: said.exists() and said.read_bytes().count(agent.BEAT) > 2)
+    made.close()
+
+
+def test_an_agent_that_hears_nothing_gives_back_what_it_holds_whether_or_not_a_network_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[bool] = []
+    monkeypatch.setattr(agent, "SILENT_S", 0.1)
+    monkeypatch.setattr(agent.Agent, "give_back", lambda _: given.append(True))
+    reads, writes = os.pipe()
+    with (
+        open(reads, "rb") as source,
+        open(writes, "wb"),
+    ):  # whoever holds the other end says nothing, and does not close
+        agent.serve(source, io.BytesIO())
+        assert given == [True]
 
 
 # --- the bundle -----------------------------------------------------------------------------------------------------
@@ -224,3 +287,28 @@ def test_a_clock_off_by_a_minute_and_another_version_are_said() -> None:
         "share an",
     ):
         assert word in text
+
+
+class Told:
+    """Channels to machines of which only h1 is wrong: its address is another one's."""
+
+    def __init__(self, *_: object) -> None:
+        self.open, self.closed = dict.fromkeys(range(3)), dict[int, Any]()
+
+    def each(self, _: object) -> dict[int, Any]:
+        about = {"lossbench": check.__version__, "root": True, "backends": ["ebpf"], "torch": "2.8", "kernel": "6"}
+        found = {"about": about, "clock": (0.01, 0.001), "name": "eth1"}
+        interfaces = [{"addresses": [f"10.0.0.{n}"], "up": True, "mtu": 1500, "ssh_here": False} for n in (1, 9, 3)]
+        return {n: {**found, "interface": one, "address": f"10.0.0.{n + 1}"} for n, one in enumerate(interfaces)}
+
+
+def test_a_wrong_address_is_its_own_machines_mistake_and_not_of_the_one_that_sends_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it was: "to h1: Cannot assign requested address", and h0 could not be used."""
+    tried: list[tuple[int, int]] = []
+    monkeypatch.setattr(check, "channels", lambda _: nullcontext(Told()))
+    monkeypatch.setattr(check, "_to_the_next", lambda _, rank, other, __: tried.append((rank, other)))
+    rows = check.check(Lab(machine=tuple(Machine(ssh=f"n{n}", interface="eth1") for n in range(3))))
+    assert [bool(row.wrong) for row in rows] == [False, True, False] and tried == [(2, 0)]
+    assert rows[0].notes == ["the way to h1 was not tried: h1 can't be used"]

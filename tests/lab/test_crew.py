@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -85,3 +86,30 @@ def test_and_after_a_kill_of_the_agent_by_clean(escaped: Path) -> None:
     assert Path(f"/proc/{pid}").exists(), "nobody ended it yet"
     assert lossbench("clean").returncode == 0
     assert gone(pid) and left_behind() == []
+
+
+OLD = 3600.0
+
+
+def test_an_agent_sweeps_what_killed_ones_left_and_never_a_living_ones_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was: by the number in its name. Where machines or containers share a TMPDIR a living agent's folder went,
+    since nobody here has that number."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name in ("killed", "unlocked", "young"):
+        (tmp_path / f"lossbench-agent-999999999-{name}").mkdir()
+    (tmp_path / "lossbench-agent-999999999-killed" / "lock").touch()
+    living = Crew()
+    mine = living._place()
+    elsewhere = mine.rename(tmp_path / "lossbench-agent-999999999-living")
+    living._folder = elsewhere
+    for name in ("killed", "unlocked", "living"):
+        os.utime(tmp_path / f"lossbench-agent-999999999-{name}", (time.time() - OLD,) * 2)
+    other = Crew()
+    other._place()
+    left = {one.name.rpartition("-")[2] for one in tmp_path.glob("lossbench-agent-999999999-*")}
+    assert left == {"young", "living"}
+    for one in (other, living):
+        one.close()
+    assert [one.name for one in tmp_path.iterdir()] == ["lossbench-agent-999999999-young"]

@@ -86,6 +86,7 @@ def test_each_machine_is_judged_by_itself() -> None:
         ("print('no JSON')", "can't be read"),
         ("print('[1, 2]')", "can't be read"),
         ("print('[{\"port\": 1}]')", "can't be read"),
+        ('print(\'[{"port": 1, "drops": 1e999}]\')', "can't be read"),
         ("raise SystemExit('no route to the switch')", "no route to the switch"),
     ],
 )
@@ -135,6 +136,18 @@ def test_nccl_is_kept_off_rdma_which_no_rule_meets() -> None:
         run = Identity(run_id="x", token=0, seed=0)
         found = environment(topology.all_hosts()[0], topology, run, folder=where, records=where, threads=1)
         assert found["NCCL_IB_DISABLE"] == "1"
+
+
+def test_on_a_machine_of_its_own_nccl_may_use_what_is_inside_and_in_namespaces_it_may_not() -> None:
+    """As it was: the eight GPUs of a machine spoke over its network with each other, too."""
+    from lossbench.runs.launch.environment import Identity, environment
+    from lossbench.spec.topology import Placed, Topology
+
+    here, where = Placed(address="10.0.0.1", control="10.1.0.1", interface="eth1"), Path("/x")
+    for topology, forbidden in ((Topology(hosts=2), True), (Topology(hosts=2, machines=(here, here)), False)):
+        run = Identity(run_id="x", token=0, seed=0)
+        found = environment(topology.all_hosts()[0], topology, run, folder=where, records=where, threads=1)
+        assert [name in found for name in ("NCCL_SHM_DISABLE", "NCCL_P2P_DISABLE")] == [forbidden] * 2
 
 
 def test_what_could_not_be_listened_to_is_a_change_of_every_interface() -> None:

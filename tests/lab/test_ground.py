@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,15 @@ import pytest
 
 from lossbench import api
 from lossbench.errors import NotAbleError, UsageError
-from lossbench.runs.ground import Ground
-from lossbench.runs.lab.ground import refuse_others, refuse_shared
+from lossbench.runs.ground import About, Ground
+from lossbench.runs.lab.ground import LabGround, refuse_others, refuse_shared
+from lossbench.runs.manifest import manifest
 from lossbench.runs.many import planning
 from lossbench.spec.asking import adhoc
 from lossbench.spec.experiment import Experiment
-from lossbench.spec.topology import Placed
+from lossbench.spec.lab import Lab
+from lossbench.spec.topology import Placed, Topology
+from lossbench.spec.userfile import check
 
 OWN = {"hosts": 3, "family": "ipv4", "mtu": 1500}
 
@@ -101,3 +105,24 @@ def test_a_dry_run_counts_a_labs_machines_and_asks_none(tmp_path: Path) -> None:
         api.planned(adhoc.Asked(command=("true",), hosts="4"), out=tmp_path, machines=3)
     with pytest.raises(NotAbleError, match="asks for a rate"):
         api.planned(adhoc.Asked(command=("true",), rate="1gbit"), out=tmp_path, machines=3)
+
+
+FACTS = {"kernel": "6.12", "cpus": 64, "gpus": ["H200"]}
+
+
+def test_what_results_were_made_on_is_the_lab_and_not_its_controller(tmp_path: Path) -> None:
+    """As it was: the manifest named the controller, the file's gpus and switch were stored nowhere, and the line that
+    repeats the run was refused."""
+    machine = {"ssh": "secret", "interface": "eth1", "address": "10.0.0.1", "gpus": 8}
+    said = {"name": "rack", "ssh_config": "/home/me/config", "machine": [machine], "switch": {"name": "sn5600"}}
+    ground = LabGround.__new__(LabGround)
+    ground.lab, ground._again, ground._about = check(Lab, said, origin="test"), "--lab my.toml", {0: {"facts": FACTS}}
+    here = Placed(address="10.0.0.1", control="10.1.0.1", interface="eth1")
+    experiment = Experiment(name="x", topology=Topology(hosts=2, machines=(here, here)))
+    found = manifest(experiment, 1, {}, "ebpf", "why", "0a1b", tmp_path, ground.about())
+    assert found["machines"] == {"h0": FACTS} and found["lab"]["switch"]["name"] == "sn5600"
+    assert found["lab"]["machine"][0]["gpus"] == 8
+    assert not any(word in json.dumps(found["lab"]) for word in ("secret", "/home/me"))
+    assert found["repeat"] == f"lossbench replay {tmp_path} --lab my.toml" and "own interface" in found["hook"]
+    own = manifest(Experiment(name="x"), 1, {}, "ebpf", "why", "0a1b", tmp_path, About())
+    assert "switch port" in own["hook"] and own["repeat"] == f"lossbench replay {tmp_path}"

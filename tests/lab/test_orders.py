@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from lossbench.errors import LossbenchError, NotAbleError, RunError, VanishedError
-from lossbench.net.lab import orders
+from lossbench.net.journal import Removed
+from lossbench.net.lab import held, orders
+from lossbench.net.nic.state import UNCONFIRMED, State
+from lossbench.spec import profile as profiles
 from lossbench.spec.lab import Lab, Machine
 
 LAB = Lab(machine=tuple(Machine(ssh=f"node{n}", interface="eth1", address=f"10.0.0.{n + 1}") for n in range(3)))
@@ -15,19 +20,26 @@ STANDS: set[int] = set()
 
 
 class Made:
-    """A machine that impairs itself, and whose answer to a question may be lost, or be no."""
+    """A machine that impairs itself, and whose answer to a question may be lost, or be no. What it applied and was not
+    told to keep goes with its channel."""
 
     lost: tuple[int, str] = (9, "")
-    refuses: int = 9
+    refuses: tuple[int, str] = (9, "")
+    asked: list[str] = []  # noqa: RUF012 - of all
 
     def __init__(self, lab: Lab, rank: int) -> None:
         self.name, self.machine, self.rank = f"h{rank}", lab.machine[rank], rank
+        self._goes = False
 
     def ask(self, what: str, **_: Any) -> Any:
+        Made.asked.append(what)
+        if (self.rank, what) == Made.refuses:
+            raise RunError(f"{self.name}: no")
         if what == "nic.apply":
-            if self.rank == Made.refuses:
-                raise RunError(f"{self.name}: no")
             STANDS.add(self.rank)
+            self._goes = True
+        if what == "nic.keep":
+            self._goes = False
         if what in ("nic.take_back", "nic.revert"):
             STANDS.discard(self.rank)
         if (self.rank, what) == Made.lost:
@@ -35,7 +47,8 @@ class Made:
         return {"phase": "unconfirmed"} if what == "nic.apply" else None
 
     def close(self) -> None:
-        pass
+        if self._goes:
+            STANDS.discard(self.rank)
 
 
 @pytest.fixture(autouse=True)
@@ -43,18 +56,20 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     STANDS.clear()
     monkeypatch.setattr(orders, "Channel", Made)
     monkeypatch.setattr(Made, "lost", (9, ""))
-    monkeypatch.setattr(Made, "refuses", 9)
+    monkeypatch.setattr(Made, "refuses", (9, ""))
+    monkeypatch.setattr(Made, "asked", [])
 
 
-def applied() -> dict[int, Any]:
-    return orders.apply(LAB, seed=1, traffic={}, for_s=60.0)
+def applied(**more: Any) -> dict[int, Any]:
+    return orders.apply(LAB, seed=1, traffic={}, for_s=60.0, **more)
 
 
 def test_where_all_answer_all_stand() -> None:
     assert set(applied()) == {0, 1, 2} == STANDS
+    assert Made.asked.index("nic.keep") > max(n for n, one in enumerate(Made.asked) if one == "nic.confirm")
 
 
-@pytest.mark.parametrize("what", ["nic.apply", "nic.confirm"])
+@pytest.mark.parametrize("what", ["nic.apply", "nic.confirm", "nic.keep"])
 def test_a_machine_whose_answer_was_lost_is_taken_back_with_the_others(
     monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
@@ -66,7 +81,7 @@ def test_a_machine_whose_answer_was_lost_is_taken_back_with_the_others(
 
 
 def test_one_that_refuses_leaves_none_impaired(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Made, "refuses", 2)
+    monkeypatch.setattr(Made, "refuses", (2, "nic.apply"))
     with pytest.raises(NotAbleError, match="h2: no"):
         applied()
     assert set() == STANDS
@@ -84,8 +99,99 @@ def test_whatever_interrupts_takes_it_back(monkeypatch: pytest.MonkeyPatch) -> N
     assert set() == STANDS
 
 
+def test_a_second_interruption_while_it_is_taken_back_leaves_none_impaired(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: it broke off the taking back, and those that had confirmed stood until their time was over."""
+
+    def interrupted(*_: object) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(orders, "_confirmed", interrupted)
+    monkeypatch.setattr(orders, "_taken_back", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        applied()
+    assert set() == STANDS, "each machine takes it back when its channel ends"
+
+
+def test_nothing_interrupts_while_machines_are_told_to_keep_it_or_to_take_it_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    inside: list[list[str]] = []
+
+    @contextmanager
+    def hold() -> Iterator[None]:
+        before = len(Made.asked)
+        yield
+        inside.append(Made.asked[before:])
+
+    applied(hold=hold)
+    assert inside == [["nic.keep"] * 3]
+    inside.clear()
+    monkeypatch.setattr(Made, "refuses", (0, "nic.confirm"))
+    with pytest.raises(NotAbleError):
+        applied(hold=hold)
+    assert inside == [[], ["nic.take_back"] * 3]
+
+
 def test_one_that_can_not_be_asked_any_more_is_said_to_be_impaired_perhaps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Made, "refuses", 2)
+    monkeypatch.setattr(Made, "refuses", (2, "nic.apply"))
     monkeypatch.setattr(Made, "lost", (1, "nic.take_back"))
     with pytest.raises(NotAbleError, match="h1 may still be impaired until its time is over"):
         applied()
+
+
+# --- the machine's own end of it ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stands(monkeypatch: pytest.MonkeyPatch) -> list[State]:
+    """What stands on the machine of an agent, whose interface is made up."""
+    found: list[State] = []
+
+    def apply(request: Any) -> State:
+        about = {"interface": request.interface, "index": 2, "netns": "1 1", "phase": UNCONFIRMED, "profile": "p"}
+        times = {"until": 1e12, "expires": 1e12}
+        found.append(State(id="0a1b", backend="ebpf", seed=1, sides=("egress",), **about, **times))
+        return found[-1]
+
+    def ended(_: object, one: State) -> Removed:
+        found.remove(one)
+        return Removed(network=one.id, names=(), pids=())
+
+    monkeypatch.setattr(held.impaired, "apply", apply)
+    monkeypatch.setattr(held.standing, "standing", lambda: [(None, one) for one in list(found)])
+    monkeypatch.setattr(held.standing, "ended", ended)
+    return found
+
+
+def asked_of(agent: held.Nic) -> None:
+    profile = profiles.load("loss_1").model_dump(mode="json")
+    agent.apply("eth1", profile, {"peers": ["10.0.0.2"]}, sides=["egress"], for_s=60.0, seed=1)
+
+
+def test_an_agent_takes_back_at_its_end_what_it_was_not_told_to_keep(stands: list[State]) -> None:
+    """As it was: a controller that died between two confirmations left one machine impaired and another not."""
+    agent = held.Nic()
+    asked_of(agent)
+    assert len(stands) == 1
+    agent.close()
+    assert stands == []
+
+
+def test_an_agent_that_was_told_to_keep_it_leaves_it_standing_and_can_still_take_it_back(stands: list[State]) -> None:
+    agent = held.Nic()
+    asked_of(agent)
+    agent.keep()
+    agent.close()
+    assert len(stands) == 1
+    agent.take_back()
+    assert stands == []
+
+
+def test_what_was_taken_back_meanwhile_can_not_be_kept(stands: list[State]) -> None:
+    agent = held.Nic()
+    with pytest.raises(RunError, match="gone already"):
+        agent.keep()
+    asked_of(agent)
+    stands.clear()
+    with pytest.raises(RunError, match="gone already"):
+        agent.keep()

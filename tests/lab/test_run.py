@@ -207,7 +207,7 @@ def agents(lab: Machines) -> dict[int, int]:
 
 
 @full
-@pytest.mark.parametrize("victim", ["agent", "link", "controller"])
+@pytest.mark.parametrize("victim", ["agent", "link", "controller", "hung"])
 def test_whoever_is_lost_in_the_middle_no_machine_stays_impaired(pair: Machines, victim: str) -> None:
     before = pair.snapshots()
     process = started(pair, written(pair, seconds=60))
@@ -219,6 +219,9 @@ def test_whoever_is_lost_in_the_middle_no_machine_stays_impaired(pair: Machines,
         process.communicate()
     elif victim == "agent":
         os.kill(agents(pair)[1], signal.SIGKILL)
+    elif victim == "hung":
+        hung = agents(pair)[1]
+        os.kill(hung, signal.SIGSTOP)
     else:
         with namespaces.open_inside(pair.network.star.namespace("sw")) as switch:
             switch.link("set", index=switch.link_lookup(ifname=pair.hosts[1].control_port)[0], state="down")
@@ -231,6 +234,8 @@ def test_whoever_is_lost_in_the_middle_no_machine_stays_impaired(pair: Machines,
         assert "h1 (node1)" in verdict["columns"]["outcome"]["reasons"][0]
         assert (run_folder(found) / "records" / "rank-0.jsonl").stat().st_size, "what the other one said is kept"
     assert until(lambda: pair.snapshots() == before, seconds=60)
+    if victim == "hung":
+        os.kill(hung, signal.SIGCONT)
     assert until(lambda: not agents(pair), seconds=60), "whoever held something for it is gone too"
     assert time.monotonic() - lost_at < 120
 

@@ -150,6 +150,61 @@ def test_offline_a_missing_torch_is_said_in_one_line(tmp_path: Path) -> None:
     assert "no torch" in done.stderr and "pip download torch" in done.stderr
 
 
+def started_again(folder: Path, **programs: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """provision.sh on a host that has no way out, in a /run of its own; and what its programs were told."""
+    if os.geteuid() or shutil.which("ssh-keygen") is None or Path("/run/systemd/system").is_dir():
+        pytest.skip("needs root, ssh-keygen, and no systemd that would be told of a service")
+    bin_, keys, prefix = folder / "bin", folder / "keys", folder / "opt"
+    bin_.mkdir(exist_ok=True)
+    usual = {"apt-get": "exit 100", "dpkg-query": "echo installed", "ip": "", "sshd": "", "ln": "", "pip": "exit 1"}
+    for name, text in {**usual, **programs}.items():
+        (bin_ / name).write_text(f'#!/bin/sh\necho "${{0##*/}} $*" >> {folder}/told\n{text}\n')
+        (bin_ / name).chmod(0o755)
+    subprocess.run(["sh", "provision.sh", "keys", str(keys), "1"], cwd=ROOT, check=True)
+    wanted = {"LB_ROLE": "host", "LB_KEYS": str(keys), "LB_NUMBER": "1", "LB_DATA": "10.99.0.1/24"}
+    wanted |= {"LB_INTERFACE": "eth1", "LB_PREFIX": str(prefix), "PATH": f"{bin_}:{os.environ['PATH']}"}
+    inside = [
+        "unshare",
+        "-m",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        "mount -t tmpfs tmpfs /run && exec sh provision.sh",
+    ]
+    done = subprocess.run(inside, cwd=ROOT, env={**os.environ, **wanted}, capture_output=True, text=True)
+    said = (folder / "told").read_text().splitlines()
+    (folder / "told").unlink()
+    return done, said
+
+
+@pytest.mark.netns
+def test_a_machine_that_starts_again_without_a_way_out_is_back_in_its_lab(tmp_path: Path) -> None:
+    """As it was: every start began with apt-get update and pip, and without them it got neither address nor SSH. Nor
+    did it get SSH where the number of its last server was somebody else's by now."""
+    venv = tmp_path / "opt" / "venv" / "bin"
+    venv.mkdir(parents=True)
+    for name in ("python", "lossbench"):
+        (venv / name).write_text(f'#!/bin/sh\necho "{name} $*" >> {tmp_path}/told\n')
+        (venv / name).chmod(0o755)
+    (tmp_path / "opt" / "sshd.pid").write_text(str(os.getpid()))
+    first, said = started_again(tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert any("pip install" in one for one in said), "its code is not known to be there"
+    again, said = started_again(tmp_path)
+    assert again.returncode == 0 and not any("pip" in one or "apt-get" in one for one in said), said
+    assert any(one.startswith("ip addr replace 10.99.0.1/24 dev eth1") for one in said)
+    assert sum(one.startswith("sshd -f") for one in said) == 1
+
+
+@pytest.mark.netns
+def test_an_install_that_fails_is_said_and_keeps_no_machine_out_of_its_lab(tmp_path: Path) -> None:
+    done, said = started_again(tmp_path, **{"dpkg-query": "exit 1"})
+    assert done.returncode != 0 and any(one.startswith("apt-get update") for one in said)
+    before = said[: next(n for n, one in enumerate(said) if one.startswith("apt-get"))]
+    assert any(one.startswith("ip addr replace") for one in before) and any(one.startswith("sshd") for one in before)
+
+
 @pytest.mark.pair
 def test_two_provisioned_machines_train_over_netem_on_their_real_interfaces(tmp_path: Path) -> None:
     if os.environ.get("LOSSBENCH_PAIR") != "full":

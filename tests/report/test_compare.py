@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lossbench.report import page
 from lossbench.report.between import compare
 from lossbench.report.between.agreement import agreement
 from lossbench.report.groups import groups_of
@@ -260,3 +261,40 @@ def test_means_agree_only_where_the_whole_interval_is_within_a_margin(
     )
     found = agreement(groups_of(before), after, margin=0.1)
     assert (found.exit_code, said in found.in_words()) == (code, True), found.in_words()
+
+
+HOSTS = {"h0": {**made.MACHINE, "cpus": 64, "gpus": ["H200"]}, "h1": {**made.MACHINE, "cpus": 64, "gpus": ["H200"]}}
+LAB = {"name": "rack", "switch": {"name": "sn5600", "notes": "shallow buffers"}}
+
+
+def on_a_lab(folder: Path, run_id: str, **changes: Any) -> Path:
+    place = made.suite(folder, POINTS, 2, row_of(0), run_id=run_id)
+    told = json.loads((place / "suite.json").read_text())
+    told["sessions"] = [made.session(**{"machines": HOSTS, "lab": LAB, **changes})]
+    made.write(place / "suite.json", told)
+    return place
+
+
+def test_what_differs_between_labs_is_their_machines_and_not_who_controlled_them(tmp_path: Path) -> None:
+    """As it was: the controller was called the machine, and of the machines nothing was known."""
+    newer = {**HOSTS, "h1": {**HOSTS["h1"], "kernel": "6.12"}}
+    other = {"name": "rack", "switch": {"name": "sn5600", "notes": "deep buffers"}}
+    laptop = {**made.MACHINE, "kernel": "6.9"}
+    sides = [on_a_lab(tmp_path, "aaaaaa"), on_a_lab(tmp_path, "bbbbbb", machines=newer, lab=other, machine=laptop)]
+    rows = compare.machine(*(read_suite(one) for one in sides)).rows
+    assert [row[0].text for row in rows] == ["h1.kernel", "lab.switch.notes", "controller.kernel"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, [("lab", "rack"), ("h0, h1", "64 cores"), ("h0, h1", "H200"), ("switch", "sn5600: shallow buffers")]),
+        ({"machines": {"h0": {"gpus": [3]}}, "lab": {"switch": 7}}, [("h0", "? cores"), ("controller", "2 cores")]),
+    ],
+)
+def test_a_page_names_the_machines_of_a_lab_and_who_controlled_them(
+    tmp_path: Path, changes: dict[str, Any], words: list[tuple[str, str]]
+) -> None:
+    session = read_suite(on_a_lab(tmp_path, "aaaaaa", **changes)).plan.sessions[-1]
+    found = dict(page._machines(session))
+    assert all(text in found[name] for name, text in words) and "machine" not in found

@@ -78,6 +78,7 @@ def apply(
     side: str = typer.Option("egress", "--side", help="egress, ingress or both."),
     backend: str = typer.Option("auto", "--backend", help="netem where the kernel has it, else ebpf."),
     seed: int | None = typer.Option(None, "--seed", help="Pins the loss patterns (ebpf); each machine has its own."),
+    confirm_within: str = typer.Option("15s", "--confirm-within", help="Until each takes it back unconfirmed."),
     yes_these_nics: bool = typer.Option(False, "--yes-these-nics", help="Even with default route or SSH on them."),
 ) -> None:
     """Put a profile on every machine's data interface, between the machines of the lab; on all, or on none.
@@ -85,6 +86,7 @@ def apply(
     Each is confirmed by a connection made afterwards, and ends by itself when its time is over."""
     from lossbench.cli.hardware import nic
     from lossbench.net.lab import orders
+    from lossbench.runs.interrupt import held
     from lossbench.spec import lab as labs
     from lossbench.spec import profile as profiles
 
@@ -98,6 +100,8 @@ def apply(
         backend=backend,
         seed=secrets.randbits(32) if seed is None else seed,
         this_nic=yes_these_nics,
+        confirm_s=nic.seconds(confirm_within),
+        hold=held,
     )
     for rank, found in done.items():
         where = f"h{rank} ({lab.machine[rank].ssh})"

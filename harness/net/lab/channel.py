@@ -24,6 +24,7 @@ ALIVE_S, ALIVE_TIMES = 2, 3  # ssh itself notices a machine that does not answer
 LONGEST_LINE = 64 << 20
 LAST_WORDS = 3
 CLOCK_TRIES = 7
+BEAT_S = 0.5
 
 
 def agent_command(lab: Lab, machine: Machine, remote: Sequence[str]) -> list[str]:
@@ -40,6 +41,7 @@ def ssh_command(lab: Lab, machine: Machine, remote: Sequence[str]) -> list[str]:
     options = ["-T", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", f"ConnectTimeout={CONNECT_S}"]
     options += ["-o", f"ServerAliveInterval={ALIVE_S}", "-o", f"ServerAliveCountMax={ALIVE_TIMES}"]
     options += ["-o", "ControlMaster=no", "-o", "ControlPath=none"]  # a shared one is not new: nic.confirm
+    options += ["-o", "ClearAllForwardings=yes", "-o", "RemoteCommand=none"]  # yours are for your own sessions
     config = ["-F", lab.ssh_config] if lab.ssh_config else []
     root = ["sudo", "-n"] if machine.sudo else []
     return ["ssh", *config, *options, "--", machine.ssh, shlex.join([*root, *remote])]
@@ -67,6 +69,8 @@ class Channel:
         self._answers: Queue[dict[str, Any] | None] = Queue()
         self._words: list[str] = []
         self._number = 0
+        self._lost: LossbenchError | None = None  # once it did not answer
+        self._ended = threading.Event()
         self._sending, self._asking = threading.Lock(), threading.Lock()
         self._booted = False
         for target in (self._read, self._listen):
@@ -89,6 +93,7 @@ class Channel:
         if answer.get("boot") != "agent":
             raise NotAbleError(f"{self.name} ({self.machine.ssh}): {_boot_words(answer, self.machine)}")
         self._booted = True
+        threading.Thread(target=self._live, daemon=True).start()
         machine = self.machine
         if not machine.interface:
             found = {"interface": self.ask("machine.with_address", address=machine.address)}
@@ -100,6 +105,8 @@ class Channel:
     def ask(self, what: str, *, timeout_s: float = 60.0, **arguments: Any) -> Any:
         """The agent's answer, or its error as ours."""
         with self._asking:
+            if self._lost is not None:
+                raise self._lost
             self._number += 1
             self._send({"n": self._number, "do": what, "with": arguments})
             limit = time.monotonic() + timeout_s
@@ -122,10 +129,12 @@ class Channel:
             found.append(((back - sent) / 2, there - (sent + back) / 2))
         return min(found)
 
-    def beat(self) -> None:
-        """It is still held: without these its lease ends."""
+    def _live(self) -> None:
+        """A beat now and then, from the first question to the end: without them its leases end, and it gives back what
+        it holds."""
         with suppress(LossbenchError):
-            self._send({"n": 0, "do": "beat", "with": {}})
+            while not self._ended.wait(BEAT_S):
+                self._send({"n": 0, "do": "beat", "with": {}})
 
     def _send(self, message: dict[str, Any]) -> None:
         self._write(json.dumps(message).encode() + b"\n")
@@ -143,12 +152,20 @@ class Channel:
         try:
             found = self._answers.get(timeout=timeout_s)
         except Empty:
-            text = f"{self.name} ({self.machine.ssh}) does not answer"
-            raise VanishedError(text, next_step=f"ssh {self.machine.ssh}: does it still?") from None
+            raise self._hung() from None
         if found is None:
             self._answers.put(None)
             raise self._gone()
         return found
+
+    def _hung(self) -> LossbenchError:
+        """It is waited for once: whatever else it is asked fails at once. Its end of the channel closes: it gives back
+        what it holds should it ever go on."""
+        text = f"{self.name} ({self.machine.ssh}) does not answer"
+        self._lost = VanishedError(text, next_step=f"ssh {self.machine.ssh}: does it still?")
+        self._ended.set()
+        self._process.terminate()
+        return self._lost
 
     def _gone(self) -> LossbenchError:
         with suppress(subprocess.TimeoutExpired):
@@ -183,6 +200,7 @@ class Channel:
 
     def close(self) -> None:
         """Its end of the channel closes, and what it holds is given back."""
+        self._ended.set()
         with suppress(OSError, ValueError):
             if self._process.stdin is not None:
                 self._process.stdin.close()

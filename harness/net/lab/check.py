@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,9 +47,13 @@ def check(lab: Lab) -> list[Row]:
                 rows[rank].wrong.append(str(found))
             else:
                 _judge_alone(rows[rank], found)
-        for rank in sorted(machines.open) if len(machines.open) > 1 else ():
-            if not rows[rank].wrong:
-                _to_the_next(machines, rank, rows)
+        able = {rank for rank in machines.open if not rows[rank].wrong}
+        for rank in sorted(able) if len(machines.open) > 1 else ():
+            other = next_to(rank, machines.open)
+            if other in able:
+                _to_the_next(machines, rank, other, rows)
+            else:  # which is its own mistake, not this one's
+                rows[rank].notes.append(f"the way to h{other} was not tried: h{other} can't be used")
     return list(rows.values())
 
 
@@ -85,10 +90,14 @@ def _judge_alone(row: Row, found: dict[str, Any]) -> None:
         row.notes.append("no torch there: no training on it")
 
 
-def _to_the_next(machines: Channels, rank: int, rows: dict[int, Row]) -> None:
+def next_to(rank: int, ranks: Iterable[int]) -> int:
+    """In a ring."""
+    ring = sorted(ranks)
+    return ring[(ring.index(rank) + 1) % len(ring)]
+
+
+def _to_the_next(machines: Channels, rank: int, other: int, rows: dict[int, Row]) -> None:
     """Bare loss, rate, MTU and marks of the way to the next machine."""
-    ranks = sorted(machines.open)
-    other = ranks[(ranks.index(rank) + 1) % len(ranks)]
     row, sender, receiver = rows[rank], machines.open[rank], machines.open[other]
     ends: dict[str, Any] = {"source": sender.machine.address, "to": receiver.machine.address}
     mtu = min(rows[one].interface.get("mtu", 1500) for one in (rank, other))

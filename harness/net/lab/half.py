@@ -5,6 +5,7 @@ meets those of its downlink, or is only counted."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -77,6 +78,7 @@ class Half:
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._held: State | None = None
+        self._beating = threading.Lock()  # beats come by a thread of their own
 
     def build(self, *, rules: Any, later: Any, traffic: dict[str, Any], **asked: Any) -> None:
         if self._held is not None:
@@ -97,7 +99,7 @@ class Half:
         try:
             self._open(backend)
         except BaseException:
-            self._stack.close()
+            self.end()
             raise
 
     def _open(self, backend: str) -> None:
@@ -116,13 +118,11 @@ class Half:
         self.beat()
         self._at_start = self._raw(Look.now(self._reader))
 
-    def stands(self) -> bool:
-        return self._held is not None
-
     def beat(self) -> None:
-        """It is still wanted."""
-        if self._held is not None:
-            self._clock.set(min(state.now() + state.LEASE_S, self._held.expires))
+        """It is still wanted; what somebody has ended is not begun again."""
+        with self._beating:
+            if self._held is not None and not takedown.revoked(self._book):
+                self._clock.set(min(state.now() + state.LEASE_S, self._held.expires))
 
     def put(self, rules: Any) -> None:
         """In place; what is as it was is left alone."""
@@ -243,7 +243,8 @@ class Half:
 
     def end(self) -> None:
         """As it was before."""
-        self._held = None
+        with self._beating:
+            self._held = None
         self._stack.close()
 
     close = end

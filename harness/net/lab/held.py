@@ -21,6 +21,7 @@ class Nic:
     def __init__(self) -> None:
         self._held: State | None = None
         self._applied: State | None = None
+        self._kept = False  # what was applied may outlive this channel
 
     def apply(self, interface: str, profile: dict[str, Any], traffic: dict[str, Any], **asked: Any) -> dict[str, Any]:
         """`attached`: for as long as this channel lives and beats."""
@@ -33,12 +34,21 @@ class Nic:
             **asked,
         )
         found = self._applied = impaired.apply(request)
+        self._kept = False
         if request.attached:
             self._held = found
         return asdict(found)
 
     def confirm(self, interface: str) -> None:
         standing.confirm(interface, facts.ssh_connection(os.environ), at_console=False)
+
+    def keep(self) -> None:
+        """Every machine has confirmed: from now on it stands by itself. Until this is said, the channel's end takes
+        it back, so that a controller that dies on the way leaves nothing on some machines and not on others."""
+        mine = self._applied
+        if mine is None or not any(one.id == mine.id for _, one in standing.standing()):
+            raise RunError("what was applied is gone already")
+        self._kept = True
 
     def show(self, interface: str) -> dict[str, Any] | None:
         for _, one in standing.standing():
@@ -63,12 +73,15 @@ class Nic:
                     raise RunError("; ".join(removed.failed), next_step="lossbench clean there")
 
     def beat(self) -> None:
-        if self._held is not None:
+        if self._held is not None and not takedown.revoked(Journal(self._held.id)):
             clock = Clock.opened(self._held.maps)
             if clock is not None:
                 clock.set(min(state.now() + state.LEASE_S, self._held.expires))
                 clock.close()
 
     def close(self) -> None:
-        if self._held is not None:
-            takedown.take_away_or_say(Journal(self._held.id))
+        held, self._held = self._held, None  # no beat from now on
+        if held is not None:
+            takedown.take_away_or_say(Journal(held.id))
+        elif not self._kept:
+            self.take_back()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +23,6 @@ from lossbench.processes import inherited
 from lossbench.spec.experiment import Direction, Experiment
 from lossbench.spec.placement import Hook, Rules
 
-BEAT_S = 0.5
 SWITCH_S = 10.0  # for the user's own command that asks the switch
 BUILD_S = 180.0
 LONGEST_S = 7 * 86400.0  # where no limit is set: rules on machines never stand without an end
@@ -55,8 +53,6 @@ class LabNetwork:
         self._places, self._spared, self._these_nics = places, spared, these_nics
         self._expected: Rules = {}
         self._built = False
-        self._ended = threading.Event()
-        self._heart = threading.Thread(target=self._beat, daemon=True)
         self._changes: list[str] = []
 
     # --- making ----------------------------------------------------------------------------------------------------
@@ -90,7 +86,6 @@ class LabNetwork:
     def _build(self, rules: Rules) -> None:
         topology, workload = self.experiment.topology, self.experiment.workload
         downlinks = any(hook.direction == "downlink" for hook in rules)
-        self._heart.start()
         self.machines.all(
             lambda c: c.ask(
                 "network.build",
@@ -113,10 +108,6 @@ class LabNetwork:
         )
         self._built = True
         self.rules = dict(rules)
-
-    def _beat(self) -> None:
-        while not self._ended.wait(BEAT_S):
-            self.machines.beat()
 
     def restart(self) -> None:
         self.machines.all(lambda c: c.ask("network.restart"))
@@ -216,9 +207,6 @@ class LabNetwork:
 
     def close(self) -> None:
         """Every machine gives its half back; one that can't be reached does so by itself."""
-        self._ended.set()
-        if self._heart.is_alive():
-            self._heart.join()
         failed = [
             str(one)
             for one in self.machines.each(lambda c: c.ask("network.end")).values()
@@ -261,6 +249,6 @@ def asked(command: tuple[str, ...]) -> dict[str, int] | None:
         return {f"port {one['port']} queue {one.get('queue', 0)}": int(one["drops"]) for one in found}
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotAbleError(f"the switch can't be asked ({name}: {error})", next_step="see [switch] counters") from None
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
         step = 'it must print JSON: [{"port": "1", "queue": 0, "drops": 12}, ...]'
         raise NotAbleError(f"what {name} says of the switch can't be read ({error!r})", next_step=step) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 from lossbench.contract import derive_seed
@@ -14,6 +14,7 @@ from lossbench.net.lab.channel import Channel
 from lossbench.spec.lab import Lab
 
 Answer = TypeVar("Answer")
+Hold = Callable[[], AbstractContextManager[None]]
 
 
 class Channels:
@@ -66,11 +67,6 @@ class Channels:
                 raise one
         return found
 
-    def beat(self) -> None:
-        """Whatever they hold is still wanted."""
-        for channel in self.open.values():
-            channel.beat()
-
     def close(self) -> None:
         """Not by the pool: whoever still waits for an answer there gets none any more."""
         threads = [threading.Thread(target=channel.close) for channel in self.open.values()]
@@ -95,13 +91,18 @@ def channels(lab: Lab) -> Iterator[Channels]:
         made.close()
 
 
-def apply(lab: Lab, *, seed: int, traffic: dict[str, Any], **asked: Any) -> dict[int, dict[str, Any]]:
+def apply(
+    lab: Lab, *, seed: int, traffic: dict[str, Any], hold: Hold = nullcontext, **asked: Any
+) -> dict[int, dict[str, Any]]:
     """On every machine's data interface, for packets between them, or on none. Each is confirmed by a connection made
-    afterwards, and has a seed of its own: equal ones would lose the same packets on every machine."""
+    afterwards, and has a seed of its own: equal ones would lose the same packets on every machine. Until all have
+    confirmed and were told to keep it, each takes it back when this channel to it ends, whoever ends it. `hold`: in it
+    nothing interrupts."""
     with channels(lab) as machines:
         machines.all_or_refuse()
         traffic = {**traffic, "peers": [channel.machine.address for channel in machines.open.values()]}
         stands = False
+        left: dict[int, str] = {}
         try:
             done = machines.each(
                 lambda c: c.ask(
@@ -114,15 +115,22 @@ def apply(lab: Lab, *, seed: int, traffic: dict[str, Any], **asked: Any) -> dict
                     **asked,
                 )
             )
-            failed = {rank: error for rank, error in done.items() if isinstance(error, LossbenchError)}
-            failed = failed or _confirmed(lab, done)
+            failed = _errors(done) or _confirmed(lab, done)
+            with hold():
+                failed = failed or _errors(machines.each(lambda c: c.ask("nic.keep")))
             stands = not failed
         finally:
-            left = {} if stands else _taken_back(machines)
+            if not stands:
+                with hold():
+                    left = _taken_back(machines)
         if failed:
             said = [error.message for error in failed.values()]
             raise NotAbleError("; ".join([*said, *left.values()]), next_step=_step(failed))
         return {rank: found for rank, found in done.items() if isinstance(found, dict)}
+
+
+def _errors(found: dict[int, Any]) -> dict[int, LossbenchError]:
+    return {rank: one for rank, one in found.items() if isinstance(one, LossbenchError)}
 
 
 def _taken_back(machines: Channels) -> dict[int, str]:
@@ -132,8 +140,7 @@ def _taken_back(machines: Channels) -> dict[int, str]:
     names = {rank: channel.name for rank, channel in machines.open.items()}
     return {
         rank: f"{names[rank]} may still be impaired until its time is over ({one.message})"
-        for rank, one in said.items()
-        if isinstance(one, LossbenchError)
+        for rank, one in _errors(said).items()
     }
 
 
@@ -146,7 +153,7 @@ def _confirmed(lab: Lab, done: dict[int, Any]) -> dict[int, LossbenchError]:
         for rank in set(again.open) - waiting:
             again.open.pop(rank).close()
         said = again.each(lambda c: c.ask("nic.confirm", interface=c.machine.interface))
-        return {**again.closed, **{rank: one for rank, one in said.items() if isinstance(one, LossbenchError)}}
+        return {**again.closed, **_errors(said)}
 
 
 def ask_each(lab: Lab, what: str) -> dict[int, Any]:

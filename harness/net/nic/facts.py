@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from lossbench.net.tc.rtnl import Reader
 from lossbench.net.tc.rtnl_messages import Filter
 
 ARPHRD_ETHER = 1
+IP = (socket.AF_INET, socket.AF_INET6)
 ESTABLISHED = "01"
 FEATURES = ("hardware_tc", "lro", "xdp")
 
@@ -33,6 +35,8 @@ class Ssh:
     client: str
     client_port: int
     server_port: int
+    server: str = ""
+    scope: str = ""  # the interface of link-local addresses
 
     @property
     def peer(self) -> str:
@@ -89,7 +93,7 @@ def of(name: str, environment: Mapping[str, str] | None = None) -> Facts:
             default_route=default,
             gateways=gateways,
             ssh=ssh,
-            ssh_here=ssh is not None and _way_to(ip, ssh.client) in indices,
+            ssh_here=ssh is not None and bool(_ways(ip, ssh) & indices),
             rdma=tuple(sorted({device for one in devices.values() for device in _rdma(one)})),
             at={word: next((one for one, on in features.items() if on[word]), name) for word in FEATURES},
             **_anywhere(features),
@@ -102,11 +106,13 @@ def ssh_connection(environment: Mapping[str, str]) -> Ssh | None:
     words = environment.get("SSH_CONNECTION", "") or _of_ancestors()
     parts = words.split()
     try:
-        client, client_port, _, server_port = parts
+        client, client_port, server, server_port = parts
         return Ssh(
             client=str(ipaddress.ip_address(client.partition("%")[0])),
             client_port=int(client_port),
             server_port=int(server_port),
+            server=str(ipaddress.ip_address(server.partition("%")[0])),
+            scope=server.partition("%")[2] or client.partition("%")[2],
         )
     except ValueError:
         return None
@@ -204,12 +210,21 @@ def _is_stacked(link: Any) -> bool:
     return info is not None and info.get_attr("IFLA_INFO_KIND") in ("vlan", "macvlan", "ipvlan", "macsec")
 
 
-def _way_to(ip: IPRoute, address: str) -> int | None:
-    try:
-        found = ip.route("get", dst=address)
-        return found[0].get_attr("RTA_OIF") if found else None
-    except (NetlinkError, OSError, ValueError):
-        return None
+def _ways(ip: IPRoute, ssh: Ssh) -> set[int]:
+    """Interfaces that a session runs over: the one that has the server's address, since packets come to it there, and
+    the one by which answers leave. Of a link-local address every interface may have the same; its scope says which."""
+    if ssh.scope:
+        return {int(ssh.scope)} if ssh.scope.isdecimal() else set(ip.link_lookup(ifname=ssh.scope))
+    there = {int(one["index"]) for one in ip.get_addr() if one["family"] in IP and _address_of(one) == ssh.server}
+    with suppress(NetlinkError, OSError, ValueError, TypeError):
+        found = ip.route("get", dst=ssh.client, **({"src": ssh.server} if there else {}))
+        there |= {int(one.get_attr("RTA_OIF")) for one in found}
+    return there
+
+
+def _address_of(found: Any) -> str:
+    """The interface's own; of a point-to-point one IFA_ADDRESS is the other end's."""
+    return str(ipaddress.ip_address(found.get_attr("IFA_LOCAL") or found.get_attr("IFA_ADDRESS")))
 
 
 def _master(ip: IPRoute, index: int | None) -> str:

@@ -18,8 +18,8 @@ from lossbench.net.host.place import Here
 from lossbench.net.impair import registry
 from lossbench.net.journal import Journal
 from lossbench.net.kernel import Kernel
+from lossbench.net.nic import alone, safety, snapshot, state, takedown, watchdog
 from lossbench.net.nic import facts as nic_facts
-from lossbench.net.nic import safety, snapshot, state, takedown, watchdog
 from lossbench.net.nic.facts import Facts, connections
 from lossbench.net.nic.request import RULES, Request
 from lossbench.net.nic.state import APPLYING, ATTACHED, STANDING, UNCONFIRMED, State
@@ -38,6 +38,8 @@ BACKENDS = ("netem", "ebpf")  # what goes on when its maker has ended
 
 def examined(request: Request) -> tuple[Facts, str]:
     """(what the interface is, which backend); refuses before anything is changed."""
+    if not request.attached:
+        alone.refuse()
     for profile in request.profiles():
         for place in (*profile.match.destinations, *profile.match.sources):
             if place.startswith("h") and not request.placed:
@@ -244,11 +246,11 @@ def _phase(request: Request, facts: Facts, moment: float, expires: float) -> tup
 @contextmanager
 def lease(found: State) -> Iterator[None]:
     """The kernel's deadline is put off as long as this process lives and moves."""
-    clock = Clock.opened(found.maps)
+    clock, book = Clock.opened(found.maps), Journal(found.id)
     ended = threading.Event()
 
     def renew() -> None:
-        while clock is not None and not ended.wait(state.LEASE_S / 6):
+        while clock is not None and not ended.wait(state.LEASE_S / 6) and not takedown.revoked(book):
             clock.set(min(state.now() + state.LEASE_S, found.expires))
 
     thread = threading.Thread(target=renew, daemon=True)

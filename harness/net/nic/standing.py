@@ -49,13 +49,16 @@ def find(interface: str) -> tuple[Journal, State]:
 def confirm(interface: str, ssh: Ssh | None, *, at_console: bool) -> State:
     """Only by a connection that was made since: one that came before proves nothing. Who sits at the machine itself can
     always take it back, and needs no proof."""
-    book, found = find(interface)
+    book, _ = find(interface)
+    late = RunError(f"{interface}: too late, it is being taken back", next_step="apply it again, --confirm-within 60s")
     with book.taken():
-        found = state.read(book) or found
+        found = state.read(book)
+        if found is None or takedown.revoked(book):
+            raise late
         if found.phase != UNCONFIRMED:
             raise UsageError(f"{interface} waits for no confirmation")
         if state.now() >= found.until:
-            raise RunError(f"{interface}: too late, it is being taken back", next_step="apply it again")
+            raise late
         step = "open a new SSH connection and say it there: that is the proof"
         if ssh is None and not at_console:
             raise UsageError("no SSH connection and no terminal: this proves nothing", next_step=step)
@@ -71,6 +74,9 @@ def confirm(interface: str, ssh: Ssh | None, *, at_console: bool) -> State:
         found.save(book)
         clock.set(found.expires)
         clock.close()
+        if takedown.revoked(book):  # while we held it: a watchdog's time was over before ours
+            takedown.take_away_or_say(book)
+            raise late
     return found
 
 

@@ -69,6 +69,7 @@ def read(book: Journal) -> State | None:
         found = json.loads((book.folder / FILE).read_text(encoding="utf-8"))
         found |= {name: tuple(found[name]) for name in ("sides", "counted", "maps", "ssh")}
         one = State(**found)
-        return replace(one, until=float(one.until), expires=float(one.expires), index=int(one.index))
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        maps = (int(one.maps[0]), int(one.maps[1]))
+        return replace(one, until=float(one.until), expires=float(one.expires), index=int(one.index), maps=maps)
+    except (OSError, ValueError, TypeError, LookupError, RecursionError):
         return None

@@ -1,4 +1,4 @@
-"""The way back: gates first, then what is still on its way, then everything."""
+"""The way back: the kernel's own deadline first, then gates, then what is still on its way, then everything."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from lossbench.net import made
 from lossbench.net.host import namespaces
 from lossbench.net.host.place import Here
 from lossbench.net.journal import Journal, Removed
+from lossbench.net.nic import state
+from lossbench.net.nic.way.clock import Clock
 from lossbench.net.tc.rtnl import Reader
 
 DRAIN_S, DRAIN_STEP_S = 2.0, 0.01  # most profiles delay by less
@@ -23,10 +25,22 @@ def take_away(book: Journal, *, holder_lives: bool = False) -> Removed:
     that one makes yet must be found again."""
     if holder_lives:
         (book.folder / REVOKED).touch()
+    _end_loss(book)
     gates = [entry for entry in book.made() if entry.kind == "filter"]
     made.undo([entry for entry in gates if made.exists(entry)])
     _drain(book)
     return book.undo(keep=holder_lives)
+
+
+def _end_loss(book: Journal) -> None:
+    """Gates lead nothing aside any more, whether or not they can be taken away. Who puts the deadline off while it
+    lives must ask `revoked` first."""
+    found = state.read(book)
+    clock = Clock.opened(found.maps) if found is not None and any(found.maps) else None
+    if clock is not None:
+        with suppress(OSError):
+            clock.set(0.0)
+        clock.close()
 
 
 def revoked(book: Journal) -> bool:

@@ -18,17 +18,22 @@ from pathlib import Path
 
 from lossbench.errors import NotAbleError
 from lossbench.files import Lock
+from lossbench.net.host import namespaces
+from lossbench.net.host.place import Here
 from lossbench.net.journal import Journal
 from lossbench.net.nic import state, takedown
 from lossbench.net.nic.state import State
 from lossbench.net.nic.way.clock import Clock
+from lossbench.net.tc.rtnl import Reader
 from lossbench.processes import inherited, module_command, module_environment, which
 
 MODULE = "lossbench.net.nic.watchdog"
 NUMBERS = (0, 1)
 LOOK_S, TRY_AGAIN_S = 0.2, 1.0
 UNREADABLE = 10  # looks in a row: then its state is damaged
+BROKEN, BROKEN_LOOKS = "a device that packets are led over is gone or down", 2
 BOOT_S = 10.0  # for a new watchdog to come up, before another is started
+UNIT_S = 5.0  # for systemd to answer
 ARMED_S = 90.0  # two starts of Python on a full machine, or an emulated one
 
 
@@ -36,13 +41,24 @@ def arm(book: Journal) -> None:
     """Both are alive when this returns; nothing was changed yet."""
     for number in NUMBERS:
         _lock(book, number).touch(mode=0o600)
-    if missing := [number for number in NUMBERS if not alive(book, number)]:
-        start(book, missing)
-    limit = time.monotonic() + ARMED_S
-    while not all(alive(book, number) for number in NUMBERS):
+    if (missing := _missing(book)) and start(book, missing) and not _up(book, BOOT_S):
+        start(book, _missing(book), units=False)  # a unit that was started and did not come up
+    if not _up(book, ARMED_S):
+        raise NotAbleError("the watchdogs did not come up: nothing was changed", next_step="try again")
+
+
+def _missing(book: Journal) -> list[int]:
+    return [number for number in NUMBERS if not alive(book, number)]
+
+
+def _up(book: Journal, wait_s: float) -> bool:
+    """Whether they hold their locks. That a unit was started says only that its program could be."""
+    limit = time.monotonic() + wait_s
+    while _missing(book):
         if time.monotonic() > limit:
-            raise NotAbleError("the watchdogs did not come up: nothing was changed", next_step="try again")
+            return False
         time.sleep(0.02)
+    return True
 
 
 def alive(book: Journal, number: int) -> bool:
@@ -57,12 +73,12 @@ def _lock(book: Journal, number: int) -> Path:
     return book.folder / f"watchdog{number}"
 
 
-def start(book: Journal, numbers: Sequence[int]) -> None:
+def start(book: Journal, numbers: Sequence[int], *, units: bool = True) -> bool:
     """Nobody's children: units of systemd, which no end of a session takes along; else orphans in a session of their
-    own, the second made by the first, which has everything loaded by then."""
+    own, the second made by the first, which has everything loaded by then. Whether they are units."""
     environment = module_environment({"PATH": os.environ.get("PATH", os.defpath), "PYTHONSAFEPATH": "1"})
-    if all(by_systemd(book.id, n, module_command(MODULE, book.id, str(n)), environment) for n in numbers):
-        return
+    if units and all(by_systemd(book.id, n, module_command(MODULE, book.id, str(n)), environment) for n in numbers):
+        return True
     command = module_command(MODULE, book.id, *(str(number) for number in numbers))
 
     def begin() -> None:
@@ -70,6 +86,7 @@ def start(book: Journal, numbers: Sequence[int]) -> None:
         subprocess.Popen(command, env=environment, stdin=null, stdout=null, stderr=null, close_fds=True, cwd="/")
 
     _orphaned(begin)
+    return False
 
 
 def _orphaned(what: Callable[[], object]) -> None:
@@ -87,23 +104,30 @@ def _orphaned(what: Callable[[], object]) -> None:
 
 
 def by_systemd(network_id: str, number: int, command: list[str], environment: dict[str, str]) -> bool:
-    """In the initial network namespace only: a unit would not be in this one."""
-    if which("systemd-run") is None or not Path("/run/systemd/system").is_dir() or not _initial_network():
+    if which("systemd-run") is None or not _managed():
         return False
     line = systemd_command(network_id, number, command, environment)
-    done = subprocess.run(line, capture_output=True, check=False, env=inherited())
+    try:
+        done = subprocess.run(line, capture_output=True, check=False, timeout=UNIT_S, env=inherited())
+    except (OSError, subprocess.TimeoutExpired):  # a manager that does not answer
+        return False
     return done.returncode == 0
 
 
 def systemd_command(network_id: str, number: int, command: list[str], environment: dict[str, str]) -> list[str]:
     unit = f"lossbench-nic-{network_id}-{number}-{os.getpid()}"
     settings = [f"--setenv={name}={value}" for name, value in environment.items()]
-    return ["systemd-run", "--quiet", "--collect", f"--unit={unit}", "--property=KillMode=process", *settings, *command]
+    # exec: it returns once the program runs, not once there is a process that is to become it.
+    how = ["--collect", f"--unit={unit}", "--property=Type=exec", "--property=KillMode=process"]
+    return ["systemd-run", "--quiet", *how, *settings, *command]
 
 
-def _initial_network() -> bool:
+def _managed() -> bool:
+    """By systemd, and in the initial network namespace: a unit would not be in another one."""
     try:
-        return Path("/proc/1/ns/net").stat().st_ino == Path("/proc/self/ns/net").stat().st_ino
+        return Path("/run/systemd/system").is_dir() and (
+            Path("/proc/1/ns/net").stat().st_ino == Path("/proc/self/ns/net").stat().st_ino
+        )
     except OSError:
         return False
 
@@ -112,16 +136,23 @@ def watch(book: Journal, number: int) -> None:
     """Nothing that goes wrong in one look keeps it from the next."""
     # Whoever asks whether we live holds it for a moment; the maker has made the file.
     mine = Lock.take(_lock(book, number), wait_s=1.0, make=False)
-    unread, again_at = 0, time.monotonic() + BOOT_S  # the other one may still be coming up
+    unread, broken, units = 0, 0, True
+    again_at = time.monotonic() + BOOT_S  # the other one may still be coming up
     while mine is not None and _is_nic(book):
         try:
             found = state.read(book)
             unread = unread + 1 if found is None else 0
-            if (unread > UNREADABLE or (found is not None and due(book, found))) and not _undone(book):
+            why = due(book, found) if found is not None else ""
+            broken = broken + 1 if why == BROKEN else 0
+            over = unread > UNREADABLE or broken > BROKEN_LOOKS or why not in ("", BROKEN)
+            if over and not _undone(book):
                 time.sleep(TRY_AGAIN_S)
             if time.monotonic() > again_at and _is_nic(book) and not alive(book, 1 - number):
-                start(book, [1 - number])
-                again_at = time.monotonic() + BOOT_S  # it needs its time to come up
+                start(book, [1 - number], units=units)
+                again_at, units = (
+                    time.monotonic() + BOOT_S,
+                    not units,
+                )  # it needs its time to come up; if not so, then so
         except Exception:  # noqa: BLE001 - a dead watchdog is worse than any of them
             time.sleep(TRY_AGAIN_S)
         time.sleep(LOOK_S)
@@ -133,13 +164,30 @@ def _is_nic(book: Journal) -> bool:
 
 def due(book: Journal, found: State, *, holder_alive: bool | None = None) -> str:
     """Why its time is over; empty while it is not."""
+    if takedown.revoked(book):
+        return "it was taken back already"
     clock = Clock.opened(found.maps) if any(found.maps) else None
     try:
         lease = clock.deadline_s() if clock is not None else None
     finally:
         if clock is not None:
             clock.close()
-    return found.over(holder_alive=book.owner_alive() if holder_alive is None else holder_alive, lease=lease)
+    lives = book.owner_alive() if holder_alive is None else holder_alive
+    return found.over(holder_alive=lives, lease=lease) or (BROKEN if _broken(book, found) else "")
+
+
+def _broken(book: Journal, found: State) -> bool:
+    """Somebody deleted a device of ours, or set it down: all that the gate leads there is lost, whatever the profile.
+    Of a pair the journal names one end, and both carry our id. Told in the interface's own namespace alone."""
+    if found.phase == state.APPLYING or found.netns != namespaces.current():
+        return False
+    pairs = [entry for entry in book.made() if entry.kind == "link"]
+    reader = Reader(Here())
+    try:
+        ours = [link for link in reader.links().values() if link.name.startswith(f"lb{found.id}")]
+    finally:
+        reader.close()
+    return len(ours) < 2 * len(pairs) or not all(link.switched_on for link in ours)
 
 
 def _undone(book: Journal) -> bool:

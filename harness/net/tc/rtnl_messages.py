@@ -24,6 +24,7 @@ _TCMSG, LINKMSG = struct.Struct("<BBHiIII"), struct.Struct("<BBHiII")
 _STATS = struct.Struct("<25Q")
 _OPERSTATE_UP = 6
 _ADDRESS_BYTES = {socket.AF_INET: 4, socket.AF_INET6: 16}
+_IFF_UP = 1
 
 Attributes = dict[int, bytes]
 Raw = bytes
@@ -65,6 +66,7 @@ class Link:
     up: bool
     xdp: bool  # a program runs on its packets before anything else does
     address: str = ""  # of its hardware
+    switched_on: bool = True  # by whoever sets it up or down; `up` wants a carrier, too
     rx_packets: int = 0
     tx_packets: int = 0
     rx_bytes: int = 0
@@ -200,7 +202,7 @@ def _text(value: bytes) -> str:
 
 @_readable
 def link_of(body: bytes) -> Link:
-    index = struct.unpack_from("<i", body, 4)[0]
+    index, flags = struct.unpack_from("<iI", body, 4)
     found = attributes(body, 16)
     numbers = _STATS.unpack_from(found[23].ljust(_STATS.size, b"\0")) if 23 in found else (0,) * 25
     xdp = attributes(found.get(43, b"")).get(2, b"\0")
@@ -211,6 +213,7 @@ def link_of(body: bytes) -> Link:
         up=found.get(16, b"\0")[0] == _OPERSTATE_UP,
         xdp=xdp[0] != 0,
         address=found.get(1, b"").hex(":"),
+        switched_on=bool(flags & _IFF_UP),
         rx_packets=numbers[0],
         tx_packets=numbers[1],
         rx_bytes=numbers[2],

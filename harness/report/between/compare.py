@@ -16,6 +16,7 @@ from lossbench.report.tables.differences import difference_cell
 from lossbench.report.tables.table import Cell, Table
 from lossbench.results.index import Suite
 from lossbench.results.measures import short
+from lossbench.results.models import Session
 from lossbench.results.naming import key_of, point_name
 from lossbench.spec.experiment import as_now
 
@@ -93,15 +94,23 @@ def machine(a: Suite, b: Suite) -> Table:
             for name, one in zip(names, session.programs, strict=True)
         }
         return {
-            **session.machine,
+            **_where(session),
             "git": git,
-            "gpus": ", ".join(session.gpus),
             "backend": ", ".join(backends),
             "seeds version": session.seeds_version,
             "program": programs,
         }
 
     return _table("machine and code", [(*change, "") for change in _changes(of_suite(a), of_suite(b))])
+
+
+def _where(session: Session) -> dict[str, Any]:
+    """This machine; or a lab's, beside the one that controlled them."""
+    here = {**session.machine, "gpus": ", ".join(session.gpus)}
+    if not session.machines:
+        return here
+    hosts = {name: {**one, "gpus": session.gpus_of(name)} for name, one in session.machines.items()}
+    return {**hosts, "lab": session.lab, "controller": here}
 
 
 def _commands(suite: Suite) -> list[str]:

@@ -26,6 +26,7 @@ from lossbench.report.plots.figures import all_pictures
 from lossbench.report.tables.proven import COLUMNS
 from lossbench.results.index import Run, Suite
 from lossbench.results.measures import percent, short
+from lossbench.results.models import Session
 from lossbench.results.naming import beside_the_verdict, counted
 
 HERE = Path(__file__).parent
@@ -79,7 +80,7 @@ def _view(content: Content, where: Path) -> dict[str, Any]:
         "pictures": [_picture(picture, suite.id) for picture in all_pictures(content)],
         "sources": [_source(line, where) for table in content.tables for line in table.tidy if "mean" in line],
         "runs": [_run(run, where) for run in suite.runs],
-        "spec": json.dumps({"experiment": first.get("experiment", {}), "machine": session.machine}, indent=1),
+        "spec": json.dumps({"experiment": first.get("experiment", {}), **_where(session)}, indent=1),
     }
 
 
@@ -114,7 +115,6 @@ def _why(suite: Suite) -> list[tuple[str, str]]:
 
 def _facts(content: Content) -> list[tuple[str, str]]:
     suite, session = content.suite, content.suite.plan.sessions[-1]
-    machine = session.machine
     done, planned = len(suite.runs), len(suite.plan.plan)
     made = str(done) if done == planned else f"{done} of {planned}"
     out = [
@@ -122,18 +122,41 @@ def _facts(content: Content) -> list[tuple[str, str]]:
         ("started", suite.started),
         ("runs", made),
         ("commit", suite.commit or "not a checkout"),
-        ("kernel", str(machine.get("kernel", ""))),
-        ("machine", f"{machine.get('machine', '')}, {machine.get('cpus', '?')} cores, {machine.get('cpu', '')}"),
+        *_machines(session),
         ("command", shlex.join(session.command)),
         ("folder", str(suite.folder)),
     ]
     if suite.notes.tags:
         out.append(("tags", ", ".join(suite.notes.tags)))
-    if session.gpus:
+    if session.gpus and not session.machines:
         out.append(("GPU", ", ".join(session.gpus)))
     if len(suite.plan.sessions) > 1:
         out.append(("resumed", counted(len(suite.plan.sessions) - 1, "time")))
     return out
+
+
+def _machines(session: Session) -> list[tuple[str, str]]:
+    """What results were made on: this machine, or a lab's; those that are alike are named together."""
+    here = session.machine
+    if not session.machines:
+        return [("kernel", str(here.get("kernel", ""))), ("machine", _hardware(here))]
+    alike: dict[str, list[str]] = {}
+    for name, one in session.machines.items():
+        gpus = f"; {said}" if (said := session.gpus_of(name)) else ""
+        alike.setdefault(f"kernel {one.get('kernel', '')}; {_hardware(one)}{gpus}", []).append(name)
+    out = [("lab", str(session.lab.get("name", "")))] + [(", ".join(names), text) for text, names in alike.items()]
+    out += [("switch", said)] if (said := session.switch()) else []
+    return [*out, ("controller", f"kernel {here.get('kernel', '')}; {_hardware(here)}")]
+
+
+def _hardware(one: dict[str, Any]) -> str:
+    return f"{one.get('machine', '')}, {one.get('cpus', '?')} cores, {one.get('cpu', '')}"
+
+
+def _where(session: Session) -> dict[str, Any]:
+    if not session.machines:
+        return {"machine": session.machine}
+    return {"machines": session.machines, "lab": session.lab, "controller": session.machine}
 
 
 def _href(folder: Path, where: Path) -> str:

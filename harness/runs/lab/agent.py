@@ -19,11 +19,19 @@ from lossbench.net.lab.half import Half
 from lossbench.net.lab.held import Nic
 from lossbench.net.lab.machine import Machine
 from lossbench.net.lab.traffic import Traffic
+from lossbench.results import machine
 from lossbench.runs.lab.crew import Crew
 from lossbench.runs.lab.probes import Probes
 
 BEAT = b'{"n": 0,'
 SILENT_S = 10.0  # beats come twice a second
+
+
+class Facts:
+    """What stands beside results of this machine."""
+
+    def told(self) -> dict[str, Any]:
+        return {**machine.facts(), "gpus": machine.gpus()}
 
 
 class Agent:
@@ -34,6 +42,7 @@ class Agent:
         self.heard_at = time.monotonic()
         self.parts: dict[str, Any] = {
             "machine": Machine(),
+            "facts": Facts(),
             "wire": Traffic(),
             "nic": self.nic,
             "network": self.network,
@@ -106,8 +115,9 @@ def _hear(source: IO[bytes], agent: Agent, asked: SimpleQueue[bytes | None]) -> 
 
 
 def _silence(agent: Agent, asked: SimpleQueue[bytes | None]) -> None:
-    """A controller that is cut off closes nothing: whoever holds something for it waits only so long."""
-    while not agent.network.stands() or time.monotonic() - agent.heard_at < SILENT_S:
+    """A controller that is cut off closes nothing, and whoever is asked nothing waits only so long: a channel beats
+    from the first answer to its end, whatever stands."""
+    while time.monotonic() - agent.heard_at < SILENT_S:
         time.sleep(SILENT_S / 10)
     asked.put(None)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lossbench.errors import RunError
-from lossbench.files import no_room
+from lossbench.files import Lock, no_room
 from lossbench.net.host import cgroups
 from lossbench.net.host.place import Here
 from lossbench.net.journal import Journal
@@ -28,7 +28,8 @@ from lossbench.spec import about
 from lossbench.spec.experiment import Program
 
 MOST_BYTES = 4 << 20  # of all files in one answer
-FOLDER = "lossbench-agent-"
+FOLDER, LOCK = "lossbench-agent-", "lock"
+YOUNG_S = 60.0  # a folder that its agent may not have locked yet
 SAMPLE_S, TICK_S = 0.25, 0.02
 SAID = ("cpu_busy", "busiest", "stolen", "waited", "each_ms", "late_ms", "throttled", "cores")  # of Quiet
 
@@ -48,6 +49,7 @@ class Crew:
     def __init__(self) -> None:
         self._launcher = Nurseries()
         self._folder: Path | None = None
+        self._lock: Lock | None = None  # in the folder, as long as it is ours
         self._book: Journal | None = None
         self._group = ""
         self._gate = -1
@@ -59,6 +61,8 @@ class Crew:
         if self._folder is None:
             _sweep()
             self._folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-"))
+            with suppress(OSError):  # a file system without locks: then nobody sweeps there
+                self._lock = Lock.take(self._folder / LOCK)
             for name in ("records", "logs"):
                 (self._folder / name).mkdir()
             os.mkfifo(self._folder / "go")
@@ -152,6 +156,9 @@ class Crew:
             os.close(self._gate)
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
         if self._book is not None:
             self._book.undo_or_say()
             self._book = None  # else it is tried again
@@ -211,12 +218,18 @@ class _Budget:
 
 
 def _sweep() -> None:
-    """What agents that were killed left behind."""
+    """What agents that were killed left behind: folders whose lock nobody holds. The number in a name is no more than a
+    second opinion: where machines or containers share this place, it may be of a process that we can't see."""
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*-*"):
-        pid = folder.name.removeprefix(FOLDER).partition("-")[0]
         with suppress(OSError):
-            if pid.isdecimal() and not Path(f"/proc/{pid}").exists() and folder.stat().st_uid == os.geteuid():
+            found = folder.lstat()
+            if found.st_uid != os.geteuid() or time.time() - found.st_mtime < YOUNG_S:
+                continue
+            nobody = not Path("/proc", folder.name.removeprefix(FOLDER).partition("-")[0]).exists()
+            lock = Lock.take(folder / LOCK, make=nobody)  # none: killed before it could make it
+            if lock is not None:
                 shutil.rmtree(folder, ignore_errors=True)
+                lock.release()
 
 
 class _Watcher:

@@ -15,7 +15,7 @@ from lossbench.net.lab.place import Remote
 from lossbench.net.network import Network
 from lossbench.net.nic.impaired import BACKENDS
 from lossbench.proof.probe.probing import Probes
-from lossbench.runs.ground import Gauge
+from lossbench.runs.ground import About, Gauge
 from lossbench.runs.lab.exchange import LabExchange
 from lossbench.runs.lab.remote import LabGauge, LabLauncher
 from lossbench.runs.launch.environment import MASTER_PORT
@@ -34,8 +34,9 @@ class LabGround:
 
     launcher: Launcher
 
-    def __init__(self, lab: Lab, *, these_nics: bool = False) -> None:
-        self.lab, self._these_nics = lab, these_nics
+    def __init__(self, lab: Lab, *, these_nics: bool = False, again: str = "--lab FILE") -> None:
+        """`again`: how a replay is told of this lab."""
+        self.lab, self._these_nics, self._again = lab, these_nics, again
         self._machines = Channels(lab)
         try:
             self._machines.connect()
@@ -62,6 +63,14 @@ class LabGround:
         refuse_shared(self._placed, these_nics=self._these_nics)
         if len(self._placed) < 2:
             raise NotAbleError("a run needs two machines", next_step="one alone: lossbench nic apply")
+
+    def about(self) -> About:
+        """Not by whom, and by which names, the machines are reached."""
+        said = self.lab.model_dump(
+            mode="json", exclude={"ssh_config": True, "machine": {"__all__": {"ssh", "control"}}}
+        )
+        machines = {f"h{rank}": one["facts"] for rank, one in sorted(self._about.items())}
+        return About(machines=machines, lab=said, again=self._again)
 
     def placed(self, experiment: Experiment, asked: Collection[str] = ()) -> Experiment:
         fit_for_a_lab(experiment)
@@ -190,6 +199,7 @@ def _about(channel: Channel) -> dict[str, Any]:
     machine = channel.machine
     return {
         "machine": channel.ask("machine.about"),
+        "facts": channel.ask("facts.told"),
         "interface": channel.ask("network.about", interface=machine.interface),
         "control": channel.ask("machine.control", asked=machine.control),
         "address": machine.address,

@@ -46,16 +46,16 @@ def environment(
         "LOSSBENCH_SPEC": str(folder / "options.json"),
         "LOSSBENCH_RECORDS": str(records),
         "LOSSBENCH_GO": str(folder / "go"),
-        # torch: bytes go over the data link; ranks of one machine do not take shortcuts past it.
+        # torch: bytes between hosts go over the data link.
         "GLOO_SOCKET_IFNAME": host.interface,
         "NCCL_SOCKET_IFNAME": host.interface,
         "NCCL_HOSTID": f"{run.run_id}-{host.name}",
-        "NCCL_SHM_DISABLE": "1",
-        "NCCL_P2P_DISABLE": "1",
         "NCCL_IB_DISABLE": "1",  # RDMA never meets a rule
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",  # a rank that hangs can be asked for its stack
     }
+    if not topology.machines:  # hosts of one machine take no shortcuts past their links; GPUs of one host may
+        out |= {"NCCL_SHM_DISABLE": "1", "NCCL_P2P_DISABLE": "1"}
     if "OMP_NUM_THREADS" not in os.environ:
         out["OMP_NUM_THREADS"] = str(threads)
     return out

@@ -17,7 +17,7 @@ from lossbench.results import folders, index, models, provenance, samples
 from lossbench.results.folders import SuiteFolder
 from lossbench.results.models import FORMAT, RunSummary, SuitePlan
 from lossbench.runs import interrupt
-from lossbench.runs.ground import Ground, ThisMachine
+from lossbench.runs.ground import About, Ground, ThisMachine
 from lossbench.runs.launch.program import own_programs
 from lossbench.runs.run import execute
 from lossbench.runs.summary import summary
@@ -99,7 +99,7 @@ def run_suite(
         try:
             with folder.locked():
                 if unfinished(folder, plan):
-                    _write_plan(folder, plan, name=name, run_id=run_id)
+                    _write_plan(folder, plan, name=name, run_id=run_id, about=here.about())
                 return run_plan(plan, folder=folder, run_id=run_id, ground=here, progress=progress, turns=turns)
         except (LossbenchError, KeyboardInterrupt):
             interrupt.last_words(f"what was done is in {folder.path}; to go on: lossbench run {folder.path} --resume")
@@ -148,11 +148,12 @@ def _so_far(plan: list[Planned], known: dict[int, RunSummary | None], folder: Su
 # --- the plan on disk ------------------------------------------------------------------------------------------------
 
 
-def _write_plan(folder: SuiteFolder, plan: list[Planned], *, name: str, run_id: str) -> None:
+def _write_plan(folder: SuiteFolder, plan: list[Planned], *, name: str, run_id: str, about: About) -> None:
     before = (
         models.read(folder.path / PLAN, SuitePlan).model_dump()["sessions"] if (folder.path / PLAN).exists() else []
     )
-    now = folders.session(own_programs([one.experiment for one in plan]))
+    programs = own_programs([one.experiment for one in plan])
+    now = folders.session(programs, machines=about.machines, lab=about.lab)
     for place in (provenance.HERE, *(Path(name) for program in now["programs"] for name in program["folders"])):
         state = provenance.git_state(place)
         if state.get("dirty"):

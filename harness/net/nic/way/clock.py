@@ -23,11 +23,11 @@ class Clock:
     @classmethod
     def opened(cls, ids: tuple[int, int]) -> Clock | None:
         """None if no gate holds them any more."""
-        with suppress(OSError):
+        with suppress(OSError, struct.error):
             deadline = ArrayMap.open(map_id=ids[0], value_bytes=DEADLINE_BYTES)
             try:
                 return cls(deadline, ArrayMap.open(map_id=ids[1], value_bytes=COUNTS_BYTES))
-            except OSError:
+            except (OSError, struct.error):
                 deadline.close()
         return None
 

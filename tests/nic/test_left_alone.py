@@ -1,0 +1,200 @@
+"""What stands on an interface without us: who watches it, when they take it away, and where nobody could."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyroute2 import IPRoute
+
+from lossbench.errors import NotAbleError, RunError
+from lossbench.files import Lock
+from lossbench.net import journal
+from lossbench.net.host import namespaces
+from lossbench.net.nic import alone, impaired, standing, state, takedown, watchdog
+from lossbench.net.nic import facts as nic_facts
+from lossbench.net.nic.state import State
+from lossbench.net.nic.way.clock import Clock
+from tests.forms import forms
+from tests.nic.wire import COMMAND, Wire, until
+
+
+def a_state(book: journal.Journal, **changed: Any) -> State:
+    about = {"interface": "eth1", "netns": "1 1", "phase": state.STANDING, "profile": "p", "backend": "ebpf"}
+    times = {"until": 1e12, "expires": 1e12}
+    return State(**{"id": book.id, "index": 2, "seed": 1, "sides": ("egress",), **about, **times, **changed})
+
+
+@pytest.fixture
+def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> journal.Journal:
+    monkeypatch.setattr(journal, "ROOT", tmp_path)
+    return journal.Journal.claim(kind="nic")
+
+
+# --- a way that somebody broke ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.netns
+@forms("deed", ["deleted", "down"])
+def test_a_device_of_ours_that_somebody_breaks_is_the_end_and_not_the_loss_of_everything(wire: Wire, deed: str) -> None:
+    """As it was: all packets that were asked for were lost until the deadline, whatever the profile."""
+    before = wire.snapshot()
+    wire.lossbench("nic", "apply", "nic0", "--profile", "loss_1")
+    name = next(one for one in wire.links() if one.startswith("lb") and one.endswith("ea"))
+    with namespaces.open_inside(wire.here) as ip:
+        index = ip.link_lookup(ifname=name)[0]
+        if deed == "deleted":
+            ip.link("del", index=index)
+        else:
+            ip.link("set", index=index, state="down")
+    assert until(lambda: wire.snapshot() == before and wire.links() == ["lo", "nic0"])
+    assert len(wire.arrived(20)) == 20
+
+
+@pytest.mark.netns
+def test_the_way_back_ends_the_kernels_own_clock_first_and_no_lease_begins_it_again(
+    book: journal.Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was: while a gate could not be removed, it went on leading packets into what was being taken away."""
+    monkeypatch.setattr(state, "LEASE_S", 0.06)
+    clock = Clock.made()
+    found = a_state(book, phase=state.ATTACHED, maps=clock.ids())
+    found.save(book)
+    with impaired.lease(found):
+        assert until(lambda: clock.deadline_s() > 0)
+        takedown.take_away(book, holder_lives=True)
+        time.sleep(0.1)
+        clock.set(0.0)  # what a renewal that was under way has written
+        time.sleep(0.1)
+        assert clock.deadline_s() == 0.0
+    takedown.take_away(book)
+    clock.close()
+
+
+def test_what_was_revoked_is_due_whatever_its_state_says(book: journal.Journal) -> None:
+    """As it was: a confirmation that came in that moment kept its journal until the time was over."""
+    found = a_state(book)
+    assert watchdog.due(book, found) == ""
+    (book.folder / takedown.REVOKED).touch()
+    assert watchdog.due(book, found)
+    book.release()
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_what_was_taken_back_is_not_said_to_stand_by_a_confirmation_that_came_too_late(
+    book: journal.Journal, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """As it was: "standing", of what a watchdog had taken away while it was being confirmed."""
+    found = a_state(book, phase=state.UNCONFIRMED)
+    found.save(book)
+    book.release()
+    revoked = book.folder / takedown.REVOKED
+
+    class Revoking:
+        def set(self, _: float) -> None:
+            revoked.touch()
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(standing, "find", lambda _: (book, found))
+    monkeypatch.setattr(standing.watchdog, "arm", lambda _: None)
+    monkeypatch.setattr(standing.Clock, "opened", lambda _: Revoking())
+    if when == "before":
+        revoked.touch()
+    with pytest.raises(RunError, match="too late"):
+        standing.confirm("eth1", None, at_console=True)
+    assert book.folder.exists() == (when == "before"), "who comes last removes the journal"
+
+
+# --- who watches -----------------------------------------------------------------------------------------------------
+
+
+def test_a_unit_is_there_once_its_program_runs() -> None:
+    """As it was: without a type, systemd-run was content with a process that had yet to become the program."""
+    command = watchdog.systemd_command("0a1b", 1, ["python", "-m", "x"], {})
+    assert "--property=Type=exec" in command[: command.index("python")]
+
+
+def test_a_unit_that_does_not_come_up_is_replaced_by_a_process(
+    book: journal.Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was: systemd had said yes, and for a minute and a half nobody tried anything else."""
+    held: list[Lock | None] = []
+
+    def orphaned(_: Callable[[], object]) -> None:
+        held.extend(Lock.take(watchdog._lock(book, number)) for number in watchdog.NUMBERS)
+
+    monkeypatch.setattr(watchdog, "by_systemd", lambda *_: True)
+    monkeypatch.setattr(watchdog, "_orphaned", orphaned)
+    monkeypatch.setattr(watchdog, "BOOT_S", 0.05)
+    watchdog.arm(book)
+    assert len(held) == 2 and None not in held
+    book.release()
+
+
+def test_a_manager_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "systemd-run"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(watchdog, "_managed", lambda: True)
+    monkeypatch.setattr(watchdog, "UNIT_S", 0.1)
+    assert not watchdog.by_systemd("0a1b", 0, ["true"], {})
+
+
+# --- where nobody could ----------------------------------------------------------------------------------------------
+
+OURS = 4026532000
+
+
+@pytest.mark.parametrize(
+    ("pid", "parent", "namespace", "first", "ends"),
+    [
+        (1, 0, OURS, "lossbench", True),  # docker run
+        (7, 1, OURS, "tini", True),  # docker run --init
+        (7, 1, OURS, "sh", True),
+        (7, 1, OURS, "systemd", False),  # a container with a system of its own
+        (9, 7, OURS, "sleep", False),
+        (9, 0, OURS, "sleep", False),  # docker exec
+        (700, 1, alone.MACHINES_OWN, "tini", False),
+        (1, 0, 0, "", False),  # no /proc to look at
+    ],
+)
+def test_when_a_container_ends_with_us(pid: int, parent: int, namespace: int, first: str, ends: bool) -> None:
+    assert alone.ends_with_us(pid=pid, parent=parent, namespace=namespace, first=first) == ends
+
+
+@pytest.mark.netns
+def test_in_a_container_that_ends_with_the_command_nothing_is_left_to_itself(wire: Wire) -> None:
+    """As it was: the machine's interface stayed impaired, and watchdogs and journal were gone with the container."""
+    asked = [*COMMAND, "nic", "apply", "nic0", "--profile", "loss_1"]
+    for first in ([], ["sh", "-c", '"$@"; exit $?', "sh"]):  # as process 1, and as its child
+        done = wire.run_here(["unshare", "--pid", "--fork", "--mount-proc", *first, *asked])
+        _, err = done.communicate(timeout=60)
+        assert done.returncode == NotAbleError.exit_code and "`-- COMMAND`" in err and wire.links() == ["lo", "nic0"]
+    done = wire.run_here(["unshare", "--pid", "--fork", "--mount-proc", *asked, "--dry-run", "--", "true"])
+    out, err = done.communicate(timeout=60)
+    assert done.returncode == 0 and "loss_1" in out, err
+
+
+# --- whose session runs over it --------------------------------------------------------------------------------------
+
+
+@pytest.mark.netns
+def test_a_session_runs_over_the_interface_of_its_servers_address_or_of_its_scope(wire: Wire) -> None:
+    """As it was: the way to the client was asked for, without a scope and without a source: of a link-local session, or
+    of one that policy routing leads elsewhere, nobody was warned."""
+    with namespaces.inside(wire.here), IPRoute() as ip:
+        ip.link("add", ifname="other0", kind="veth", peer={"ifname": "other1"})
+
+        def here(words: str) -> bool:
+            return nic_facts.of("nic0", {"SSH_CONNECTION": words}).ssh_here
+
+        assert here("fe80::99%nic0 50000 fe80::1%nic0 22") and not here("fe80::99%other0 50000 fe80::1%other0 22")
+        assert here(f"fe80::99%{wire.index()} 50000 fe80::1%{wire.index()} 22")
+        assert here("192.0.2.7 50000 10.77.0.1 22"), "no route leads to that client"
+        assert here("10.77.0.2 50000 10.99.0.1 22"), "answers leave by it"
+        assert not here("192.0.2.7 50000 10.99.0.1 22")
