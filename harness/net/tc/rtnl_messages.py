@@ -10,21 +10,17 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any, TypeVar
 
-RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK = 16, 17, 18
+RTM_NEWLINK, RTM_DELLINK, RTM_GETLINK, RTM_NEWNEIGH, RTM_DELNEIGH = 16, 17, 18, 28, 29
 RTM_NEWADDR, RTM_DELADDR, RTM_NEWROUTE, RTM_DELROUTE, RTM_NEWRULE, RTM_DELRULE = 20, 21, 24, 25, 32, 33
-RTM_NEWNEIGH, RTM_DELNEIGH = 28, 29
 RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 36, 37, 38
 RTM_NEWTCLASS, RTM_DELTCLASS, RTM_GETTCLASS = 40, 41, 42
 RTM_NEWTFILTER, RTM_DELTFILTER, RTM_GETTFILTER = 44, 45, 46
 NLMSG_ERROR, NLMSG_DONE = 2, 3
 NESTED = 0x3FFF  # mask of the flag bits in an attribute's type
 
-HEADER, _ATTRIBUTE = struct.Struct("<IHHII"), struct.Struct("<HH")
+HEADER, _ATTRIBUTE, _STATS = struct.Struct("<IHHII"), struct.Struct("<HH"), struct.Struct("<25Q")
 _TCMSG, LINKMSG = struct.Struct("<BBHiIII"), struct.Struct("<BBHiII")
-_STATS = struct.Struct("<25Q")
-_OPERSTATE_UP = 6
-_ADDRESS_BYTES = {socket.AF_INET: 4, socket.AF_INET6: 16}
-_IFF_UP = 1
+_OPERSTATE_UP, _IFF_UP = 6, 1
 
 Attributes = dict[int, bytes]
 Raw = bytes
@@ -178,7 +174,8 @@ def change_of(kind: int, _: int, port: int, body: bytes) -> Change | None:
 
 def _address(family: int, packed: bytes) -> str:
     """Empty where it is none."""
-    return socket.inet_ntop(family, packed) if _ADDRESS_BYTES.get(family) == len(packed) else ""
+    known = (family, len(packed)) in ((socket.AF_INET, 4), (socket.AF_INET6, 16))
+    return socket.inet_ntop(family, packed) if known else ""
 
 
 def messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
