@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -59,5 +60,7 @@ def manifest(
         "git": git_state(),
         "program": programs[0] if programs else None,
         "programs": programs,
+        # Beside the experiment: of the lossy transport. What ran is in every rank's records.
+        "transport": {name: os.environ.get(f"LOSSBENCH_{name.upper()}", "") for name in ("policy", "native")},
         "repeat": f"lossbench replay {folder} {about.again}".rstrip(),
     }

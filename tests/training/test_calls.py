@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
 import threading
+import time
 from contextlib import nullcontext
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from lossbench.contract import Door
 from lossbench.workloads.collective import staging
-from lossbench.workloads.collective.work import spans_of
+from lossbench.workloads.collective.work import Results, spans_of
 from lossbench.workloads.sync.channels.genuine import Genuine
+from lossbench.workloads.transport.native import build
+from lossbench.workloads.transport.policy import Policy
 from tests.training.workers import over_loopback, together
 
 pytestmark = pytest.mark.training
@@ -145,3 +154,95 @@ def test_a_room_is_used_again_when_its_call_has_ended_however_it_ended(stand_in:
         return channel.group._rooms.take()
 
     assert together(over_loopback(2), work) == [0, 0]
+
+
+class ToldError(Exception):
+    """Raised by a signal's handler."""
+
+
+@pytest.mark.parametrize("native", ["", "switched off by a test"], ids=["compiled", "python"])
+def test_an_interruption_between_a_short_call_and_its_work_leaves_no_memory_to_the_engine(
+    monkeypatch: pytest.MonkeyPatch, native: str
+) -> None:
+    """A handler that raises as soon as the engine has been asked. As it was: the halves went, and packets came."""
+    if native:
+        monkeypatch.setattr(build, "load", lambda: native)
+
+    def work(channel: Genuine) -> None:
+        group, halves = channel.group, []
+        engine = group._endpoint.engine
+        submit = engine.submit_pair
+
+        def told(pair: object, *given: object, **keys: object) -> None:
+            submit(pair, *given, **keys)  # type: ignore[arg-type]
+            halves.extend(pair)  # type: ignore[call-overload]
+            raise ToldError
+
+        monkeypatch.setattr(engine, "submit_pair", told)
+        with pytest.raises(ToldError):
+            group.allreduce([torch.ones(1000)], asked())
+        assert len(halves) == 2 and all(map(engine.over, halves))
+
+    together(over_loopback(2), work)
+
+
+def test_an_abort_does_not_wait_for_the_store_and_a_fork_ends_nothing() -> None:
+    """As it was: the store was told first, whoever had gone with it."""
+    answers = threading.Event()
+
+    def work(channel: Genuine) -> None:
+        group = channel.group
+        group._closed = lambda: None if answers.wait(60) else None
+        child = os.fork() if channel.rank == 0 else 0
+        if channel.rank == 0 and not child:
+            group._closed = group._results.close = lambda: os._exit(1)
+            group.abort()
+            group.shutdown()
+            os._exit(0)
+        assert not child or os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        closing = threading.Thread(target=group.abort)
+        closing.start()
+        assert group._endpoint._closed.wait(30)
+        answers.set()
+        closing.join()
+
+    together(over_loopback(2), work)
+
+
+def test_callbacks_may_wait_for_each_other_however_deep() -> None:
+    """As it was: eight at once, and the ninth waited for ever (PowerSGD's hook does so with a ninth bucket)."""
+    results, over = Results(), [threading.Event() for _ in range(12)]
+
+    def work(number: int) -> None:
+        if number + 1 < len(over):
+            results.put(partial(work, number + 1))
+            over[number + 1].wait(20)
+        over[number].set()
+
+    results.put(partial(work, 0))
+    assert over[-1].wait(10) and over[0].wait(10)
+    before = threading.active_count()
+    results.put(over[0].clear)  # by one of those that are there
+    results.close()
+    results.put(over[0].set)  # after the end, too
+    assert over[0].wait(10)
+    until = time.monotonic() + 30
+    while any(thread.name == "lossy-results" for thread in threading.enumerate()):
+        assert time.monotonic() < until, before
+        time.sleep(0.01)
+
+
+def test_what_ran_is_in_every_ranks_records(tmp_path: Path) -> None:
+    """Which engine, of which build, under which policy. As it was: the engine's name alone."""
+    store, policy = dist.HashStore(), Policy(send_thread="off", tag="packet", pace="900")
+
+    def channel(rank: int) -> Genuine:
+        door = Door(rank=rank, world_size=2, addresses=("127.0.0.1",) * 2, records_path=str(tmp_path / f"{rank}"))
+        return Genuine.at(door, store, policy=policy)
+
+    names = together([partial(channel, rank) for rank in range(2)], lambda one: one.group.engine)
+    for rank, name in enumerate(names):
+        (said,) = [json.loads(line) for line in (tmp_path / f"{rank}").read_text().splitlines()]
+        assert said["kind"] == "transport" and said["engine"] == name and said["epoch"] == 0
+        assert said["build"].startswith("engine-" if name == "native" else "numpy ")
+        assert said["policy"] == asdict(policy)

@@ -18,11 +18,13 @@ import pytest
 from lossbench.workloads.collective.context import Group
 from lossbench.workloads.collective.reduce import all_reduce, ask_all_reduce
 from lossbench.workloads.errors import TransportError
+from lossbench.workloads.transport.half import Half
 from lossbench.workloads.transport.jobs import Asked, Call
 from lossbench.workloads.transport.packet.codec import CODECS
 from lossbench.workloads.transport.plan import address
+from lossbench.workloads.transport.policy import Policy
 from tests.forms import full
-from tests.transport.conftest import Make
+from tests.transport.conftest import Make, make_ranks
 
 F32 = CODECS["float32"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -184,6 +186,59 @@ def test_a_queued_job_begins_while_the_one_before_it_is_under_way(ranks: Make) -
         made.start(1, summed).result(60)
     for call in calls:
         call.wait(60)
+
+
+def test_an_interruption_between_a_call_and_whoever_holds_it_ends_its_halves(
+    ranks: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler that raises when the engine has been asked. As it was: memory that nobody held was written to."""
+    group, asked = ranks(2).groups[0], list[Half]()
+    start = group.endpoint.start
+
+    def interrupted(_: Call) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(group.endpoint, "start", lambda *halves: (start(*halves), asked.extend(halves))[0])
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Call, "done", interrupted)
+        begun(group)
+    assert len(asked) == 2 and all(map(group.endpoint.over, asked))
+
+
+def _stops_itself(waits: int, go: int) -> bool:
+    """Two ranks of one process, one of which is in a call when all of it is stopped. Whether the sums are right."""
+    made = make_ranks(2, policy=Policy(timeout_s=0.6))
+    first = made.start(0, ones)
+    while not made.groups[0].endpoint.read()["sent"][1]:
+        time.sleep(0.01)
+    os.write(waits, b"x")
+    os.read(go, 1)
+    return all(np.all(future.result(60) == 2.0) for future in (made.start(1, ones), first))
+
+
+def ones(group: Group) -> np.ndarray:
+    mine = np.ones(10_000, np.float32)
+    all_reduce(group, mine, codec=F32)
+    return mine
+
+
+def test_a_job_that_was_stopped_as_a_whole_takes_its_own_sleep_for_nobodys_silence(pump: str) -> None:
+    """Longer than `timeout_s`. As it was: each rank named another that had ended."""
+    del pump
+    (waits, told), (told_to_go, go) = os.pipe(), os.pipe()
+    job = os.fork()
+    if not job:
+        faulthandler.dump_traceback_later(90, exit=True)
+        os._exit(0 if _stops_itself(told, told_to_go) else 1)
+    assert os.read(waits, 1) == b"x"
+    os.kill(job, signal.SIGSTOP)
+    time.sleep(1.2)
+    os.kill(job, signal.SIGCONT)
+    time.sleep(0.2)
+    os.write(go, b"x")
+    assert os.waitstatus_to_exitcode(os.waitpid(job, 0)[1]) == 0
+    for end in (waits, told, told_to_go, go):
+        os.close(end)
 
 
 DROPPED = """

@@ -27,7 +27,7 @@ import pytest
 from lossbench.contract import HEADER_BYTES, Header
 from lossbench.workloads.collective import exchange
 from lossbench.workloads.collective.context import Group
-from lossbench.workloads.collective.reduce import all_reduce, reduce_scatter
+from lossbench.workloads.collective.reduce import all_reduce, ask_all_reduce, reduce_scatter
 from lossbench.workloads.errors import PolicyError, TransportError
 from lossbench.workloads.transport import meeting
 from lossbench.workloads.transport.endpoint import Endpoint
@@ -36,6 +36,7 @@ from lossbench.workloads.transport.native import build
 from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.packet.codec import CODECS
 from lossbench.workloads.transport.packet.tag import Tags
+from lossbench.workloads.transport.plan import address
 from lossbench.workloads.transport.policy import Policy
 from lossbench.workloads.transport.udp.admission import (
     ALL_BITS,
@@ -215,6 +216,43 @@ def test_whoever_is_not_there_yet_costs_one_deadline(ranks: Make) -> None:
     assert counted[0]["cut"] > 0 and counted[2]["cut"] > 0
 
 
+@pytest.mark.parametrize("count", [2000, 400_000])
+def test_whoever_is_early_alone_waits_for_one_deadline(ranks: Make, count: int) -> None:
+    """And sends what there is room for. As it was: nothing ended before something had come, however late that was."""
+    made, job = ranks(2, policy=Policy(timeout_s=120, deadline_ms=200)), partial(summed, count=count)
+    for _ in range(2):
+        early = made.start(0, job).result(30)
+        assert np.all(early == 2.0), "its own numbers, instead of the sum"
+        assert {account.ended for account in made.groups[0].accounts} == {"deadline"}
+        late = made.start(1, job).result(60)
+        assert late[count // 2] == 3.0, "what it owns begins with what was sent to it"
+        assert late[0] == 2.0, "and so does the other's block"
+    until = time.monotonic() + 60
+    while not _cut_is_withheld_or_late(found := _total(made)):
+        assert time.monotonic() < until, found  # what is late may still wait to be read
+        time.sleep(0.01)
+    assert found["lost"] == found["early"] == 0
+
+
+def test_whoever_waits_for_its_own_numbers_is_not_late(ranks: Make) -> None:
+    """They come from a GPU, as soon as that has computed them."""
+    made, count = ranks(2), 2000
+
+    def held(group: Group) -> bool:
+        mine = np.ones(count, np.float32)
+        plan, group.endpoint.deadline_s = group.plan(group.endpoint.even(count), F32), 0.1
+        asked = ask_all_reduce(group, address(mine), plan=plan, held=True, holds=mine)
+        time.sleep(0.4)
+        ended = group.endpoint.over(asked.halves[0])
+        group.endpoint.engine.release(asked.halves[0], 0)
+        exchange.finish(group, asked)
+        return ended
+
+    futures = [made.start(0, held), made.start(1, partial(summed, count=count))]
+    assert not futures[0].result(60)
+    futures[1].result(60)
+
+
 def test_what_was_sent_whole_and_lost_is_lost_although_less_was_sent_of_the_next(ranks: Make) -> None:
     """Nothing of it came, and the next word is of a half that was withheld: it no longer says that those before were
     sent whole. As it was: the whole of the first one was called cut for ever."""
@@ -261,11 +299,19 @@ def _wait_for_books(ranks: Ranks) -> None:
 def _booked(ranks: Ranks) -> tuple[bool, dict[str, int]]:
     """Whether what is not here was withheld, or came late, or was lost; and the books. What did not fit a socket on a
     busy machine was sent, and is lost: it moves nothing of what is cut."""
+    total = _total(ranks)
+    right = total["lost"] > 0 and total["withheld"] > 0 and _cut_is_withheld_or_late(total)
+    return right and total["early"] == 0, total
+
+
+def _total(ranks: Ranks) -> dict[str, int]:
     counted = [group.endpoint.read() for group in ranks.groups]
     names = ("data_expected", "data_arrived", "lost", "cut", "withheld", "late", "early", "overflow")
-    total = {name: sum(one[name] for one in counted) for name in names}
-    right = total["lost"] > 0 and total["withheld"] > 0 and total["cut"] == total["withheld"] + total["late"]
-    return right and total["early"] == 0, total
+    return {name: sum(one[name] for one in counted) for name in names}
+
+
+def _cut_is_withheld_or_late(total: dict[str, int]) -> bool:
+    return total["cut"] == total["withheld"] + total["late"]
 
 
 @full
@@ -280,6 +326,16 @@ def test_a_sender_that_still_sends_is_not_cut_off_by_its_own_deadline(ranks: Mak
     assert np.all(made.all(job)[1] == 3.0)
     counted = [group.endpoint.read() for group in made.groups]
     assert [(one["withheld"], one["cut"], one["lost"]) for one in counted] == [(0, 0, 0)] * 2
+
+
+def test_whoever_only_sends_more_than_there_is_room_for_hears_of_the_dead(ranks: Make) -> None:
+    """It owns nothing, and waits for room alone."""
+    made = ranks(2, policy=Policy(timeout_s=1))
+    made.all(exchange.barrier)
+    fall_silent(made, 0)
+    much = np.ones(400_000, np.float32)
+    found = errors_of(made, {1: lambda group: reduce_scatter(group, much, codec=F32, counts=(len(much), 0))})
+    assert "no sign of life from rank 0 for 1 s" in found[1]
 
 
 def test_a_peer_that_left_is_named_at_once(ranks: Make) -> None:
@@ -337,6 +393,36 @@ def test_a_marker_that_comes_again_early_takes_no_more_room() -> None:
         for repeat in range(1000):
             engine.keep_early(engine.next + 1, 1, bytes([repeat % 256]) * 104)
         assert engine.early_bytes == 104
+    finally:
+        made.close()
+
+
+def test_an_early_marker_is_held_since_it_came_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The latest is answered. As it was: numpy did not say that it had been held at all; in C, since the first of
+    them: whoever asked took the way for one of no length."""
+    made, held = make_ranks(2, engines=["plain", "plain"]), list[tuple[float, float]]()
+    try:
+        engine: Any = made.groups[1].endpoint.engine
+        keep, reply, came = engine.keep_early, engine._reply, list[float]()
+
+        def kept(sequence: int, rank: int, rows: object) -> None:
+            came.append(time.monotonic()) if isinstance(rows, bytes) else None
+            keep(sequence, rank, rows)
+
+        def said(rank: int, like: Header, bits: bytes = b"", **fields: Any) -> None:
+            if came and fields.get("held_us"):
+                held.append((fields["held_us"] / 1e6, time.monotonic() - came[-1]))
+            reply(rank, like, bits, **fields)
+
+        monkeypatch.setattr(engine, "keep_early", kept)
+        monkeypatch.setattr(engine, "_reply", said)
+        early = made.start(0, summed)
+        while len(came) < 3:
+            time.sleep(0.01)
+        time.sleep(0.02)
+        made.start(1, summed).result(60)
+        early.result(60)
+        assert held and held[0][0] == pytest.approx(held[0][1], abs=0.01)
     finally:
         made.close()
 
@@ -746,6 +832,21 @@ def test_what_comes_again_is_not_counted_again(ranks: Make) -> None:
             peer.link.send(packet, end.link.address)
         for got in made.all(summed):
             assert np.array_equal(got, np.full(20_000, 3.0, np.float32))
+
+
+def test_what_comes_again_of_a_reliable_half_that_is_over_is_double(ranks: Make) -> None:
+    """It was repaired until all of it was there. As it was: late, as if the call had gone on without it."""
+    made = ranks(2)
+    made.all(exchange.barrier)
+    end, peer = made.groups[0].endpoint, made.groups[1].endpoint
+    head = Header(kind=wire.RELIABLE, tag=0, source=1, destination=0, sequence=0, half=1)
+    before = end.read()
+    peer.link.send(Tags(end.key, whole=False).stamped(head.pack() + bytes(8)), end.link.address)
+    until = time.monotonic() + 60
+    while (now := end.read())["duplicates"] + now["late"] == before["duplicates"] + before["late"]:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    assert (now["late"], now["duplicates"]) == (0, before["duplicates"] + 1)
 
 
 def test_packets_from_far_ahead_are_kept_in_bounded_room(ranks: Make) -> None:

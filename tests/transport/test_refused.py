@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import select
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +28,7 @@ from lossbench.workloads.transport.policy import Policy
 from lossbench.workloads.transport.udp.link import Link
 from tests.forms import full
 from tests.networks import Build, device, on_host
-from tests.transport.conftest import Make, Ranks
+from tests.transport.conftest import Make, Ranks, make_ranks
 
 F32 = CODECS["float32"]
 COUNT = 1_000_000
@@ -73,6 +75,78 @@ def test_what_the_network_says_of_a_dead_peer_costs_a_healthy_one_nothing(ranks:
             for got in made.all(summed):
                 assert np.all(got == 3.0)
     assert [group.endpoint.read()["lost"] for group in made.groups] == [0, 0]
+
+
+def test_of_what_a_rank_was_asked_to_send_everything_was_sent_or_withheld(ranks: Make) -> None:
+    """Whatever its host refused in between. Each packet that left is data, sent again, a marker or an answer."""
+    made = ranks(2, policy=Policy(timeout_s=60, deadline_ms=150))
+    asked = [0, 0]
+
+    def job(group: Group) -> None:
+        mine = np.full(COUNT, 1.0, np.float32)
+        plan = group.plan(group.endpoint.even(COUNT), F32)
+        asked[group.endpoint.rank] += plan.scatter_sends.packets + plan.gather_sends.packets
+        all_reduce(group, mine, codec=F32)
+
+    def reliable(group: Group) -> None:
+        exchange.broadcast(group, np.ones(8, np.uint8), root=0)
+        asked[0] += group.endpoint.rank == 0
+
+    until = time.monotonic() + 60
+    with dead_neighbour(made):
+        while made.groups[0].endpoint.read()["refused"] < 3:
+            assert time.monotonic() < until
+            made.all(job)
+            made.all(reliable)
+    for rank in (0, 1):  # the other is late: something is withheld
+        made.start(rank, job).result(60)
+    made.close()
+    for group in made.groups:
+        got = group.endpoint.read()
+        data = sum(got["sent"]) - got["resent"] - got["markers"] - got["acks"]
+        assert data + got["withheld"] == asked[group.endpoint.rank], got
+    assert made.groups[0].endpoint.read()["withheld"] > 0
+
+
+def test_a_host_that_takes_nothing_is_said_under_a_deadline_too() -> None:
+    """Call after call, in numpy; in C: test_parts.py. As it was: forgotten at every half."""
+    made = make_ranks(2, policy=Policy(timeout_s=0.8, deadline_ms=100), engines=["plain", "plain"])
+    try:
+        made.groups[0].endpoint.link.send_rows = lambda *_: 0  # type: ignore[method-assign]
+
+        def calls(group: Group) -> None:
+            for _ in range(40):
+                summed(group)
+
+        futures = [made.start(rank, calls) for rank in (0, 1)]
+        said = str(futures[0].exception(60))
+        assert "rank 0: this host takes no packets to rank 1 for 0.8 s (timeout_s): " in said
+    finally:
+        made.close()
+
+
+def test_a_way_that_is_too_narrow_once_is_not_said_to_be_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By older kernels, of a batch. As it was: a packet alone passed then, and the MTU had fallen."""
+    ours, healthy = Link("127.0.0.1", 0), Link("127.0.0.1", 0)
+    out, wide, rows = ours._out, [0], np.zeros((4, 100), np.uint8)
+
+    def as_older_kernels(parts: list[Any], cut: list[Any], *more: Any) -> bool:
+        if cut and wide[0]:
+            wide[0] -= 1
+            raise OSError(errno.EINVAL, "too wide")
+        return out(parts, cut, *more)
+
+    monkeypatch.setattr(ours, "_out", as_older_kernels)
+    for _ in range(2):
+        wide[0] = 1
+        assert ours.send_rows(rows, healthy.address) == 1
+        assert ours.send_rows(rows[1:], healthy.address) == 3
+    wide[0] = 2
+    assert ours.send_rows(rows, healthy.address) == 1
+    with pytest.raises(OSError, match="Message too long"):
+        ours.send_rows(rows[1:], healthy.address)
+    ours.close()
+    healthy.close()
 
 
 @pytest.mark.netns

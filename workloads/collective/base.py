@@ -6,6 +6,7 @@ import atexit
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -73,7 +74,8 @@ class Base(dist.ProcessGroup):
             cores=cores_per_rank(self.size()),
             present=self.roll.members,
         )
-        self._door.record("transport", engine=self._endpoint.engine.name, epoch=self.roll.epoch)
+        engine, epoch = self._endpoint.engine, self.roll.epoch
+        self._door.record("transport", engine=engine.name, build=engine.build, policy=asdict(policy), epoch=epoch)
         self._endpoint.limit_s = self._timeout.total_seconds()
         self._group = Group(self._endpoint)
         self._step: int | None = None
@@ -168,14 +170,18 @@ class Base(dist.ProcessGroup):
         return self._desc
 
     def shutdown(self) -> None:
-        self._closed()
-        self._endpoint.close()
-        self._results.close()
+        self._end(PATIENCE_S)
 
     def abort(self) -> None:
-        self._closed()
-        self._endpoint.close(patience_s=0.0)
+        self._end(0.0)
+
+    def _end(self, patience_s: float) -> None:
+        """The store comes last: it may be gone, or answer late. A fork has nothing of this to end."""
+        if self._endpoint.forked:
+            return
+        self._endpoint.close(patience_s)
         self._results.close()
+        self._closed()
 
     # --- running -------------------------------------------------------------------------------------------------
 

@@ -41,8 +41,12 @@ class Shape:
         if pair[0].deadline_s != group.endpoint.asked_deadline_s:
             for half in pair:
                 half.set_deadline(group.endpoint.asked_deadline_s)
-        group.endpoint.engine.submit_pair(pair, place, self.plan.mine_at, arrived, step, short=self.short)
-        return ShortWork(self, pair, tensor, arrived, results)
+        try:
+            group.endpoint.engine.submit_pair(pair, place, self.plan.mine_at, arrived, step, short=self.short)
+            return ShortWork(self, pair, tensor, arrived, results)
+        except BaseException as error:  # a signal: the engine would write into what nobody holds
+            group.endpoint.failed(error)
+            raise
 
     def _pair(self) -> tuple[ScatterHalf, GatherHalf]:
         out = pair_of(self.plan, op=self.op, lossy=self.lossy, policy=self.group.endpoint.policy)

@@ -13,34 +13,38 @@ from torch._C._distributed_c10d import Work as C10dWork
 
 from lossbench.workloads.transport.jobs import Call
 
-AT_ONCE = 8  # callbacks of results that may wait for further results, one inside the other
-
 
 class Results:
-    """Threads that wait for calls whose futures somebody holds; none as long as nobody does. Not those of
-    concurrent.futures: a program ends although somebody still waits."""
+    """Threads that wait for calls whose futures somebody holds: one for each that waits, since what hangs on a future
+    may wait for the next one, however deep; none as long as nobody does. Not those of concurrent.futures: a program
+    ends although somebody still waits."""
 
     def __init__(self) -> None:
         self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._threads, self._idle, self._lock = 0, 0, threading.Lock()
+        self._idle, self._closed, self._lock = 0, False, threading.Lock()
 
     def put(self, work: Callable[[], None]) -> None:
-        with self._lock:
-            if not self._idle and self._threads < AT_ONCE:
-                self._threads += 1
-                threading.Thread(target=self._serve, name="lossy-results", daemon=True).start()
-            else:
-                self._idle = max(self._idle - 1, 0)
+        with self._lock:  # nothing is called inside: a signal's handler may come in between, and close
+            idle = self._idle > 0
+            self._idle -= idle
+        if not idle:
+            threading.Thread(target=self._serve, name="lossy-results", daemon=True).start()
         self._asked.put(work)
 
     def _serve(self) -> None:
         while (work := self._asked.get()) is not None:
             work()
+            del work  # and with it the caller's tensors
             with self._lock:
+                if self._closed:
+                    return
                 self._idle += 1
 
     def close(self) -> None:
-        for _ in range(self._threads):
+        """Whoever waits ends when its call has."""
+        with self._lock:
+            idle, self._idle, self._closed = self._idle, 0, True
+        for _ in range(idle):
             self._asked.put(None)
 
 

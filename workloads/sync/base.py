@@ -71,6 +71,7 @@ def merged(accounts: list[Account]) -> list[Account]:
                 some[-1],
                 arrived=arrived,
                 seconds=sum(one.seconds for one in some),
+                waited=sum(one.waited for one in some),
                 cut=sum(one.cut for one in some),
                 lost=sum(one.lost for one in some),
                 withheld=sum(one.withheld for one in some),
@@ -232,7 +233,7 @@ class Strategy(GoesOn):
         accounts, waited = [], 0.0
         for number, (bucket, half) in enumerate(zip(self.buckets, under_way, strict=True)):
             out, account = half.wait()
-            self.patience.heard(name, number, account.seconds)
+            self.patience.heard(name, number, account.waited)
             waited += time.perf_counter() - begun
             accounts.append(account)
             yield bucket, out

@@ -1,7 +1,7 @@
 """Deadlines of their own for the parts of a model, as ADEL has for layers and OptiReduce for all of it: after some
-steps a bucket's half ends when nothing has come for as long as most of its first ones took in all. What is missing then
-is cut, and counted as cut. A worker that says it is not there yet is waited for, unlike in ADEL: this bounds what the
-network takes, not what a slow worker does."""
+steps a bucket's half ends when nothing has come for as long as most of its first ones took in all, from their
+beginning here on. What is missing then is cut, and counted as cut: of a worker that is later than that, too, as in
+ADEL. Those first times contain how late workers are as a rule, so it is the unusual that is cut."""
 
 from __future__ import annotations
 

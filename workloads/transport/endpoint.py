@@ -34,6 +34,8 @@ class Engine(Protocol):
 
     name: ClassVar[str]
 
+    @property
+    def build(self) -> str: ...
     def submit(self, halves: list[Half], *, wake: bool) -> None: ...
     def submit_pair(
         self, pair: tuple[Half, Half], data: int, mine_at: int, arrived: Bits, step: int, *, short: bool = False
@@ -91,25 +93,30 @@ class Endpoint:
             before = self.asked
             try:
                 call = Call(endpoint=self, asked=job())
-            except BaseException as error:
+                if not call.done():
+                    self._flying.append(call)
+            except BaseException as error:  # also a signal, before anybody holds the call
                 if self.asked > before:
                     self.failed(error)
                 raise
-            if not call.done():
-                self._flying.append(call)
             return call
 
     def failed(self, error: BaseException) -> None:
         """After a failure in the middle of halves the ranks no longer agree which comes next: the group is broken."""
         if self._broken is None:
             self._broken = error
-            if os.getpid() == self._pid:  # a fork has no engine, and its lock may be held for ever
+            if not self.forked:  # it has no engine, and its lock may be held for ever
                 self.engine.give_up()
 
     def here(self) -> None:
         """Before any lock: in a fork another thread may hold it for ever."""
-        if os.getpid() != self._pid:
+        if self.forked:
             raise TransportError(f"rank {self.rank}: this group belongs to the process that was forked: make one here")
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a copy in another process."""
+        return os.getpid() != self._pid
 
     def _check(self) -> None:
         self.here()
@@ -124,7 +131,7 @@ class Endpoint:
     def close(self, patience_s: float = 30.0) -> None:
         """Waits for what was submitted, then answers peers until they are quiet. May be called twice, by any thread at
         any moment: the first one closes, the others wait for it; one without patience ends its patience, too."""
-        if os.getpid() != self._pid:  # a fork has no thread to end
+        if self.forked:  # it has no thread to end
             return
         with self._door:
             first = not self._closing
@@ -228,7 +235,7 @@ class Endpoint:
 
     def idle(self) -> bool:
         """Whether a call may begin here and now."""
-        if self._closing or self._broken is not None or os.getpid() != self._pid:
+        if self._closing or self._broken is not None or self.forked:
             self._check()
         return self._worker is None or not self._worker.pending
 

@@ -29,6 +29,7 @@ class Account:
     step: int
     ended: str  # all, markers, fraction, deadline
     seconds: float  # from the half's first packet
+    waited: float = 0.0  # seconds from its beginning here: what a deadline bounds
     arrived: dict[int, Bits]  # per peer, per packet
     cut: int  # missing because a deadline came, here or there
     lost: int  # missing although the peer had sent all
@@ -120,7 +121,7 @@ class Result:
         record = half.record
         first = record.first
         self.half, self.step, self.ended = record.half, record.step, structures.ENDED[record.ended]
-        self._seconds = record.closed - first if first else 0
+        self._seconds, self._waited = record.closed - first if first else 0, record.closed - record.began
         self._rows, self._arrived = half.rows(), half.arrived
 
     @cached_property
@@ -138,6 +139,7 @@ class Result:
             step=self.step,
             ended=self.ended,
             seconds=self._seconds / 1e9,
+            waited=self._waited / 1e9,
             arrived={peer: self._arrived[end - count : end] for peer, end, count in parts},
             cut=int((gone - lost).sum()),
             lost=int(lost.sum()),

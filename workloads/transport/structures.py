@@ -124,7 +124,7 @@ COUNTED = {
     "resent": "packets of reliable halves that were sent again",
     "markers": "sent",
     "acks": "sent",
-    "refused": "batches that this host itself did not take (a full queue, no way): tried again, nothing was lost",
+    "refused": "this host did not take them (a full queue, no way), each time: tried again, and nothing was lost",
     "early": "of halves so far ahead that there was no room for them",
     "reordered": "overtaken by later ones",
     "stalls": "flows that waited for room at the peer",

@@ -273,6 +273,7 @@ class Simulated:
             step=self._step,
             ended="simulated",
             seconds=time.perf_counter() - begun,
+            waited=time.perf_counter() - begun,
             arrived=arrived,
             cut=0,
             lost=expected - came,

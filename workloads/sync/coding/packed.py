@@ -107,6 +107,7 @@ class Packed(Around):
             step=self._step,
             ended=wire.ended,
             seconds=wire.seconds,
+            waited=wire.waited,
             arrived=arrived,
             cut=cut,
             lost=missing - cut,

@@ -40,11 +40,11 @@ static uint32_t send_marker(engine *e, const header *like, uint32_t packets, uin
     control c = {.packets = packets, .sent = sent, .bytes = bytes, .extra = like->kind, .base = state == TIMES ? 0 : p->control_in,
                  .state = (uint16_t)state, .time_ns = (uint64_t)clock_ns()};
     ns at = now_ns();
-    send_control(e, p, &h, &c, NULL, 0);
+    int left = send_control(e, p, &h, &c, NULL, 0);
     SHOW(p->asked[c.number % ASKED].number, 0); /* the sending thread's markers too: a number is shown with its time only */
     SHOW(p->asked[c.number % ASKED].at, at);
     SHOW(p->asked[c.number % ASKED].number, c.number);
-    __atomic_fetch_add(&e->markers, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&e->markers, left, __ATOMIC_RELAXED);
     return c.number;
 }
 
@@ -89,8 +89,7 @@ static void reply(engine *e, uint32_t rank, const header *about, control *c, con
     h.kind = ACK;
     h.source = (uint16_t)e->rank;
     h.destination = (uint16_t)rank;
-    send_control(e, &e->peers[rank], &h, c, bits, bytes);
-    e->counts.acks++;
+    e->counts.acks += (uint64_t)send_control(e, &e->peers[rank], &h, c, bits, bytes);
 }
 
 void acknowledge(engine *e, half *h, flow *f, uint32_t state)

@@ -346,6 +346,7 @@ void lb_release(engine *e, half *h, uint32_t index)
     int inside = enter(e);
     if (inside && !h->over) {
         SHOW(h->out[index].held, 0);
+        SHOW(h->progress, now_ns()); /* what it waited for was its own */
         wake_sender(e);
         sooner(e, 0);
         wake_driver(e);

@@ -21,8 +21,8 @@
  *   shown by the sending thread                                           timed_* (its own)               cursor, unsent
  *   shown under `lock`, to it         failed.code, closed_below           window, withheld_until          sending, limit, held,
  *                                                                                                         unheard, out_left, done
- *   shown by both                     look, send_error, send_about,       sent, refused_*, control_out,   progress
- *                                     markers, refused, pace_at, asleep,  asked
+ *   shown by both                     look, send_error, send_about,       sent, refused_*, narrow,        progress
+ *                                     markers, refused, pace_at, asleep,  control_out, asked
  *                                     sender_asleep, no_segments
  *   shown to Python                                                                                       over: from then on all of
  *                                                                                                         it is the caller's again
@@ -119,7 +119,7 @@ typedef struct half {     /* asked for again and again: only the fields up to `s
     uint32_t after;       /* it sends only when the one submitted before it is over: the second half of a call */
     uint32_t hold;        /* its flows are sent when they are released, one by one */
     float close_fraction; /* lossy: over when so much has come; reliable: repaired until so much has come */
-    ns deadline;          /* without progress of data, theirs or ours; 0: none */
+    ns deadline;          /* without progress of data, theirs or ours, from its beginning here on; 0: none */
     /* what is done when it ends: sums become means, means are rounded; what did not come is scaled */
     float *sums;
     const uint8_t *own_part; /* this rank's contribution, in `kind`: what the sums begin with; NULL: with zero */
@@ -185,6 +185,7 @@ typedef struct {
     uint32_t tails_live, tail_next;
     ns refused_since, refused_until; /* the host itself takes nothing for it: since when, until when it is not asked; 0: it does */
     uint32_t refused_error;
+    uint32_t narrow;       /* a batch was too wide for the way, and a packet alone was not: twice in a row it has narrowed */
     ns gave_up_told;
     uint32_t gave_up_times, gave_up_too; /* how often it was told; it says so itself: it knows */
 } peer;
@@ -243,6 +244,7 @@ typedef struct engine {
     uint32_t next, opened, closed_below; /* next to be submitted, next to be listened to, first that is not over */
     uint32_t blocked, no_segments;
     ns tick_at, reorder, pace_at;
+    ns checked_at;        /* when halves were looked at last, while there were any */
     uint64_t since_inversion;
     /* what arrives, as the credits see it (credit.c) */
     double window, rate, brake, per_nap, far;
@@ -269,7 +271,7 @@ void finish_numbers(half *h);
 int send_round(engine *e, int first, int again);
 void *sender_thread(void *argument);
 void wake_sender(engine *e);
-void send_control(engine *e, peer *p, header *h, control *c, const uint8_t *bitmap, uint32_t bitmap_bytes);
+int send_control(engine *e, peer *p, header *h, control *c, const uint8_t *bitmap, uint32_t bitmap_bytes);
 void begin_sending(engine *e, half *h);
 void prepare_header(const engine *e, const half *h, const flow *f, header *to, int incoming);
 
@@ -320,6 +322,7 @@ void flow_ended(engine *e, half *h, flow *f, ns now);
 void flow_over_there(engine *e, half *h, flow *f, ns now);
 void check_halves(engine *e, ns now);
 half *half_at(engine *e, uint32_t sequence);
+ns counts_at_most(const engine *e);
 static inline flow *in_of(const engine *e, const half *h, uint32_t rank) { (void)e; return h->of[rank]; }
 static inline flow *out_of(const engine *e, const half *h, uint32_t rank) { return h->of[e->world + rank]; }
 static inline uint32_t payload_of(const flow *f) { return f->segment - HEADER; }

@@ -9,6 +9,7 @@ import struct
 import time
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -41,11 +42,13 @@ SLICE_S = (
 
 class NativeEngine:
     name: ClassVar[str] = "native"
+    build: str  # the library: a hash of its sources and flags
     _here: ClassVar[Counter[bytes]] = Counter()  # by group: ranks of one process must not keep it from each other
 
     def __init__(self, library: ctypes.CDLL, member: Membership, *, link: Link) -> None:
         policy, world = member.policy, member.world
         self._library, self._world, self._pid = library, world, os.getpid()
+        self.build = Path(library._name).name
         self._holding = structures.typed(ctypes.PyDLL(library._name))  # the same, called without giving it away
         settings = structures.Settings(
             fd=link.fileno(),

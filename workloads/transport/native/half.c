@@ -4,6 +4,7 @@
 #include "engine.h"
 
 #define LIFE_CHECK (50 * MS)
+#define A_MOMENT (MS / 5)
 enum { MOST_SPARE = 64 << 20 };
 
 half *half_at(engine *e, uint32_t sequence)
@@ -139,18 +140,38 @@ static int all_gone(const half *h)
 }
 
 /* The second half of a call whose first one went on without somebody: its deadline is over, and it is not waited for
- * again. */
-static int only_for_those_given_up(const engine *e, const half *h)
+ * again. What there is room for is sent all the same: `more` says that there is some. */
+static int only_for_those_given_up(const engine *e, const half *h, int *more)
 {
     int some = 0;
+    *more = 0;
     for (uint32_t i = 0; i < h->ins + h->outs; i++) {
         const flow *f = i < h->ins ? &h->in[i] : &h->out[i - h->ins];
         if (f->done || (i < h->ins ? f->ended : SEEN(f->cursor) >= f->packets)) continue;
         const flow *in = in_of(e, h, f->peer);
         if (e->peers[f->peer].cut_next != h->sequence || (in && in->count)) return 0;
+        if (i >= h->ins && SEEN(f->cursor) < SEEN(f->limit)) *more = 1;
         some = 1;
     }
     return some;
+}
+
+/* What it has to send is still to come here, from elsewhere: nobody else is late. */
+static int waits_for_its_own(const half *h)
+{
+    for (uint32_t i = 0; i < h->outs && h->hold; i++)
+        if (!h->out[i].done && SEEN(h->out[i].held)) return 1;
+    return 0;
+}
+
+/* From the last that came of it, went or was acknowledged; also if nothing has yet: whoever is not here is late. */
+static ns deadline_of(engine *e, const half *h, ns now)
+{
+    int more;
+    ns at = SEEN(h->progress) + h->deadline;
+    if (!h->after || !only_for_those_given_up(e, h, &more)) return at;
+    if (!more) return h->ended_open ? h->last_ended + allowance(e) : now;
+    return at < now + A_MOMENT ? at : now + A_MOMENT;
 }
 
 /* Why a half is over now; RUNNING if it is not. `next` is when to look again. */
@@ -166,9 +187,8 @@ static uint32_t ending(engine *e, half *h, ns now, ns *next)
         if (at < *next) *next = at;
     }
     if (h->close_fraction < 1 && sent && share_of(h) >= h->close_fraction) return FRACTION;
-    if (h->deadline && h->first) {
-        ns at = SEEN(h->progress) + h->deadline;
-        if (h->after && only_for_those_given_up(e, h)) at = h->ended_open ? h->last_ended + allowance(e) : now;
+    if (h->deadline && !waits_for_its_own(h)) {
+        ns at = deadline_of(e, h, now);
         if (now >= at) return DEADLINE;
         if (at < *next) *next = at;
     }
@@ -266,6 +286,25 @@ void fail_all(engine *e)
     wake_driver(e); /* whoever drives may wait for one of them, and another thread came by here */
 }
 
+/* Of a time in which nobody looked, so much counts as the silence of a peer or the refusal of a host. */
+ns counts_at_most(const engine *e) { return e->timeout / 4 < SECOND ? e->timeout / 4 : SECOND; }
+
+/* This rank slept (it was stopped, perhaps with all the others; or it had no core): what did not come meanwhile is not
+ * the others' silence. */
+static void forgive_own_sleep(engine *e, ns now)
+{
+    ns slept = e->checked_at ? now - e->checked_at : 0, more = slept - counts_at_most(e);
+    if (more <= 0) return;
+    for (uint32_t rank = 0; rank < e->world; rank++) {
+        peer *p = &e->peers[rank];
+        p->needed_since += more;
+        ns since = SEEN(p->refused_since);
+        if (since) SHOW(p->refused_since, since + more);
+    }
+    for (half *h = e->first; h; h = h->next)
+        if (h->sending) SHOW(h->progress, SEEN(h->progress) + slept);
+}
+
 /* A peer that halves need, one after the other, and that says nothing for `timeout`, is gone; so is one that took its
  * leave. */
 static void check_alive(engine *e, const half *h, const flow *f, ns now)
@@ -298,13 +337,17 @@ void check_halves(engine *e, ns now)
     ns next = now + LIFE_CHECK;
     uint32_t sending = 0;
     int again = 1;
+    forgive_own_sleep(e, now);
     while (again) {
         again = 0;
         sending = 0;
+        ns moved = 0;
         for (half *h = e->first, *after; h; h = after) {
             after = h->next;
             if (!h->listening && !open_half(e, h)) break;
             if (may_send(e, h, sending)) begin_sending(e, h);
+            if (h->deadline && h->sending && !h->first && SEEN(h->progress) < moved) SHOW(h->progress, moved);
+            if (h->first && SEEN(h->progress) > moved) moved = SEEN(h->progress); /* those behind it wait for their turn */
             uint32_t why = ending(e, h, now, &next);
             if (why) { close_half(e, h, why, now); again = 1; } /* what waited for it may go on */
             else sending += h->sending;
@@ -322,4 +365,5 @@ void check_halves(engine *e, ns now)
     }
     sooner(e, next);
     if (e->failed.code) fail_all(e);
+    e->checked_at = e->first ? now : 0;
 }

@@ -150,6 +150,7 @@ void keep_early(engine *e, uint32_t rank, const uint8_t *data, uint32_t bytes, u
     for (early *one = e->early[slot].markers; h->kind == MARKER && keep && one; one = one->next)
         if (one->rank == rank) { /* the latest says all */
             memcpy(one->data, data, bytes);
+            one->at = now; /* how long it was held is asked of the latest */
             return;
         }
     while (keep && e->early_bytes + bytes > room) keep = forget_beyond(e, h->sequence);
@@ -220,6 +221,10 @@ static void hear_late(engine *e, uint32_t rank, const uint8_t *data, uint32_t by
 {
     uint32_t late = 0, number, double_ = 0;
     const past *p = NULL;
+    if (((const header *)data)->kind == RELIABLE) { /* all of it had come, or it would not be over */
+        e->counts.duplicates += (bytes + segment - 1) / segment;
+        return;
+    }
     for (uint32_t i = 0; i < PAST; i++)
         if (e->past[i].used && e->past[i].sequence == ((const header *)data)->sequence) p = &e->past[i];
     for (uint32_t at = 0; at < bytes; at += segment) {

@@ -46,13 +46,14 @@ void begin_sending(engine *e, half *h)
         flow *f = &h->out[i];
         header head;
         prepare_header(e, h, f, &head, 0);
-        const peer *p = &e->peers[f->peer]; /* there is no room to say that less was sent: until it knows, no word */
+        peer *p = &e->peers[f->peer]; /* there is no room to say that less was sent: until it knows, no word */
         head.behind = (uint8_t)(p->withheld_untold ? NO_WORD : behind);
         head.tag = tag_of(e, (uint8_t *)&head, PREFIX);
         memcpy(f->prefix, &head, HEADER);
         uint32_t room = e->peers[f->peer].window / f->segment;
         f->limit = room < 2 ? 2 : room;
-        SHOW(e->peers[f->peer].refused_since, 0);
+        ns since = SEEN(p->refused_since), idle = since ? now_ns() - SEEN(p->refused_until) - counts_at_most(e) : 0;
+        if (idle > 0) SHOW(p->refused_since, since + idle); /* it was not asked all the time */
     }
     h->unsent = h->outs;
     h->began = h->progress = now_ns();
@@ -68,11 +69,12 @@ static int may_be_of_another(int error)
            error == ENOPROTOOPT || error == EOPNOTSUPP || error == EPROTO || error == EMSGSIZE;
 }
 
-/* 0: it has left; else why the host did not take it. */
-static int transmit(engine *e, peer *p, struct iovec *io, uint32_t parts, uint32_t segment)
+/* 0: it has left; else why the host did not take it. Not `refused` are packets that wait for room in the socket's
+ * own buffer (EAGAIN), and batches for a device that can't cut them (EIO: one by one they are taken). */
+static int transmit(engine *e, peer *p, struct iovec *io, uint32_t packets, uint32_t segment)
 {
     union { char room[CMSG_SPACE(sizeof(uint16_t))]; struct cmsghdr align; } space;
-    struct msghdr message = {.msg_name = &p->address, .msg_namelen = p->address_bytes, .msg_iov = io, .msg_iovlen = parts};
+    struct msghdr message = {.msg_name = &p->address, .msg_namelen = p->address_bytes, .msg_iov = io, .msg_iovlen = 1};
     if (segment) {
         message.msg_control = space.room;
         message.msg_controllen = sizeof space.room;
@@ -87,7 +89,7 @@ static int transmit(engine *e, peer *p, struct iovec *io, uint32_t parts, uint32
         if (sendmsg(e->fd, &message, MSG_DONTWAIT) >= 0) return 0;
         int error = errno;
         if (error == EINTR) continue;
-        if (error != EAGAIN && error != EIO) __atomic_fetch_add(&e->refused, 1, __ATOMIC_RELAXED);
+        if (error != EAGAIN && error != EIO) __atomic_fetch_add(&e->refused, packets, __ATOMIC_RELAXED);
         if (!may_be_of_another(error) || tries++ == LEFT_BEHIND) return error;
     }
 }
@@ -148,13 +150,17 @@ static uint32_t send_packets(engine *e, flow *f, const uint32_t *numbers, uint32
     while (went < count) {
         uint32_t step = alone || SEEN(e->no_segments) ? 1 : count - went, at = went * f->segment, rest = bytes - at;
         struct iovec io = {room + at, step == 1 && rest > f->segment ? f->segment : rest};
-        int error = transmit(e, p, &io, 1, step > 1 ? f->segment : 0);
+        int error = transmit(e, p, &io, step, step > 1 ? f->segment : 0);
         if (error == EIO && step > 1) { SHOW(e->no_segments, 1); continue; } /* this device can't have its packets cut */
-        if (error == EINVAL && step > 1) { alone = 1; continue; } /* what older kernels say of a batch that is too wide */
+        if (error == EINVAL && step > 1) { /* what older kernels say of a batch that is too wide */
+            if (!SEEN(p->narrow)) { alone = 1; continue; }
+            error = EMSGSIZE; /* one by one they pass (in pieces), as a batch they do not; and not for a moment only */
+        }
         if (!error) {
             went += step;
-            if (!alone) continue;
-            error = EMSGSIZE; /* one by one they pass (in pieces), as a batch they do not */
+            if (step > 1 && SEEN(p->narrow)) SHOW(p->narrow, 0);
+            if (alone) { SHOW(p->narrow, 1); alone = 0; }
+            continue;
         }
         if (error == EAGAIN) { *blocked = 1; break; }
         *blocked = error == ENOBUFS || error == ENOMEM ? 2 : 3; /* a full queue of the host; or it is about this peer alone */
@@ -280,7 +286,8 @@ void *sender_thread(void *argument)
     return NULL;
 }
 
-void send_control(engine *e, peer *p, header *h, control *c, const uint8_t *bitmap, uint32_t bitmap_bytes)
+/* Whether it left; what did not is repeated anyway. */
+int send_control(engine *e, peer *p, header *h, control *c, const uint8_t *bitmap, uint32_t bitmap_bytes)
 {
     uint8_t packet[HEADER + sizeof(control) + BITMAP];
     uint32_t bytes = HEADER + sizeof *c + bitmap_bytes;
@@ -292,5 +299,7 @@ void send_control(engine *e, peer *p, header *h, control *c, const uint8_t *bitm
     if (bitmap_bytes) memcpy(packet + HEADER + sizeof *c, bitmap, bitmap_bytes);
     ((header *)packet)->tag = tag_of(e, packet, bytes);
     struct iovec io = {packet, bytes};
-    if (!transmit(e, p, &io, 1, 0)) __atomic_fetch_add(&p->sent, 1, __ATOMIC_RELAXED); /* else it is repeated anyway */
+    int left = !transmit(e, p, &io, 1, 0);
+    if (left) __atomic_fetch_add(&p->sent, 1, __ATOMIC_RELAXED);
+    return left;
 }

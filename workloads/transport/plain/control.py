@@ -23,19 +23,22 @@ BITMAP_BYTES = 1024
 class Control(Receiving):
     # --- what is sent -----------------------------------------------------------------------------------------------
 
-    def _send(self, rank: int, header: Header, bits: bytes = b"", **fields: Any) -> None:
-        p = self.peers[rank]
+    def _send(self, rank: int, header: Header, bits: bytes = b"", **fields: Any) -> bool:
+        """Whether it left; what did not is repeated anyway."""
+        p, left = self.peers[rank], False
         p.control_out += 1
         passed, whole = (number % wire.SEQUENCES for number in (self.closed_below, p.withheld_until))
         body = Body(number=p.control_out, passed=passed, whole=whole, **fields)
         packet = self.tags.stamped(replace(header, tag=0).pack() + body.pack() + bits)
-        with suppress(OSError):  # whatever goes wrong here is a lost packet: it is repeated anyway
-            p.sent += self.link.send(packet, p.address)
+        with suppress(OSError):
+            left = self.link.send(packet, p.address)
+        p.sent += left
+        return left
 
     def send_marker(self, like: Header, *, packets: int, sent: int, size: int, state: int = wire.ASKS) -> None:
         header = replace(like, kind=wire.MARKER, chunk=sent)
         peer = self.peers[like.destination]
-        self._send(
+        left = self._send(
             like.destination,
             header,
             packets=packets,
@@ -47,12 +50,11 @@ class Control(Receiving):
             time_ns=time.time_ns(),
         )
         peer.asked[peer.control_out % ASKED] = (peer.control_out, now_s())
-        self.counts["markers"] += 1
+        self.counts["markers"] += left
 
     def _reply(self, rank: int, like: Header, bits: bytes = b"", **fields: Any) -> None:
         header = replace(like, kind=wire.ACK, source=self.rank, destination=rank)
-        self._send(rank, header, bits, **fields)
-        self.counts["acks"] += 1
+        self.counts["acks"] += self._send(rank, header, bits, **fields)
 
     def acknowledge(self, one: Open, flow: Flow, state: int) -> None:
         flow.limit = self.limit_for(one, flow)
@@ -158,7 +160,7 @@ class Control(Receiving):
             p.said_goodbye = True
             self.sooner(0)
         elif self.failed is None and header.kind == wire.MARKER:
-            self.hear_marker(rank, header, c, packet)
+            self.hear_marker(rank, header, c, packet, p.heard)
         elif self.failed is None:
             self._hear_ack(rank, header, c, packet[least:])
 
@@ -189,7 +191,7 @@ class Control(Receiving):
             tail.live = tail.live and (sequence >= passed or p.must_hear(sequence, tail))
         self.sooner(0)
 
-    def hear_marker(self, rank: int, header: Header, c: Body, packet: bytes) -> None:
+    def hear_marker(self, rank: int, header: Header, c: Body, packet: bytes, arrived: float) -> None:
         sequence = self.full(header.sequence)
         one = self.halves.get(sequence)
         if one is None and sequence < self.opened:
@@ -207,14 +209,14 @@ class Control(Receiving):
             else:
                 self._answer(rank, header, c, wire.NOT_YET)
         else:
-            self._marker(one, one.ins.get(rank), header, c)
+            self._marker(one, one.ins.get(rank), header, c, arrived)
 
-    def _marker(self, one: Open, flow: Flow | None, header: Header, c: Body) -> None:
+    def _marker(self, one: Open, flow: Flow | None, header: Header, c: Body, arrived: float) -> None:
         if flow is None or self.differs(one, flow, header, c.extra) or (flow.packets, flow.size) != (c.packets, c.size):
             self.disagree(one, flow, header, c.size)
             return
         flow.marker = c.number
-        flow.heard_at = flow.marker_at = now_s()
+        flow.heard_at, flow.marker_at = now_s(), arrived
         if flow.highest < c.sent <= flow.packets:
             flow.highest, one.progress = c.sent, flow.heard_at
         sent_all = c.sent >= flow.packets or c.state == wire.ENDS  # all that it will send

@@ -8,22 +8,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import ClassVar
 
+import numpy as np
+
 from lossbench.workloads.transport import structures
 from lossbench.workloads.transport.half import Half
 from lossbench.workloads.transport.native.engine import Reading
 from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.packet.wire import Bits
-from lossbench.workloads.transport.plain.flows import Flow, Open, now_s
-from lossbench.workloads.transport.plain.leaving import Leaving
+from lossbench.workloads.transport.plain.ending import DEADLINE, FAILED, LIFE_CHECK_S, Ending
+from lossbench.workloads.transport.plain.flows import Open, now_s
 from lossbench.workloads.transport.policy import Membership
 from lossbench.workloads.transport.udp.link import Link
 
-LIFE_CHECK_S = 0.05
-ALL, MARKERS, FRACTION, DEADLINE, FAILED = 1, 2, 3, 4, 5
 
-
-class PlainEngine(Leaving):
+class PlainEngine(Ending):
     name: ClassVar[str] = "plain"
+    build = f"numpy {np.__version__}"
 
     def __init__(self, member: Membership, *, link: Link) -> None:
         super().__init__(member, link=link)
@@ -77,6 +77,7 @@ class PlainEngine(Leaving):
             for one in self.halves.values():
                 if one.half is half:
                     list(one.outs.values())[number].held = False
+                    one.progress = now_s()  # what it waited for was its own
             self.tick_at = 0.0
             self._poke()
 
@@ -173,14 +174,16 @@ class PlainEngine(Leaving):
 
     def _check_halves(self, now: float) -> None:
         next_look, again = now + LIFE_CHECK_S, True
+        self.forgive_own_sleep(now)
         while again and not self.failed:
-            again, sending = False, 0
+            again, sending, moved = False, 0, 0.0
             for one in list(self.halves.values()):
                 if not one.listening and not self._open(one):
                     break
                 if not one.sending and sending < self.pipeline and self._may_send(one):
                     self.begin_sending(one)
-                why, look = self._ending(one, now)
+                moved = self.in_turn(one, moved)
+                why, look = self.ending(one, now)
                 next_look = min(next_look, look)
                 if why:
                     self._close_half(one, why, now)
@@ -189,10 +192,11 @@ class PlainEngine(Leaving):
                     sending += one.sending
         for one in list(self.halves.values()):
             if one.sending and not self.failed:
-                self._check_alive(one, now)
+                self.check_alive(one, now)
         self.sooner(next_look)
         if self.failed:
             self._fail_all()
+        self.checked_at = now if self.halves else 0.0
 
     def _open(self, one: Open) -> bool:
         if one.sequence - self.closed_below >= wire.NO_WORD:
@@ -208,40 +212,6 @@ class PlainEngine(Leaving):
 
     def _may_send(self, one: Open) -> bool:
         return not (one.record.after and one.sequence - 1 in self.halves)
-
-    def _ending(self, one: Open, now: float) -> tuple[int, float]:
-        """(why it is over now, when to look again)."""
-        later = now + LIFE_CHECK_S
-        if not one.sending:
-            return 0, later
-        if not one.out_left and not one.in_left:
-            whole = one.must_all or all(flow.count == flow.packets for flow in one.ins.values())
-            return ALL if whole else FRACTION, later
-        if one.reliable:
-            return 0, later
-        if not one.out_left and all(one.ins[peer].ended for peer in one.in_left):
-            at = one.last_ended + self.allowance()
-            if now >= at:
-                return MARKERS, later
-            later = min(later, at)
-        fraction = one.record.close_fraction
-        if fraction < 1 and not one.out_left:
-            total = sum(f.packets for f in one.ins.values())
-            if total and sum(f.count for f in one.ins.values()) >= fraction * total:
-                return FRACTION, later
-        if one.record.deadline and one.first:
-            at = one.progress + one.record.deadline / 1e9
-            if one.record.after and self._only_for_those_given_up(one):
-                at = one.last_ended + self.allowance() if any(one.ins[peer].ended for peer in one.in_left) else now
-            return (DEADLINE if now >= at else 0), min(later, at)
-        return 0, later
-
-    def _only_for_those_given_up(self, one: Open) -> bool:
-        """The second half of a call whose first one went on without somebody: its deadline is over."""
-        left = [flow for flow in one.ins.values() if not flow.done and not flow.ended]
-        left += [flow for flow in one.outs.values() if not flow.done and flow.cursor < flow.packets]
-        back = any(one.ins[flow.peer].count for flow in left if flow.peer in one.ins)
-        return bool(left) and not back and all(self.peers[flow.peer].cut_next == one.sequence for flow in left)
 
     def _close_half(self, one: Open, why: int, now: float) -> None:
         counts = self.counts
@@ -280,21 +250,3 @@ class PlainEngine(Leaving):
             self._let_go(one, FAILED, now_s())
         if self.failed:
             self.tell_again()
-
-    def _check_alive(self, one: Open, now: float) -> None:
-        """Of whoever is waited for: not of one that has sent all, whatever was lost, nor of one that has got all."""
-        ins, outs = ([one.ins[peer] for peer in one.in_left], [one.outs[peer] for peer in one.out_left])
-        needed: list[tuple[Flow, bool]] = [(flow, False) for flow in ins if one.reliable or not flow.ended]
-        needed += [(flow, True) for flow in outs if one.reliable or flow.cursor < flow.packets]
-        for flow, sends in needed:
-            p = self.peers[flow.peer]
-            if p.heard >= p.needed_since:
-                p.needed_since = max(p.heard, one.began)
-            if p.said_goodbye and p.passed <= one.sequence:
-                self.break_group(structures.PEER_LEFT, flow.peer, flow.peer)
-            elif now - p.needed_since >= self.timeout_s:
-                self.break_group(structures.SILENT, self.rank, flow.peer)
-            elif sends and p.refused_since and p.heard > p.refused_since and now - p.refused_since >= self.timeout_s:
-                self.break_group(structures.UNSENDABLE, self.rank, flow.peer, p.refused_error)
-            else:
-                self.sooner(p.needed_since + self.timeout_s)

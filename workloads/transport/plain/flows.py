@@ -250,7 +250,7 @@ class Open:
         """Results to where the asker reads them."""
         record = self.record
         record.ended, record.sequence = ended, self.sequence
-        record.first, record.closed = round(self.first * 1e9), round(now * 1e9)
+        record.began, record.first, record.closed = (round(at * 1e9) for at in (self.began, self.first, now))
         record.expected = sum(flow.packets for flow in self.ins.values())
         record.came = sum(flow.count for flow in self.ins.values())
         for rows, flows in ((self.half.receives, self.ins), (self.half.sends, self.outs)):

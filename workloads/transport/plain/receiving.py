@@ -100,7 +100,7 @@ class Receiving(Books):
             self.keep_early(sequence, rank, rows.copy())
         else:
             heard = False  # of what is over: it may be a recording
-            self.hear_late(sequence, rank, rows)
+            self.hear_late(sequence, rank, rows, reliable=header.kind == wire.RELIABLE)
         if heard:
             self.peers[rank].heard = now_s()
 
@@ -215,8 +215,8 @@ class Receiving(Books):
         keep = sequence - self.closed_below < RING and size <= room
         before = self.early_markers.get(sequence, {}).get(rank)
         if isinstance(rows, bytes) and keep and before is not None:  # a marker: the latest says all
-            self.early_markers[sequence][rank] = rows
-            self.early_bytes += size - len(before)
+            self.early_markers[sequence][rank] = (now_s(), rows)  # how long it was held is asked of the latest
+            self.early_bytes += size - len(before[1])
             return
         while keep and self.early_bytes + size > room:
             keep = self._forget_beyond(sequence)
@@ -225,7 +225,7 @@ class Receiving(Books):
             return
         self.early_bytes += size
         if isinstance(rows, bytes):
-            self.early_markers.setdefault(sequence, {})[rank] = rows
+            self.early_markers.setdefault(sequence, {})[rank] = (now_s(), rows)
         else:
             self.early.setdefault(sequence, deque()).append((rank, rows))
 
@@ -238,7 +238,7 @@ class Receiving(Books):
         if farthest in self.early:
             _, rows = self.early[farthest].popleft()
         else:
-            _, rows = self.early_markers[farthest].popitem()
+            _, (_, rows) = self.early_markers[farthest].popitem()
         for kept in (self.early, self.early_markers):
             if not kept.get(farthest, True):
                 del kept[farthest]
@@ -254,12 +254,12 @@ class Receiving(Books):
             assert header is not None
             if not self.failed:
                 self._hear_data(header, rows, again=True)
-        for rank, marker in self.early_markers.pop(one.sequence, {}).items():
+        for rank, (arrived, marker) in self.early_markers.pop(one.sequence, {}).items():
             self.early_bytes -= len(marker)
             header = Header.unpack(marker)
             assert header is not None
             if not self.failed:
-                self.hear_marker(rank, header, wire.Control.unpack(marker[HEADER_BYTES:]), marker)
+                self.hear_marker(rank, header, wire.Control.unpack(marker[HEADER_BYTES:]), marker, arrived)
 
     # --- what control.py does ---------------------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class Receiving(Books):
     def hear_control(self, header: Header, packet: bytes) -> None:
         raise NotImplementedError
 
-    def hear_marker(self, rank: int, header: Header, c: wire.Control, packet: bytes) -> None:
+    def hear_marker(self, rank: int, header: Header, c: wire.Control, packet: bytes, arrived: float) -> None:
         raise NotImplementedError
 
     def note_passed(self, rank: int, passed: int) -> None:

@@ -25,7 +25,9 @@ class Sending(State):
             bare = Header(**{**header.__dict__, "behind": behind, "sequence": one.sequence % wire.SEQUENCES}).pack()
             flow.prefix = self.tags.stamped(bare) if not self.tags.whole else bare
             flow.limit = max(self.peers[peer].window // flow.segment, 2)
-            self.peers[peer].refused_since = 0.0
+            p = self.peers[peer]
+            if p.refused_since:  # it was not asked all the time
+                p.refused_since += max(now_s() - p.refused_until - self.counts_at_most, 0.0)
         one.sending = True
         one.began = one.progress = now_s()
 
@@ -85,8 +87,10 @@ class Sending(State):
             return 0
         if went:
             p.refused_since = 0.0
-        elif not p.refused_since:
-            p.refused_since, p.refused_error = now_s(), errno.ENOBUFS
+        else:
+            p.refused_until = now_s()
+            if not p.refused_since:
+                p.refused_since, p.refused_error = p.refused_until, errno.ENOBUFS
         p.sent += went
         self.blocked = went < len(numbers)
         return went

@@ -117,6 +117,7 @@ class State:
         self.peers = {rank: Peer(address, now_s(), window=first, told=first) for rank, address in member.peers.items()}
         self.tags = Tags(member.key, whole=policy.tag == "packet")
         self.timeout_s, self.pipeline = policy.timeout_s, policy.pipeline
+        self.counts_at_most = min(self.timeout_s / 4, 1.0)  # of a time in which nobody looked, as silence or refusal
         self.reorder_least_s, self.reorder_most_s = policy.reorder_ms / 1000, policy.reorder_max_ms / 1000
         self.pace, self.pace_at = policy.pace_bytes_s, 0.0
         self.room_bytes = member.window_bytes * others
@@ -126,10 +127,11 @@ class State:
         self.halves: dict[int, Open] = {}  # by sequence
         self.next = self.opened = 0
         self.early: dict[int, deque[tuple[int, Bytes]]] = {}  # data, in its order
-        self.early_markers: dict[int, dict[int, bytes]] = {}  # the latest of each peer
+        self.early_markers: dict[int, dict[int, tuple[float, bytes]]] = {}  # the latest of each peer, and when it came
         self.early_bytes = 0
         self.reorder_s, self.since_inversion = 0.0, 0
         self.tick_at, self.blocked = 0.0, False
+        self.checked_at = 0.0  # when halves were looked at last, while there were any
         self._room = np.zeros(1 << 16, np.uint8)
         self._past: dict[int, dict[int, Past]] = {}
 

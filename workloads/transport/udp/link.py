@@ -65,7 +65,8 @@ class Link:
         self._tables = [os.open(place, os.O_RDONLY) for place in places if os.access(place, os.R_OK)]
         self._errors_before = self._errors()
         self.sender: Address = ("", 0)  # of what was received last
-        self.refused = 0
+        self.refused = 0  # packets, as often as they were; not those that waited for room in the socket's own buffer
+        self._narrow: set[Address] = set()  # of whom a batch was too wide, and a packet alone was not
         if not self.segments or not self.merges:
             missing = " and ".join(n for n, has in (("GSO", self.segments), ("GRO", self.merges)) if not has)
             warnings.warn(f"no UDP {missing} here: every packet is a system call, several times slower", stacklevel=3)
@@ -136,10 +137,13 @@ class Link:
         if self.segments and len(rows) > 1:
             cut = [(socket.IPPROTO_UDP, UDP_SEGMENT, struct.pack("H", segment))]
             try:
-                return len(rows) if self._out([rows.reshape(-1).data], cut, peer) else 0
+                if not self._out([rows.reshape(-1).data], cut, peer, len(rows)):
+                    return 0
+                self._narrow.discard(peer)
+                return len(rows)
             except OSError as error:
-                if error.errno == errno.EINVAL and self.send(rows[0].data, peer):  # older kernels, of what is too wide
-                    raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE)) from None
+                if error.errno == errno.EINVAL:  # what older kernels say of a batch that is too wide
+                    return self._too_wide(rows, peer)
                 if error.errno != errno.EIO:  # EIO: this device can't have its packets cut
                     raise
             self.segments = False
@@ -154,11 +158,21 @@ class Link:
                 return went
         return len(rows)
 
+    def _too_wide(self, rows: wire.Bytes, peer: Address) -> int:
+        """One by one they pass (in pieces), as a batch they do not: said when it is so twice in a row, since a way may
+        be narrow for a moment."""
+        if peer in self._narrow:
+            raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
+        if not self.send(rows[0].data, peer):
+            return 0
+        self._narrow.add(peer)
+        return 1
+
     def send(self, packet: bytes | memoryview, peer: Address) -> bool:
         """One datagram."""
         return self._out([packet], [], peer)
 
-    def _out(self, parts: list[Any], cut: list[Any], peer: Address) -> bool:
+    def _out(self, parts: list[Any], cut: list[Any], peer: Address, packets: int = 1) -> bool:
         """False if a queue is full. What the host does not take was not sent; what it says of another packet is not
         about this one."""
         for tries in range(PENDING_TRIES + 1):
@@ -167,7 +181,7 @@ class Link:
             except BlockingIOError:
                 return False
             except OSError as error:
-                self.refused += error.errno != errno.EIO
+                self.refused += packets * (error.errno != errno.EIO)
                 if error.errno in (errno.ENOBUFS, errno.ENOMEM):
                     return False
                 if error.errno not in PENDING or tries == PENDING_TRIES:

@@ -1,0 +1,186 @@
+/* Claims about parts of the engine, with a clock and a host of their own: `parts CLAIM` prints what is wrong, and ends
+ * with 1 then. */
+#define now_ns wires_own_now_ns
+#include "../../workloads/transport/native/wire.c"
+#undef now_ns
+static ns clock_now = 100 * SECOND;
+ns now_ns(void) { return clock_now; }
+static ssize_t host_takes(int fd, const struct msghdr *message, int flags);
+#define sendmsg host_takes
+#include "../../workloads/transport/native/send.c"
+#undef sendmsg
+#include "../../workloads/transport/native/numbers.c"
+#include "../../workloads/transport/native/receive.c"
+#include "../../workloads/transport/native/control.c"
+#include "../../workloads/transport/native/credit.c"
+#include "../../workloads/transport/native/half.c"
+#include "../../workloads/transport/native/engine.c"
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { PAYLOAD = 64, SEGMENT = HEADER + PAYLOAD, PACKETS = 40 };
+
+static int wide_refused, data_refused, asked, bad; /* how many batches are too wide; whether the host takes data at all */
+static void claim(int right, const char *what)
+{
+    if (!right) { printf("not so: %s\n", what); bad = 1; }
+}
+
+static ssize_t host_takes(int fd, const struct msghdr *message, int flags)
+{
+    (void)fd; (void)flags;
+    asked++;
+    if (message->msg_controllen && wide_refused > 0) { wide_refused--; errno = EINVAL; return -1; }
+    if (data_refused && ((const header *)message->msg_iov->iov_base)->kind == DATA) { errno = ENOBUFS; return -1; }
+    return 1;
+}
+
+static engine *made(double timeout_s)
+{
+    struct sockaddr_in place = {.sin_family = AF_INET, .sin_port = 9};
+    settings s = {.fd = socket(AF_INET, SOCK_DGRAM, 0), .world = 2, .pipeline = 2, .room_bytes = 1 << 20, .timeout_s = timeout_s};
+    engine *e = lb_new(&s);
+    lb_peer(e, 1, &place, sizeof place);
+    return e;
+}
+
+static uint8_t memory[2][PACKETS * PAYLOAD], arrived[2][PACKETS];
+static flow rows[2], plan = {.bytes = PACKETS * PAYLOAD, .peer = 1, .segment = SEGMENT, .packets = PACKETS, .weight = 1};
+
+/* One that takes from the peer, or (`sends`) gives to it. */
+static half half_of(int number, ns deadline, uint32_t sends)
+{
+    return (half){.in = &rows[number], .out = &rows[number], .plan_in = &plan, .plan_out = &plan, .base_in = memory[number],
+                  .base_out = memory[number], .arrived = arrived[number], .ins = !sends, .outs = sends, .mode = PUT,
+                  .close_fraction = 1, .missing = 1, .deadline = deadline};
+}
+
+static void step_at(engine *e, ns later)
+{
+    clock_now += later;
+    pthread_mutex_lock(&e->lock);
+    step(e);
+    pthread_mutex_unlock(&e->lock);
+}
+
+static void packet_comes(engine *e, const half *h, uint32_t number)
+{
+    uint8_t packet[SEGMENT] = {0};
+    header head = {.magic = MAGIC, .version = VERSION, .kind = DATA, .source = 1, .sequence = h->sequence, .chunk = number};
+    memcpy(packet, &head, HEADER);
+    ((header *)packet)->tag = tag_of(e, packet, PREFIX);
+    hear_data(e, 1, packet, SEGMENT, SEGMENT, clock_now);
+}
+
+static void a_way_that_is_narrow(int times, uint32_t wanted, uint32_t error)
+{
+    engine *e = made(60);
+    half h = half_of(0, 0, 1), *asked_for[] = {&h};
+    int blocked = 0;
+    data_refused = 1;
+    lb_submit(e, asked_for, 1, 0);
+    data_refused = 0;
+    wide_refused = times;
+    claim(send_packets(e, &h.out[0], NULL, 0, PACKETS, &blocked) == wanted, "so many went");
+    claim(e->send_error == error, "it is said, or not");
+}
+
+static void early_marker(void)
+{
+    engine *e = made(60);
+    uint8_t packet[HEADER + sizeof(control)] = {0};
+    ((header *)packet)->kind = MARKER;
+    ((header *)packet)->sequence = 7;
+    for (int n = 1; n < 4; n++) keep_early(e, 1, packet, sizeof packet, sizeof packet, 1000 * n);
+    claim(e->early[7].markers && e->early[7].markers->at == 3000, "it came when the latest did");
+}
+
+static void turn(void)
+{
+    engine *e = made(60);
+    half first = half_of(0, 50 * MS, 0), second = half_of(1, 50 * MS, 0), *asked_for[] = {&first, &second};
+    lb_submit(e, asked_for, 2, 0);
+    for (uint32_t n = 0; n < 30; n++) {
+        step_at(e, 10 * MS);
+        packet_comes(e, &first, n);
+    }
+    claim(!first.over && !second.over, "what is before it moves: it waits for its turn");
+    step_at(e, 45 * MS);
+    claim(!first.over && !second.over, "a deadline is not over");
+    step_at(e, 10 * MS);
+    claim(first.ended == DEADLINE && second.ended == DEADLINE, "it is over for both");
+}
+
+static void copies(void)
+{
+    engine *e = made(60);
+    half h = half_of(0, 50 * MS, 1), *asked_for[] = {&h};
+    h.hold = 1;
+    lb_submit(e, asked_for, 1, 0);
+    step_at(e, 500 * MS);
+    claim(!h.over, "what it waits for is its own");
+    data_refused = 1;
+    lb_release(e, &h, 0);
+    step_at(e, 40 * MS);
+    claim(!h.over, "from then on");
+    step_at(e, 20 * MS);
+    claim(h.ended == DEADLINE, "it is late");
+}
+
+static void own_sleep(void)
+{
+    engine *e = made(2);
+    half h = half_of(0, 0, 0), *asked_for[] = {&h};
+    lb_submit(e, asked_for, 1, 0);
+    step_at(e, 60 * MS);
+    step_at(e, 60 * SECOND);
+    claim(!e->failed.code, "nobody was silent while this rank slept");
+    for (int n = 0; n < 20; n++) step_at(e, 50 * MS);
+    claim(!e->failed.code, "there is still time");
+    for (int n = 0; n < 20; n++) step_at(e, 50 * MS);
+    claim(e->failed.code == SILENT, "now it is silent");
+}
+
+static void refused_again(void)
+{
+    engine *e = made(2);
+    half h;
+    half *asked_for[] = {&h};
+    data_refused = 1;
+    ns since = clock_now;
+    for (int calls = 0; calls < 40 && !e->failed.code; calls++) {
+        h = half_of(0, 100 * MS, 1);
+        lb_submit(e, asked_for, 1, 0);
+        for (int n = 0; n < 60 && !h.over; n++) {
+            e->peers[1].heard = clock_now;
+            step_at(e, 2 * MS);
+        }
+        claim(h.over, "each ends");
+        clock_now += 100 * MS; /* it computes */
+    }
+    claim(e->failed.code == UNSENDABLE, "in the end it is said");
+    claim(clock_now - since > 2 * SECOND && clock_now - since < 5 * SECOND, "in time");
+    e = made(2);
+    for (int calls = 0; calls < 3; calls++) { /* a moment each, and long pauses */
+        h = half_of(0, 100 * MS, 1);
+        lb_submit(e, asked_for, 1, 0);
+        e->peers[1].heard = clock_now;
+        while (!h.over) step_at(e, 20 * MS);
+        clock_now += 10 * SECOND;
+    }
+    claim(!e->failed.code, "what it was not asked it did not refuse");
+}
+
+int main(int count, char **words)
+{
+    const char *what = count > 1 ? words[1] : "";
+    if (!strcmp(what, "narrow for a moment")) a_way_that_is_narrow(1, PACKETS, 0);
+    else if (!strcmp(what, "narrow")) a_way_that_is_narrow(100, 1, EMSGSIZE);
+    else if (!strcmp(what, "early marker")) early_marker();
+    else if (!strcmp(what, "turn")) turn();
+    else if (!strcmp(what, "copies")) copies();
+    else if (!strcmp(what, "own sleep")) own_sleep();
+    else if (!strcmp(what, "refused again")) refused_again();
+    else claim(0, "there is such a claim");
+    return bad;
+}
