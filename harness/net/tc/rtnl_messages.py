@@ -23,7 +23,7 @@ HEADER, _ATTRIBUTE = struct.Struct("<IHHII"), struct.Struct("<HH")
 _TCMSG, LINKMSG = struct.Struct("<BBHiIII"), struct.Struct("<BBHiII")
 _STATS = struct.Struct("<25Q")
 _OPERSTATE_UP = 6
-_ADDRESS_BYTES = {socket.AF_INET: 4, socket.AF_INET6: 16}
+_ADDRESS_BYTES: dict[int, int] = {socket.AF_INET: 4, socket.AF_INET6: 16}
 
 Attributes = dict[int, bytes]
 Raw = bytes
