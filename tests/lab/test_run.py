@@ -94,6 +94,9 @@ def test_a_suite_gives_on_machines_the_verdicts_that_it_gives_in_namespaces(lab:
         assert {row["exact"] for row in proof["rows"]} == {True} and len(proof["rows"]) == 3
     links = read(run_folder(found) / "links.json")
     assert links["h2"]["address"] == lab.hosts[2].ipv4 and links["h2"]["control"] == lab.hosts[2].control_ipv4
+    made_on = read(run_folder(found) / "manifest.json")
+    assert sorted(made_on["machines"]) == ["h0", "h1", "h2"] and made_on["machines"]["h0"]["kernel"]
+    assert made_on["repeat"].endswith(f" --lab {lab.file}") and made_on["lab"]["machine"][2]["address"]
     assert until(lambda: lab.snapshots() == before)
 
     later = '[[impair]]\nprofile = "loss_5"\nfrom_s = 0.5\nto_s = 1.5\ndirection = "downlink"\n'
