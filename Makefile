@@ -21,7 +21,7 @@ test: $(VENV)/.dev
 tested:
 	WORKER_PYTHON=$(BIN)/python $(BIN)/python -m pytest -m "not full and not quiet" --ignore tests/ground/test_architecture.py --tx "$(WORKERS)*popen//python=tests/worker" --dist worksteal
 
-# Everything, hours: every form of every claim, those that need a quiet machine, the guests, fuzz and soak. In slices, resumed
+# Everything, hours: every form of every claim, those that need a quiet machine, the guests, fuzz, drills and soak. In slices, resumed
 # where it stopped: make test-all SLICES="net guest-clock"; see tests/bench/all.py --help.
 SLICES ?=
 test-all: $(VENV)/.dev

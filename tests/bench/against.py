@@ -1,8 +1,10 @@
 """Is this checkout slower than an earlier commit? Both in turns, in one run; medians and their ratio.
 
-python tests/bench/against.py COMMIT [--rounds 9] [help doctor proof quickstart collectives]
+python tests/bench/against.py COMMIT [--rounds 9] [help doctor proof quickstart collectives bar4 bar8]
 
-The earlier one is cloned beside and run with this environment's packages, each with a /run of its own."""
+*collectives[:MB[:PROFILE[:HOSTS]]]* is a lossy all-reduce, of 16 MB at loss_1 between 4 hosts unless said otherwise;
+*bar4* and *bar8* are those of the transport's bar. The earlier commit is cloned beside and run with this environment's
+packages, each with a /run of its own."""
 
 from __future__ import annotations
 
@@ -34,29 +36,40 @@ WHAT = {
         *SHORT,
         "--json",
     ],
-    "collectives": [
-        "run",
-        "collectives",
-        "--set",
-        "topology.mtu=1500",
-        "--set",
-        "impair.0.profile=loss_1",
-        "--set",
-        "workload.options.mb=16",
-        "--set",
-        'workload.options.contenders=["lossy"]',
-        *SHORT,
-        "--json",
-    ],
+}
+BARS = {
+    "bar4": ["collectives:16:clean", "collectives:0.064:clean"],
+    "bar8": [f"collectives:{mb}:{profile}:8" for mb in ("32", "0.064", "0.001") for profile in ("clean", "loss_10")],
 }
 NUMBER = {"quickstart": "ms_step", "collectives": "p50_ms"}  # of the run's own table, beside the time of the command
+
+
+def asked_of(what: str) -> list[str]:
+    """The command's words; ValueError: there is no such thing."""
+    name, *more = what.split(":")
+    if name in WHAT and not more:
+        return WHAT[name]
+    if name != "collectives" or len(more) > 3:
+        raise ValueError(
+            f"no '{what}': known are {', '.join(WHAT)}, collectives[:MB[:PROFILE[:HOSTS]]], {', '.join(BARS)}"
+        )
+    mb, profile, hosts = [*more, *("16", "loss_1", "4")[len(more) :]]
+    settings = {
+        "topology.mtu": 1500,
+        "topology.hosts": int(hosts),
+        "impair.0.profile": profile,
+        "workload.options.mb": float(mb),
+        "workload.options.contenders": '["lossy"]',
+    }
+    return ["run", "collectives", *(w for k, v in settings.items() for w in ("--set", f"{k}={v}")), *SHORT, "--json"]
 
 
 def timed(tree: Path, what: str, out: str) -> tuple[float, float | None]:
     package, main = tree / ".package", "lossbench.cli.main"
     if not package.exists():
         package, main = tree, "harness.cli.main"
-    arguments = WHAT[what] + (["--out", out] if "run" in WHAT[what] else [])
+    arguments = asked_of(what)
+    arguments = arguments + (["--out", out] if "run" in arguments else [])
     shell = 'mount -t tmpfs tmpfs /run; cd "$1"; shift; exec "$@"'
     command = ["unshare", "-m", "--propagation", "private", "sh", "-c", shell, "sh", str(tree), sys.executable, "-m"]
     begun = time.perf_counter()
@@ -68,32 +81,39 @@ def timed(tree: Path, what: str, out: str) -> tuple[float, float | None]:
         timeout=600,
     )
     seconds = time.perf_counter() - begun
-    if what not in NUMBER:
+    number = NUMBER.get(what.split(":")[0])
+    if number is None:
         return seconds, None
     (row,) = json.loads(done.stdout)["summary"][0]["rows"]
-    return seconds, float(row[NUMBER[what]])
+    return seconds, float(row[number])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("commit")
-    parser.add_argument("what", nargs="*", choices=[*WHAT, []], default=list(WHAT))
+    parser.add_argument("what", nargs="*", default=[*WHAT, "collectives"])
     parser.add_argument("--rounds", type=int, default=9)
     asked = parser.parse_intermixed_args()
+    every = [one for word in asked.what for one in BARS.get(word, [word])]
+    try:
+        for what in every:
+            asked_of(what)
+    except ValueError as error:
+        parser.error(str(error))
     with tempfile.TemporaryDirectory() as folder:
         before = Path(folder) / "before"
         subprocess.run(["git", "clone", "-q", str(ROOT), str(before)], check=True)
         subprocess.run(["git", "checkout", "-q", asked.commit], cwd=before, check=True)
-        for what in asked.what:
+        for what in every:
             found: dict[str, list[tuple[float, float | None]]] = {"before": [], "now": []}
             for number in range(asked.rounds + 1):
                 for name, tree in (
                     (("before", before), ("now", ROOT)) if number % 2 else (("now", ROOT), ("before", before))
                 ):
-                    one = timed(tree, what, f"{folder}/{name}-{what}")
+                    one = timed(tree, what, f"{folder}/{name}-{what.replace(':', '-')}")
                     if number:  # the first one warms up
                         found[name].append(one)
-            for part, label in ((0, "s, the command"), (1, NUMBER.get(what, ""))):
+            for part, label in ((0, "s, the command"), (1, NUMBER.get(what.split(":")[0], ""))):
                 if label and found["now"][0][part] is not None:
                     old, new = (statistics.median(float(one[part] or 0) for one in found[n]) for n in ("before", "now"))
                     print(f"{what}: {label}: {old:.4g} before, {new:.4g} now: {new / old:.3f} x", flush=True)

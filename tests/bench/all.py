@@ -27,6 +27,10 @@ from tests.bench import side_by_side  # noqa: E402
 
 STATE = ROOT / "build" / "test-all"
 ROOMS = sorted(path.name for path in (ROOT / "tests").iterdir() if list(path.glob("test_*.py")))
+PROGRAMS = {  # measuring programs that find something or nothing; their own help says how to ask for more
+    "drills": ["drills.py", "--times", "60"],
+    "network-drills": ["network_drills.py", "--times", "70", "--timeout", "10", "--grace", "60"],
+}
 GUEST = {
     "guest-tier": "test-guest",
     "guest-clock": "test-guest-clock",
@@ -47,7 +51,7 @@ class Slice:
 
 
 def slices() -> list[str]:
-    return ["check", *ROOMS, "quiet", "fuzz", "soak", *GUEST]
+    return ["check", *ROOMS, "quiet", "fuzz", "soak", *PROGRAMS, *GUEST]
 
 
 def run_slice(name: str) -> Slice:
@@ -55,6 +59,10 @@ def run_slice(name: str) -> Slice:
         return _tests(name, [f"tests/{name}"], "not quiet", count=side_by_side.workers())
     if name == "quiet":
         return _tests(name, ["tests"], "quiet", count=1)
+    if name in PROGRAMS:
+        program, *words = PROGRAMS[name]
+        bad = subprocess.run([sys.executable, str(ROOT / "tests" / "bench" / program), *words], check=False).returncode
+        return Slice(name, "red" if bad else "green", failed=[program] if bad else [])
     target = {"check": ["check"], "fuzz": ["fuzz"], "soak": ["soak", "SOAK_MIN=5"]}.get(name) or [GUEST[name]]
     done = subprocess.run(["make", *target], cwd=ROOT, check=False)
     return Slice(name, "red" if done.returncode else "green", failed=[f"make {target[0]}"] if done.returncode else [])

@@ -1,12 +1,14 @@
 """Drills of the compiled engine under a sanitizer: groups that end in every way while others are inside.
 
-python tests/bench/drills.py [--times 200] [--under memory threads] [--only abort destroy fork read]
+python tests/bench/drills.py [--times 200] [--under memory threads] [--only abort destroy fork read c]
 
 Each drill makes a group of two ranks, has calls under way and somebody who reads counters, and then: *abort* (two close
 at once, one without patience, while one waits), *destroy* (both ranks close while calls end), *fork* (children read,
 call and leave while calls go on), *read* (counters are read while and after it closes, and of a group that nobody
-closed). The engine is built with the address and undefined-behaviour sanitizers, then with the thread sanitizer.
-Nothing may be reported, nothing may hang."""
+closed). They are Python, with the sanitizer loaded before it, because forks, finalizers and who still holds what are
+Python's affair: the doors are called as users call them. *c* needs no interpreter: the same doors from a program in C
+(drill_engine.c). The engine is built with the address and undefined-behaviour sanitizers, then with the thread
+sanitizer. Nothing may be reported, nothing may hang."""
 
 from __future__ import annotations
 
@@ -46,6 +48,7 @@ UNDER = {"memory": ("sanitize", "libasan.so"), "threads": ("sanitize-threads", "
 REPORTS = ("ERROR: AddressSanitizer", "WARNING: ThreadSanitizer", "runtime error:")
 # glibc gives back a joined thread's thread-local memory when another needs its stack, by a lock that is not seen.
 KNOWN = "race:*dl_deallocate_tls\n"
+ALIKE = ["setarch", "-R"]  # the thread sanitizer knows few layouts of memory, and none that is drawn too widely
 CHILD_S = 60
 AT_ONCE = 8  # most of a drill is waiting for peers that are gone
 
@@ -184,7 +187,6 @@ def sanitized(under: str, names: list[str], times: int, folder: str) -> tuple[in
     """(reports, what it said)."""
     asked, library = UNDER[under]
     known = Path(folder) / "known"
-    known.write_text(KNOWN)
     compiler = shutil.which("gcc") or shutil.which("cc") or "cc"
     path = subprocess.run([compiler, f"-print-file-name={library}"], capture_output=True, text=True, check=True)
     environment = {
@@ -196,34 +198,50 @@ def sanitized(under: str, names: list[str], times: int, folder: str) -> tuple[in
         "TSAN_OPTIONS": f"die_after_fork=0 suppressions={known}",
     }
     command = [sys.executable, __file__, "--here", "--times", str(times), "--only", *names]
-    if under == "threads":  # it knows few layouts of memory, and none that is drawn too widely
-        command = ["setarch", "-R", *command]
+    if under == "threads":
+        command = [*ALIKE, *command]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
     text = done.stdout + done.stderr
     reports = sum(text.count(word) for word in REPORTS)
     return reports or abs(done.returncode), text
 
 
+def in_c(under: str, times: int, folder: str) -> tuple[int, str]:
+    """(reports, what it said)."""
+    compiler, program = shutil.which("gcc") or shutil.which("cc") or "cc", Path(folder) / f"drill_{under}"
+    flags = [*build.DIALECT, *build.SANITIZE[UNDER[under][0]]]
+    source = str(ROOT / "tests" / "bench" / "drill_engine.c")
+    subprocess.run([compiler, *flags, "-o", str(program), source, *build.LIBRARIES], check=True)
+    command = [*ALIKE, str(program), str(times)]
+    known = {**os.environ, "TSAN_OPTIONS": f"suppressions={Path(folder) / 'known'}"}
+    done = subprocess.run(command, env=known, capture_output=True, text=True, check=False)
+    text = done.stdout + done.stderr
+    return sum(text.count(word) for word in REPORTS) or abs(done.returncode), text
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=200, help="of each drill")
     parser.add_argument("--under", nargs="+", choices=list(UNDER), default=list(UNDER))
-    parser.add_argument("--only", nargs="+", choices=list(DRILLS), default=list(DRILLS))
+    parser.add_argument("--only", nargs="+", choices=[*DRILLS, "c"], default=[*DRILLS, "c"])
     parser.add_argument("--here", action="store_true", help="in this process: what it starts itself with")
     words = parser.parse_args()
     if words.here:
         drill(words.only, words.times)
         return 0
     bad = 0
+    python = [name for name in words.only if name != "c"]
     with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "known").write_text(KNOWN)
         for under in words.under:
             begun = time.monotonic()
-            reports, said = sanitized(under, words.only, words.times, folder)
-            seconds = time.monotonic() - begun
+            found = [sanitized(under, python, words.times, folder)] if python else []
+            found += [in_c(under, words.times, folder)] if "c" in words.only else []
+            reports, seconds = sum(one for one, _ in found), time.monotonic() - begun
             print(f"{under}: {words.times} of each of {', '.join(words.only)} in {seconds:.0f} s: {reports} reports")
             bad += reports
-            if reports:
-                print(said[-8000:])
+            for some, said in found:
+                print(said[-8000:] if some else "", end="")
     return 1 if bad else 0
 
 

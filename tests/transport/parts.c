@@ -127,6 +127,32 @@ static void copies(void)
     claim(h.ended == DEADLINE, "it is late");
 }
 
+static void overtaken(void)
+{
+    engine *e = made(60);
+    half h = half_of(0, 0, 0), *asked_for[] = {&h};
+    e->reorder_least = 300000;
+    e->reorder_most = 20 * MS;
+    e->since_inversion = 10000; /* the order was always kept */
+    lb_submit(e, asked_for, 1, 0);
+    for (uint32_t n = 20; n < PACKETS; n++) packet_comes(e, &h, n);
+    step_at(e, 6 * MS);
+    for (uint32_t n = 0; n < 20; n++) packet_comes(e, &h, n);
+    step_at(e, 0);
+    claim(h.ended == ALL, "a batch that was overtaken is there");
+    e->reorder = 0;
+    e->since_inversion = 10000;
+    for (int times = 0; times < 2; times++) {
+        h = half_of(0, 0, 0);
+        lb_submit(e, asked_for, 1, 0);
+        packet_comes(e, &h, PACKETS - 1);
+        step_at(e, MS);
+        claim(h.ended == (times ? MARKERS : RUNNING), "it waits once, and where packets get lost no more");
+        if (!times) step_at(e, 20 * MS);
+        claim(h.ended == MARKERS, "it is over");
+    }
+}
+
 static void own_sleep(void)
 {
     engine *e = made(2);
@@ -180,6 +206,7 @@ int main(int count, char **words)
     else if (!strcmp(what, "turn")) turn();
     else if (!strcmp(what, "copies")) copies();
     else if (!strcmp(what, "own sleep")) own_sleep();
+    else if (!strcmp(what, "overtaken")) overtaken();
     else if (!strcmp(what, "refused again")) refused_again();
     else claim(0, "there is such a claim");
     return bad;

@@ -356,7 +356,7 @@ def test_a_slow_link_costs_time_and_not_packets(
     exact = np.sum([own_values(rank, 500_000) for rank in range(4)], axis=0)
     for got in ranks.all(lambda group: reduced(group, 500_000)):
         np.testing.assert_allclose(got, exact, atol=1e-4)
-    assert queue_drops(network) == 0
+    assert queue_drops(network) == 0 == sum(group.endpoint.read()["late"] for group in ranks.groups)
 
 
 def test_everybody_to_one_costs_time_and_not_packets(build: Build, meet: Meet) -> None:

@@ -16,6 +16,7 @@ CLAIMS = {
     "early marker": "As it was: held since the first of them came; the way was taken for one of no length.",
     "turn": "A half of which nothing has come is not late while those before it move.",
     "copies": "Nor while its own numbers are still on their way from a GPU.",
+    "overtaken": "A batch by another, by 6 ms: of a sender that changes its CPU on a busy machine. As it was: cut.",
     "own sleep": "As it was: whoever had slept with all the others took them for dead.",
     "refused again": "As it was: forgotten at every half, so that one with a deadline never said it.",
 }

@@ -245,6 +245,7 @@ typedef struct engine {
     uint32_t blocked, no_segments;
     ns tick_at, reorder, pace_at;
     ns checked_at;        /* when halves were looked at last, while there were any */
+    ns lost_at;           /* when something was lost last, as far as is known */
     uint64_t since_inversion;
     /* what arrives, as the credits see it (credit.c) */
     double window, rate, brake, per_nap, far;

@@ -5,6 +5,7 @@
 
 #define LIFE_CHECK (50 * MS)
 #define A_MOMENT (MS / 5)
+#define LOSSLESS (10 * SECOND)
 enum { MOST_SPARE = 64 << 20 };
 
 half *half_at(engine *e, uint32_t sequence)
@@ -124,10 +125,13 @@ static float share_of(const half *h)
     return all ? (float)here / (float)all : 1.0f;
 }
 
-/* How long after the end of its flows a half still waits for packets that were overtaken. */
-static ns allowance(engine *e)
+/* How long after the end of its flows a half still waits for packets that were overtaken. Where nothing was lost lately,
+ * what is missing is more likely on its way, in the queue of another CPU that is busy: that is waited for as long as may
+ * be, once. Where packets get lost, nothing was overtaken if nothing was lately. */
+static ns allowance(const engine *e, ns now)
 {
     enum { ORDERLY = 256 }; /* packets in a row without any that was overtaken */
+    if (!e->lost_at || now - e->lost_at > LOSSLESS) return e->reorder_most;
     return e->reorder > e->reorder_least ? e->reorder : e->since_inversion > ORDERLY ? 0 : e->reorder_least;
 }
 
@@ -165,12 +169,12 @@ static int waits_for_its_own(const half *h)
 }
 
 /* From the last that came of it, went or was acknowledged; also if nothing has yet: whoever is not here is late. */
-static ns deadline_of(engine *e, const half *h, ns now)
+static ns deadline_of(const engine *e, const half *h, ns now)
 {
     int more;
     ns at = SEEN(h->progress) + h->deadline;
     if (!h->after || !only_for_those_given_up(e, h, &more)) return at;
-    if (!more) return h->ended_open ? h->last_ended + allowance(e) : now;
+    if (!more) return h->ended_open ? h->last_ended + allowance(e, now) : now;
     return at < now + A_MOMENT ? at : now + A_MOMENT;
 }
 
@@ -182,7 +186,7 @@ static uint32_t ending(engine *e, half *h, ns now, ns *next)
     if (sent && !h->in_left) return must_all(h) || share_of(h) == 1.0f ? ALL : FRACTION;
     if (h->reliable) return RUNNING;
     if (sent && h->in_left == h->ended_open) {
-        ns at = h->last_ended + allowance(e);
+        ns at = h->last_ended + allowance(e, now);
         if (now >= at) return MARKERS;
         if (at < *next) *next = at;
     }
@@ -205,6 +209,7 @@ static void account(engine *e, half *h, ns now)
         h->came += f->count;
         e->counts.lost += lost;
         e->counts.cut += gone - lost;
+        if (lost) e->lost_at = now;
         if (h->ended == DEADLINE && !f->done && !f->ended) e->peers[f->peer].cut_next = h->sequence + 1;
         e->counts.duplicates += f->duplicates;
         if (!must_all(h)) {

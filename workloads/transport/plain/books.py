@@ -7,7 +7,7 @@ import numpy as np
 from lossbench.contract import HEADER_BYTES
 from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.packet.wire import Bytes
-from lossbench.workloads.transport.plain.flows import Flow, Open
+from lossbench.workloads.transport.plain.flows import Flow, Open, now_s
 from lossbench.workloads.transport.plain.sending import Sending
 from lossbench.workloads.transport.plain.state import Past
 
@@ -26,6 +26,7 @@ class Books(Sending):
         gone, lost = flow.packets - flow.count, max(one.known_sent(flow, deadline=deadline) - flow.count, 0)
         self.counts["lost"] += lost
         self.counts["cut"] += gone - lost
+        self.lost_at = now_s() if lost else self.lost_at
         return gone
 
     def remember(self, one: Open, *, deadline: bool) -> None:
@@ -67,5 +68,5 @@ class Books(Sending):
         self.counts["duplicates"] += double
         self.counts["late"] += len(rows) - double
         if past is not None and len(rows) > double:
-            self.reorder_s = min(max(2 * self.allowance(), self.reorder_least_s), self.reorder_most_s)
+            self.reorder_s = min(2 * max(self.reorder_s, self.reorder_least_s), self.reorder_most_s)
             self.since_inversion = 0

@@ -22,7 +22,7 @@ class Ending(Leaving):
         if one.reliable:
             return 0, later
         if not one.out_left and all(one.ins[peer].ended for peer in one.in_left):
-            at = one.last_ended + self.allowance()
+            at = one.last_ended + self.allowance(now)
             if now >= at:
                 return MARKERS, later
             later = min(later, at)
@@ -51,7 +51,7 @@ class Ending(Leaving):
             return at
         if any(flow.cursor < flow.limit for flow in out):
             return min(at, now + A_MOMENT_S)
-        return one.last_ended + self.allowance() if any(one.ins[peer].ended for peer in one.in_left) else now
+        return one.last_ended + self.allowance(now) if any(one.ins[peer].ended for peer in one.in_left) else now
 
     def check_alive(self, one: Open, now: float) -> None:
         """Of whoever is waited for: not of one that has sent all, whatever was lost, nor of one that has got all."""

@@ -17,7 +17,7 @@ from lossbench.workloads.transport.udp.link import Link
 
 FIRST_WINDOW = 32 << 10
 STEADY_WINDOW = 256 << 10  # half of a switch's smallest queue; credit.c finds what a link really takes
-TAILS, ORDERLY = 16, 256
+TAILS, ORDERLY, LOSSLESS_S = 16, 256, 10.0
 
 
 @dataclass
@@ -132,6 +132,7 @@ class State:
         self.reorder_s, self.since_inversion = 0.0, 0
         self.tick_at, self.blocked = 0.0, False
         self.checked_at = 0.0  # when halves were looked at last, while there were any
+        self.lost_at = 0.0  # when something was lost last, as far as is known
         self._room = np.zeros(1 << 16, np.uint8)
         self._past: dict[int, dict[int, Past]] = {}
 
@@ -146,7 +147,9 @@ class State:
         """Of the 32 bits on the wire."""
         return self.next + wire.ahead(sequence, self.next % wire.SEQUENCES)
 
-    def allowance(self) -> float:
+    def allowance(self, now: float) -> float:
+        if not self.lost_at or now - self.lost_at > LOSSLESS_S:
+            return self.reorder_most_s
         if self.reorder_s > self.reorder_least_s:
             return self.reorder_s
         return 0.0 if self.since_inversion > ORDERLY else self.reorder_least_s
