@@ -41,7 +41,7 @@ class Ending(Leaving):
         """From the last that came of it, went or was acknowledged; also if nothing has yet: whoever is not here is
         late. In the second half of a call whose first one went on without somebody that one is not waited for again;
         what there is room for is sent all the same."""
-        at = one.progress + one.record.deadline / 1e9
+        at: float = one.progress + one.record.deadline / 1e9
         if not one.record.after:
             return at
         left = [flow for flow in one.ins.values() if not flow.done and not flow.ended]
