@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lossbench.runs.ground import About
 from lossbench.runs.manifest import manifest
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.userfile import check
@@ -20,5 +21,5 @@ def test_what_was_asked_of_the_transport_beside_the_experiment_is_in_the_manifes
     )
     monkeypatch.setenv("LOSSBENCH_POLICY", "pace=20,tag=packet")
     monkeypatch.delenv("LOSSBENCH_NATIVE", raising=False)
-    written = manifest(experiment, 1, {}, "none", "a test", "id", tmp_path)
+    written = manifest(experiment, 1, {}, "none", "a test", "id", tmp_path, About())
     assert written["transport"] == {"policy": "pace=20,tag=packet", "native": ""}

@@ -31,6 +31,7 @@ from tests.networks import Build, device, on_host
 from tests.transport.conftest import Make, Ranks, make_ranks
 
 F32 = CODECS["float32"]
+MORE = 8_000_000
 COUNT = 1_000_000
 ROOT = Path(__file__).parents[2]
 
@@ -82,9 +83,9 @@ def test_of_what_a_rank_was_asked_to_send_everything_was_sent_or_withheld(ranks:
     made = ranks(2, policy=Policy(timeout_s=60, deadline_ms=150))
     asked = [0, 0]
 
-    def job(group: Group) -> None:
-        mine = np.full(COUNT, 1.0, np.float32)
-        plan = group.plan(group.endpoint.even(COUNT), F32)
+    def job(group: Group, count: int = COUNT) -> None:
+        mine = np.full(count, 1.0, np.float32)
+        plan = group.plan(group.endpoint.even(count), F32)
         asked[group.endpoint.rank] += plan.scatter_sends.packets + plan.gather_sends.packets
         all_reduce(group, mine, codec=F32)
 
@@ -98,8 +99,8 @@ def test_of_what_a_rank_was_asked_to_send_everything_was_sent_or_withheld(ranks:
             assert time.monotonic() < until
             made.all(job)
             made.all(reliable)
-    for rank in (0, 1):  # the other is late: something is withheld
-        made.start(rank, job).result(60)
+    for rank in (0, 1):  # the other is late, and this is more than it has given room for: something is withheld
+        made.start(rank, lambda group: job(group, MORE)).result(60)
     made.close()
     for group in made.groups:
         got = group.endpoint.read()

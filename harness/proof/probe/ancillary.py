@@ -25,14 +25,17 @@ def overflowed(ancillary: Ancillary) -> int | None:
     return None if value is None else int.from_bytes(value[:4], "little")
 
 
-def waited_ns(ancillary: Ancillary) -> int:
-    """How long a packet lay in its socket, by the kernel's stamp of its arrival: on a busy machine nobody hears at
-    once, and that is no delay of the network's. The wall clock may have been set meanwhile: never before it came."""
+def came_ns(ancillary: Ancillary) -> int:
+    """When a packet that was just read came to its socket, on the monotonic clock, by the kernel's stamp: on a busy
+    machine nobody reads at once, and that is no delay of the network's. The stamp is of the wall clock, which is read
+    first: what comes between the two readings makes a packet later, and none comes before it was sent. It may have been
+    set meanwhile, too: nobody reads a packet before it came."""
+    wall, now = time.time_ns(), time.monotonic_ns()
     value = _found(ancillary, SO_TIMESTAMPNS)
     if value is None:
-        return 0
+        return now
     seconds, nanoseconds = struct.unpack("<qq", value[:16])
-    return max(0, time.time_ns() - (int(seconds) * 10**9 + int(nanoseconds)))
+    return now - max(0, wall - (int(seconds) * 10**9 + int(nanoseconds)))
 
 
 def _found(ancillary: Ancillary, wanted: int) -> bytes | None:

@@ -221,10 +221,9 @@ class Exchange:
                     data, beside, _, address = receiver.recvmsg(65536, ancillary.ANCILLARY_BYTES)
                 except BlockingIOError:
                     break
-                now = time.monotonic_ns()
+                now = ancillary.came_ns(beside)
                 if protocol == "tcp" and address[2] == PACKET_OUTGOING:
                     continue  # a tap also sees what its own host sends, before the loss point
-                now -= ancillary.waited_ns(beside)
                 self._overflow[receiver] = ancillary.overflowed(beside) or self._overflow.get(receiver, 0)
                 origin = address[:2] if protocol == "udp" else datagram.origin(data)
                 if protocol == "tcp":
