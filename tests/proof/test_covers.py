@@ -74,6 +74,15 @@ def test_a_silent_workload_is_doubted_unless_it_says_so(tmp_path: Path, loss: bo
 
 
 @netns
+def test_what_a_benchmark_agrees_on_beside_its_calls_is_no_way_around_the_fault(tmp_path: Path) -> None:
+    """As it was: of small tensors a few thousand turns sent more than a megabyte of barriers, and voided themselves."""
+    options = 'options = { mb = 0.001, contenders = ["lossy"], burst = 1, repeats = 700, budget_s = 60 }'
+    text = '[topology]\nhosts = 2\n[probe]\npackets = 2000\n[[impair]]\nprofile = "loss_1"\n'
+    status, said, row = fault_of(tmp_path, f'{text}[workload]\nname = "allreduce"\n{options}\n')
+    assert row["met"]["control_bytes"] > 1.1e6 and status == "valid", said
+
+
+@netns
 def test_a_silent_program_beside_a_silent_workload_is_doubted(tmp_path: Path) -> None:
     beside = '[[beside]]\nrole = "late"\nforeground = true\nbarrier = false\ncommand = ["sleep", "1"]\n'
     text = (

@@ -505,6 +505,13 @@ def absent(*, entered: tuple[int, ...] = (9, 9, 9, 9), left: tuple[int, ...] = (
     return [one.text.removesuffix(" (silent = true, if that is meant)") for one in found]
 
 
+def test_a_replay_that_was_told_to_send_nothing_is_not_missed() -> None:
+    """As it was: the arm without learning of every suite of the web service had an unknown fault."""
+    for mbit, missed in ((0, False), (0.0, False), (48, True)):
+        replay = {"name": "replay", "options": {"mbit": mbit}}
+        assert bool(absent(workload=replay, beside=[WEB], traffic={"": NOTHING})) is missed, mbit
+
+
 def test_a_program_that_was_not_there_is_missed_although_others_sent() -> None:
     """As it was: packets of anybody were taken for the workload's, and one that sent nothing was valid."""
     said = "the workload says itself that it sent nothing and got nothing"
