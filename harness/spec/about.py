@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -54,6 +55,10 @@ class About(Frozen):
     """It can draw loss itself (backend = "simulated")."""
     measures: dict[str, Measure] = {}
     """Of the numbers in its rows and summaries, by name."""
+
+    def is_silent(self, options: Mapping[str, JsonValue]) -> bool:
+        told = bool(self.silent_with) and all(options.get(name) == one for name, one in self.silent_with.items())
+        return self.silent or told
 
 
 def called_now(name: str) -> str:

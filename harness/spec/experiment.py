@@ -119,9 +119,7 @@ class Program(Frozen):
     def is_silent(self) -> bool:
         if self.silent is not None or self.command:
             return bool(self.silent)
-        known = about.about(self.name)
-        told = bool(known.silent_with) and all(self.options.get(k) == v for k, v in known.silent_with.items())
-        return known.silent or told
+        return about.about(self.name).is_silent(self.options)
 
     @model_validator(mode="after")
     def _by_torchrun(self) -> Self:

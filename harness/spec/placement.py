@@ -138,8 +138,15 @@ def _places(entry: Impair, topology: Topology) -> list[tuple[Hook, Match, Host |
         if entry.pairs:
             continue
         hosts = topology.all_hosts() if entry.hosts == "all" else tuple(topology.host(name) for name in entry.hosts)
-        places += [(Hook(rank=host.rank, direction=direction), match, None) for host in hosts]
+        able = [h for h in hosts if entry.hosts != "all" or _may_meet(entry.profile.match, h, direction)]
+        places += [(Hook(rank=host.rank, direction=direction), match, None) for host in able]
     return places
+
+
+def _may_meet(match: Match, host: Host, direction: Direction) -> bool:
+    """Not what other hosts alone send, by name, at this host's uplink; nor what is for others alone, at its downlink."""
+    ends = match.sources if direction == "uplink" else match.destinations
+    return not ends or host.name in ends or not all(end.startswith("h") for end in ends)
 
 
 def _pair_place(

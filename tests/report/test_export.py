@@ -211,6 +211,8 @@ def test_a_result_is_a_value_with_tables_pictures_and_words(tmp_path: Path) -> N
         found.plot("nothing")
     with pytest.raises(UsageError, match="no table 'nothing'"):
         found.table("nothing")
+    with pytest.raises(UsageError, match="nothing for table 'winners'"):  # there is such a one, of other results
+        found.table("winners")
     shown = Console(record=True, width=100)
     shown.print(found)
     assert "accuracy" in shown.export_text() and "asked and proven" in found._repr_html_()

@@ -174,6 +174,20 @@ def test_by_default_a_packet_meets_one_loss_point() -> None:
     ) == pytest.approx(0.1)
 
 
+def test_no_rule_stands_where_only_others_packets_would_meet_it() -> None:
+    """As it was: `sources = ["h1"]` stood at every uplink, and a standing network could not prove the other hosts'."""
+    one_way = {"name": "one_way", "why": "one", "loss": {"model": "iid", "percent": 3}, "match": {"sources": ["h1"]}}
+    e = make(impair=[{"profile": one_way}])
+    assert [hook.rank for hook, rules in placement.rules_in_force(e, seed=0).items() if rules] == [1]
+    to_one = {**one_way, "match": {"destinations": ["h1"]}}
+    e = make(impair=[{"profile": to_one, "direction": "both"}])
+    stands = [hook.name for hook, rules in placement.rules_in_force(e, seed=0).items() if rules]
+    assert stands == [*(f"h{rank} uplink" for rank in range(e.topology.hosts)), "h1 downlink"]
+    for sources in (["10.0.0.0/8"], ["h1", "10.9.9.9"]):  # addresses of one's own may be anywhere
+        e = make(impair=[{"profile": {**one_way, "match": {"sources": sources}}}])
+        assert len([rules for rules in placement.rules_in_force(e, seed=0).values() if rules]) == e.topology.hosts
+
+
 def test_loss_in_both_directions_adds_up_on_the_path() -> None:
     e = make(impair=[{"profile": "loss_10", "direction": "both"}])
     rules = placement.rules_in_force(e, seed=0)

@@ -70,7 +70,9 @@ class Bench:
         if beside and self.operation.name == "broadcast":
             raise OptionError("beside: rank 0, whose link is shared, receives nothing in a broadcast")
         self.stream = Stream(door, beside) if beside else None
-        self.told = 0  # bytes by which ranks agreed, over the control link: beside what is measured, and no way around it
+        self.told = (
+            0  # bytes by which ranks agreed, over the control link: beside what is measured, and no way around it
+        )
         generator = np.random.default_rng(derive_seed(door.seed, "tensor", door.rank))
         self.values = torch.from_numpy(generator.standard_normal(self.operation.elements).astype(np.float32))
 

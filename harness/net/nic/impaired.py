@@ -88,8 +88,11 @@ def _backend(request: Request, kernel: Kernel) -> str:
         why[name] = _refusal(name, request, kernel)
         if why[name] is None:
             return name
-    reasons = "; ".join(f"{name}: {reason}" for name, reason in why.items())
-    raise NotAbleError(f"profile {request.name()} can't be put on this NIC ({reasons})")
+    reasons = "; ".join(f"{name} can't: {reason}" for name, reason in why.items())
+    step = (
+        f"loss alone every kernel with {able(kernel)[0]} has: --profile loss_1" if able(kernel) else "lossbench doctor"
+    )
+    raise NotAbleError(f"profile {request.name()} can't be put on this NIC ({reasons})", next_step=step)
 
 
 def _lacking(backend: str, kernel: Kernel) -> str | None:

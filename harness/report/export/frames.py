@@ -9,9 +9,10 @@ import polars
 
 from lossbench.errors import UsageError
 from lossbench.files import disk_errors
-from lossbench.report.content import Content
+from lossbench.report.content import TABLES, Content
 from lossbench.report.groups import Group
 from lossbench.report.plots.curves import records
+from lossbench.report.tables.differences import differences
 from lossbench.results.index import Run
 
 OWN = ("runs", "steps")
@@ -26,8 +27,11 @@ def frame(content: Content, name: str) -> polars.DataFrame:
     if name == "steps":
         return _steps(content)
     if name not in content.named:
-        known = ", ".join([*content.named, *OWN])
-        raise UsageError(f"no table '{name}'", next_step=f"known: {known}")
+        here = ", ".join([*content.named, *OWN])
+        if name in {make.__name__ for make in TABLES}:
+            needs = "differences need two seeds or more (seeds=5); " if name == differences.__name__ else ""
+            raise UsageError(f"this result has nothing for table '{name}'", next_step=f"{needs}there are: {here}")
+        raise UsageError(f"no table '{name}'", next_step=f"known: {here}")
     return polars.DataFrame([_plain(line) for line in content.named[name].tidy], infer_schema_length=None)
 
 

@@ -72,6 +72,8 @@ def _notes(groups: list[Group], names: list[str], rows: list[list[Cell]], bold: 
         out.append("From ... to: a 95 % bootstrap interval (BCa).")
     if any(" of " in text and "\n(" in text for text in texts):
         out.append("(2 of 3): only so many of the planned seeds have a number that may be averaged.")
+    if any("?\nto " in text for text in texts):
+        out.append("a? to b?: the lowest and the highest of numbers that may not be believed.")
     for name in names:
         said = dict.fromkeys(word for group in groups if group.sound(name) for word in group.words.get(name, []))
         out += [f"{name}: of the other seeds: {', '.join(said)}."] if said else []
