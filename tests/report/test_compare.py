@@ -115,6 +115,16 @@ def test_without_common_seeds_the_test_is_welchs() -> None:
     assert found is not None and found.method == "Welch t" and not found.significant
 
 
+def test_what_was_resumed_elsewhere_differs_from_what_was_not(tmp_path: Path) -> None:
+    """As it was: only the last session was looked at. Half of B's runs were of another kernel: "no difference"."""
+    sides = [made.suite(tmp_path, POINTS, 1, row_of(0), run_id=name) for name in ("aaaaaa", "bbbbbb")]
+    told = json.loads((sides[1] / "suite.json").read_text())
+    told["sessions"] = [made.session(machine={**made.MACHINE, "kernel": "5.15"}), made.session()]
+    made.write(sides[1] / "suite.json", told)
+    rows = [[cell.text for cell in row] for row in compare.machine(*map(read_suite, sides)).rows]
+    assert [row[0] for row in rows] == ["kernel"] and rows[0][2].split() == ["5.15", "then", made.MACHINE["kernel"]]
+
+
 def test_points_that_only_one_has_are_named(tmp_path: Path) -> None:
     left = read_suite(made.suite(tmp_path, POINTS, 2, row_of(0), run_id="aaaaaa"))
     right = read_suite(made.suite(tmp_path, POINTS[:1], 3, row_of(0), run_id="bbbbbb"))

@@ -82,13 +82,20 @@ def _plans(suite: Suite) -> dict[str, Any]:
 
 
 def machine(a: Suite, b: Suite) -> Table:
+    """Of all sessions that worked on a suite: what is resumed elsewhere was made at both places."""
     common = set(_commands(a)) & set(_commands(b))
 
     def of_suite(suite: Suite) -> dict[str, Any]:
-        session = suite.plan.sessions[-1]
+        every = [dict(flatten(of_session(suite, one))) for one in suite.plan.sessions]
+        return {
+            key: " then ".join(dict.fromkeys(str(one.get(key, "-")) for one in every))
+            for key in dict.fromkeys(key for one in every for key in one)
+        }
+
+    def of_session(suite: Suite, session: Session) -> dict[str, Any]:
         backends = sorted({run.summary.backend for run in suite.runs})
         git = {**session.git, "commit": str(session.git.get("commit", ""))[:10]}
-        names = _commands(suite)
+        names = _commands_of(session)
         others = [name for name in names if name not in common]  # held against each other in their order
         programs = {
             name if name in common else str(others.index(name)): one
@@ -115,8 +122,12 @@ def _where(session: Session) -> dict[str, Any]:
 
 
 def _commands(suite: Suite) -> list[str]:
+    return [name for session in suite.plan.sessions for name in _commands_of(session)]
+
+
+def _commands_of(session: Session) -> list[str]:
     """Of the user's own programs."""
-    return [" ".join(map(str, one.get("command", []))) for one in suite.plan.sessions[-1].programs]
+    return [" ".join(map(str, one.get("command", []))) for one in session.programs]
 
 
 @dataclass(frozen=True)
