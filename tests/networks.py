@@ -6,7 +6,7 @@ import secrets
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -92,3 +92,30 @@ def receive_all(receiver: socket.socket, *, quiet_s: float = 1.0, at_least: int 
             out.append(receiver.recv(65536))
     except TimeoutError:
         return out
+
+
+Way = tuple[str, str, str]  # link, from, to
+
+
+def said_on_both_links(network: StarNetwork) -> set[Way]:
+    """Every host says a word to every other on the data link and on the control link."""
+    hosts = network.experiment.topology.all_hosts()
+    heard: set[Way] = set()
+    with ExitStack() as stack:
+        for link, address in (("data", lambda host: host.ipv4), ("control", lambda host: host.control_ipv4)):
+            ends = {host.name: stack.enter_context(open_socket(network, host.name)) for host in hosts}
+            for host in hosts:
+                ends[host.name].bind((address(host), 5000))
+            for source in hosts:  # who hears is emptied before the next one speaks: no queue has to hold them all
+                for other in hosts:
+                    ends[source.name].sendto(source.name.encode(), (address(other), 5000))
+                for other in hosts:
+                    ends[other.name].settimeout(30)
+                    with suppress(TimeoutError):
+                        heard.add((link, ends[other.name].recv(100).decode(), other.name))
+    return heard
+
+
+def every_way(network: StarNetwork) -> set[Way]:
+    names = [host.name for host in network.experiment.topology.all_hosts()]
+    return {(link, one, other) for link in ("data", "control") for one in names for other in names}

@@ -49,7 +49,10 @@ _SPELLED = {
 }
 # Of a number without a declared unit: what its name says. Rather void a number that is none than believe a time.
 _TIME_WORDS = "ns us ms s sec secs second seconds min mins minutes h hours time latency duration elapsed wall rtt"
-_RATE_WORDS = "throughput qps rps mbit gbit mbps gbps hz bandwidth"
+_TIME_WORDS += " latencies delay jitter ping lag ttft tpot itl"
+_RATE_WORDS = "throughput goodput qps rps tps fps ips iops mbit gbit mbps gbps kbs mbs gbs hz bandwidth bw busbw algbw"
+_RATE_WORDS += " speed speedup flops mflops gflops tflops pflops mfu persec persecond"
+_IN_ONE_WORD = re.compile(r"\w+(time|latency|seconds|persec|persecond)")  # steptime, runtime
 
 
 def in_ms(unit: str) -> float | None:
@@ -73,15 +76,19 @@ def _by_unit(unit: str | None) -> Measure | None:
     if unit is not None and in_ms(unit) is not None:
         return Measure(better="low", column="timing")
     if unit is not None and (
-        in_ms(unit.rpartition("/")[2] if "/" in unit else "") or re.search(r"(bit|B)ps$|^Hz$", unit)
+        in_ms(unit.rpartition("/")[2] if "/" in unit else "")
+        or re.search(r"(bit|B)ps$|^Hz$", unit)
+        or unit.lower() in _RATE_WORDS.split()
     ):
         return Measure(better="high", column="timing")
     return None
 
 
 def _by_name(name: str) -> Measure:
-    words = set(re.split(r"[^a-z]+", name.lower()))
-    if words & set(_TIME_WORDS.split()):
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)  # stepTime, samplesPerSecond
+    words = set(re.split(r"[^a-z]+", f"{name} {apart}".lower()))
+    in_one = any(_IN_ONE_WORD.fullmatch(word) for word in words)
+    if words & set(_TIME_WORDS.split()) or in_one or percentile_in(name) is not None:
         return Measure(better="low" if "ms" in words else "", column="timing")
     return Measure(column="timing" if words & set(_RATE_WORDS.split()) else "outcome")
 

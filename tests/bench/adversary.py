@@ -39,6 +39,7 @@ from tests.forked import begin  # noqa: E402
 from tests.shared import wait_until_begun  # noqa: E402
 
 __all__ = ["DEEDS", "honest", "run_with", "wrong"]
+PATIENCE_S = 900  # of a whole run: what hangs for ever is wrong
 LATE_WIRE = """
 import sys, time
 if "lossbench.net.impair.relay.process" in sys.orig_argv: time.sleep(0.6)
@@ -57,7 +58,8 @@ def run_with(deed: Deed, backend: str, *, seed: int, folder: Path, talks: str = 
     """The run's summary, after the deed was done to it."""
     kinds.install()
     spec = folder / "adversary.toml"
-    asked = experiment(backend, deed.of, talks, seed=seed, folder=folder, beside=deed.beside)
+    more = {"beside": deed.beside, "limit_s": deed.limit_s}
+    asked = experiment(backend, deed.of, talks, seed=seed, folder=folder, **more)
     spec.write_text("".join(f"{k} = {toml(v)}\n" for k, v in asked.items()))
     path = [str(ROOT / ".package"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     if deed.late_wire:
@@ -74,7 +76,7 @@ def run_with(deed: Deed, backend: str, *, seed: int, folder: Path, talks: str = 
         if deed.act is not nothing and process.poll() is None:
             run.pause(0.0 if deed.voids == "timing" else 0.1, 0.2 if deed.voids == "timing" else deed.within_s)
             deed.act(run)
-        output, errors = process.communicate(timeout=900)
+        output, errors = process.communicate(timeout=PATIENCE_S)
     finally:
         process.kill()
         for helper in run.helpers:

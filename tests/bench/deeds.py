@@ -45,6 +45,7 @@ SECONDS = 2.0  # that a workload talks
 TALKING = 50  # packets from h0
 STEP_S = 0.04
 LIMIT_S = 60  # who talks over a wire that was killed would wait for ever
+ALONE_LIMIT_S = 600  # of a run that nothing is done to: TCP through bursts on a busy machine is slow, and no hang
 
 # --- what is asked, by condition -------------------------------------------------------------------------------------
 
@@ -127,17 +128,19 @@ SILENT = {"copy": COPY, "download": DOWNLOAD}  # report nothing of their traffic
 WORKLOADS = ("chatter", *SILENT)
 
 
-def workload(name: str, folder: Path) -> dict[str, Any]:
+def workload(name: str, folder: Path, *, limit_s: int) -> dict[str, Any]:
     if name == "chatter":
         steps = round(SECONDS / STEP_S)
         options = {"steps": steps, "blocks": 2, "spacing_ms": round(1000 * STEP_S)}
-        return {"name": name, "options": options, "time_limit_s": LIMIT_S}
+        return {"name": name, "options": options, "time_limit_s": limit_s}
     program = folder / f"{name}.py"
     program.write_text(f"SECONDS = {SECONDS}\n{SILENT[name]}")
-    return {"command": [sys.executable, str(program)], "barrier": False, "time_limit_s": LIMIT_S}
+    return {"command": [sys.executable, str(program)], "barrier": False, "time_limit_s": limit_s}
 
 
-def experiment(backend: str, of: str, talks: str, *, seed: int, folder: Path, beside: bool = False) -> dict[str, Any]:
+def experiment(
+    backend: str, of: str, talks: str, *, seed: int, folder: Path, beside: bool = False, limit_s: int = LIMIT_S
+) -> dict[str, Any]:
     """One that asks for a condition. Packets wait a little on the backends that are there for it."""
     entry = {key: value for key, value in ASKS[of].items() if key != "topology"}
     profile = {"name": "asked", "why": "t", **entry["profile"]}
@@ -153,7 +156,7 @@ def experiment(backend: str, of: str, talks: str, *, seed: int, folder: Path, be
         "topology": {"hosts": 3, **rated, **ASKS[of].get("topology", {})},
         "probe": {"packets": 3000},
         "impair": [{**entry, "profile": profile}],
-        "workload": workload(talks, folder),
+        "workload": workload(talks, folder, limit_s=limit_s),
     }
     if beside:
         program = folder / "multicast.py"
@@ -521,6 +524,11 @@ class Deed:
     @property
     def name(self) -> str:
         return self.called or self.act.__name__
+
+    @property
+    def limit_s(self) -> int:
+        """A run that must be valid is not ended by the adversary's own impatience."""
+        return LIMIT_S if self.voids else ALONE_LIMIT_S
 
 
 HEARD = ("not by lossbench", "not ours", "in the kernel", "past the rules", "not attached", "lost during the run")

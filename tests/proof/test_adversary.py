@@ -86,6 +86,14 @@ def test_a_run_that_was_left_alone_is_valid(tmp_path: Path, backend: str, of: st
     assert not said
 
 
+def test_a_run_that_must_be_valid_is_not_ended_by_the_adversarys_impatience(tmp_path: Path) -> None:
+    """As it was: a copy through bursts over relay on a busy machine ended after a minute, as *failed*."""
+    for done in (adversary.DEEDS["kill_the_wire"], adversary.DEEDS["late_wire"], *adversary.honest("bursts")):
+        asked = adversary.experiment("relay", "bursts", "copy", seed=1, folder=tmp_path, limit_s=done.limit_s)
+        limit = asked["workload"]["time_limit_s"]
+        assert limit < adversary.PATIENCE_S and (limit > 60) is (done.voids == ""), done.name
+
+
 @pytest.mark.parametrize("status", [0, 1])
 def test_a_worker_that_crashed_is_not_right(
     status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -104,6 +104,31 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path) -> None:
     assert found["result/accuracy"] == pytest.approx([0.9])
 
 
+@pytest.mark.parametrize(
+    ("columns", "backend", "marks"),
+    [
+        ({}, "ebpf", ""),
+        ({"timing": "unknown"}, "ebpf", ""),
+        ({"fault": "unknown"}, "ebpf", ".not-valid"),
+        ({"outcome": "failed"}, "ebpf", ".not-valid"),
+        ({}, "simulated", ".simulated"),
+    ],
+)
+def test_curves_of_a_run_that_is_not_valid_say_so_where_they_are_drawn(
+    tmp_path: Path, columns: dict[str, str], backend: str, marks: str
+) -> None:
+    """As it was: TensorBoard and W&B drew them beside the others, and `steps` had no word of it."""
+    place = stored(tmp_path)
+    told = made.read(place / "000" / "summary.json")
+    told |= {"columns": {**told["columns"], **columns}, "backend": backend}
+    made.write(place / "000" / "summary.json", told)
+    content = gather(index.read_suite(place))
+    assert trackers._name(content, content.suite.runs[0]).partition("-seed0")[2] == marks
+    steps = frames.frame(content, "steps").filter(polars.col("run") == 0).to_dicts()[0]
+    assert {name: steps[f"verdict.{name}"] for name in told["columns"]} == told["columns"]
+    assert steps["simulated"] is (backend == "simulated")
+
+
 def test_every_row_of_a_run_is_exported_under_its_name(tmp_path: Path) -> None:
     """As it was: the first row's numbers, and nothing of the other contenders."""
     place = made.suite(tmp_path, POINTS[:1], 1, row)

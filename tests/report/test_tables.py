@@ -193,12 +193,15 @@ def test_requests_of_several_clients_are_blocks_of_time_and_not_of_clients(tmp_p
         ("forms", {}, False),
         ("ms_of_text", {"ms_of_text": ""}, False),
         ("accuracy", {}, False),
+        *((name, {}, True) for name in ("stepTime", "samplesPerSecond", "fps", "runtime", "speedup", "GBs")),
+        *((name, {}, False) for name in ("accuracyTop", "timesLost", "sometimes", "learning_rate", "f1", "psnr")),
+        ("gain", {"gain": "FPS"}, True),
     ],
 )
 def test_a_number_is_a_time_by_its_declared_unit_else_by_its_name(
     name: str, units: dict[str, str], void: bool, tmp_path: Path
 ) -> None:
-    """A user's `seconds` and `wall_s` were averaged although timing was unknown."""
+    """A user's `seconds` and `wall_s` were averaged although timing was unknown; later `stepTime`, `fps`, `runtime`."""
     columns = {"fault": "valid", "timing": "unknown", "outcome": "valid"}
     found = content(tmp_path, row=lambda point, seed: {name: 1.5}, columns=columns, units=units)
     texts = {cell.text for cell in cells(table(found, "results"), name).values()}

@@ -8,7 +8,7 @@ import typer
 
 from lossbench.cli.console import Terminal
 from lossbench.cli.making.run import LAB, THESE_NICS
-from lossbench.cli.reading.compare import RUN_HELP
+from lossbench.cli.reading.compare import MARGIN, RUN_HELP
 from lossbench.cli.reading.report import IN, known_runs, need_libraries
 from lossbench.errors import UsageError
 from lossbench.net.host import rootless
@@ -21,7 +21,7 @@ def replay(
     out: Path | None = typer.Option(None, "--out", help="Folder for the new results; else beside the old ones."),
     lab: Path | None = LAB,
     yes_these_nics: bool = THESE_NICS,
-    margin: float = typer.Option(10.0, min=0.0, help="Percent of the old mean: means that are so near agree."),
+    margin: float = MARGIN,
 ) -> None:
     """Run one line of a table again with the same seeds, and test whether the two means agree.
 
@@ -59,7 +59,7 @@ def replay(
         again = api.replay(old, lines, out=out, lab=lab, these_nics=yes_these_nics, progress=view.show)
     verdict = agreement(lines, again, margin=margin / 100)
     if verdict.lines:
-        terminal(console, results(verdict.lines))
+        terminal(console, results(verdict.lines, margin=margin / 100))
     console.print(f"again: {again.folder}", markup=False, soft_wrap=True)
     console.print(verdict.in_words(), markup=False)
     raise typer.Exit(verdict.exit_code)

@@ -131,7 +131,7 @@ def _made(
 
     report.check_targets(**files_of)
     from lossbench import api
-    from lossbench.cli.screen import live, tables
+    from lossbench.cli.screen import live
     from lossbench.results import notes
 
     notes.check(marked[0])
@@ -143,6 +143,8 @@ def _made(
     if as_json:
         sys.stdout.write(files.as_json(result.as_json()) + "\n")
     else:
+        from lossbench.cli.screen import tables
+
         tables.show_suite(Terminal(), result)
     if any(files_of.values()):
         report.files_of(result, **files_of)

@@ -55,11 +55,11 @@ class WithCommand(TyperCommand):
 
 def _refuse_a_program(suite: str | None) -> None:
     """A script, or any file that is no experiment, where a suite belongs."""
+    if suite is None or suite.endswith(".toml") or not (suite.endswith(".py") or Path(suite).is_file()):
+        return
     from lossbench.spec.asking.points import suite_names
 
-    if suite is None or suite in suite_names() or suite.endswith(".toml"):
-        return
-    if suite.endswith(".py") or Path(suite).is_file():
+    if suite not in suite_names():
         raise UsageError(f"{suite} is no suite; {BEHIND}", next_step=EXAMPLE)
 
 

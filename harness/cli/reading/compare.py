@@ -12,7 +12,6 @@ from lossbench.cli.console import Terminal
 from lossbench.cli.reading.report import IN, known_runs, need_libraries
 from lossbench.errors import ExitCode, UsageError
 from lossbench.results.naming import counted
-from lossbench.spec.userfile import did_you_mean
 
 if TYPE_CHECKING:
     from lossbench.report.between.compare import Line
@@ -20,7 +19,9 @@ if TYPE_CHECKING:
     from lossbench.results.index import Suite
 
 CHANCE = "beyond the limit, which may be chance; more seeds can tell (--seeds 5)"
+UNSURE = "within the limit by its mean, its 95 % interval is not; more seeds can tell (--seeds 5)"
 RUN_HELP = "A folder, id, suite name (its latest), commit, or `latest`."
+MARGIN = typer.Option(10.0, "--margin", min=0.0, help="Percent of A's (the old) mean: within it means are the same.")
 
 
 def compare(
@@ -28,11 +29,12 @@ def compare(
     b: str = typer.Argument(help="The other one.", autocompletion=known_runs),
     where: Path = IN,
     with_simulated: bool = typer.Option(False, "--with-simulated", help="Compare simulated runs too."),
+    margin: float = MARGIN,
     fail_if: list[str] = typer.Option(
         [], "--fail-if", metavar="'wall_s > +5%'", help="Exit code 1 if B's number moved further than this from A's."
     ),
 ) -> None:
-    """What differs between two runs in spec, machine and result, with significance.
+    """What differs between two runs in spec, machine and result; what is the same within a margin, or open.
 
     Examples:
 
@@ -42,13 +44,15 @@ def compare(
 
       lossbench compare main mine --fail-if 'wall_s > +5%' --fail-if 'accuracy < -0.01'
 
-    Exit code 0, whatever differs, unless --fail-if asks: then 1 if a limit is broken (by the mean, and with several
-    seeds beyond chance, corrected for the lines that limits name), 3 if nothing is known: a mean is beyond its limit
-    and the seeds can't tell, no valid line has such a number, or A has one that B has not.
+    A number is the same only where the whole 95 % interval of its change lies within --margin. Exit code 0, whatever
+    differs, unless --fail-if asks: then 0 if limits are kept (by that whole interval, so by two seeds at least), 1 if
+    one is broken (by the mean, and with several seeds beyond chance, corrected for the lines that limits name), 3 if
+    nobody can tell: neither of these, no valid line has such a number, or only one side has it.
     """
     need_libraries()
     from lossbench.report.between import compare as comparing
     from lossbench.report.between.limits import Limit
+    from lossbench.report.between.sameness import summed_up
     from lossbench.report.tables.table import terminal
 
     limits = [Limit.read(text) for text in fail_if]
@@ -71,7 +75,10 @@ def compare(
         named += comparing.result_lines(left, right, with_simulated=with_simulated, measures=limited)
         unknown += comparing.unknown_lines(left, right, with_simulated=with_simulated)
         if lines:
-            terminal(console, comparing.results(lines))
+            terminal(console, comparing.results(lines, margin=margin / 100))
+            found = [line.said(margin=margin / 100) for line in lines]
+            gone = comparing.on_one_side(left, right, with_simulated=with_simulated)
+            console.print(summed_up(found, gone, margin=margin / 100), markup=False, soft_wrap=True)
         else:
             console.print(comparing.nothing_in_common(left, right), markup=False, soft_wrap=True)
     if limits:
@@ -90,11 +97,14 @@ def _judged(
 def _one(console: Console, limit: Limit, lines: list[Line], unknown: list[str], known: list[str]) -> ExitCode:
     broken = [f"broken: {limit.words(line)}" for line in lines if limit.broken(line)]
     doubts = [f"unknown: {limit.words(line)}: {CHANCE}" for line in lines if limit.doubtful(line)]
-    doubts += [f"unknown: {point}: {limit.measure} is not valid on both sides" for point in unknown]
+    doubts += [f"unknown: {limit.words(line)}: {UNSURE}" for line in lines if limit.unsure(line)]
+    doubts += [f"unknown: {point}: {limit.measure} is not valid on both sides, in every seed of B" for point in unknown]
     if not (lines or unknown):
+        from lossbench.spec.userfile import did_you_mean
+
         meant = f"; {did_you_mean(limit.measure, known)}" if known and limit.measure not in known else ""
         doubts = [f"unknown: {limit.measure}: no valid line has such a number on both sides{meant}"]
-    kept = [f"kept: {limit.measure} in {counted(len(lines), 'line')}"]
+    kept = [f"kept: {limit.measure} in {counted(len(lines), 'line')}, by the whole 95 % interval"]
     for text in broken + doubts or kept:
         console.print(text, markup=False, soft_wrap=True)
     return ExitCode.FAILED if broken else ExitCode.UNKNOWN if doubts else ExitCode.VALID

@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lossbench.errors import ExitCode
+from lossbench.report.between import sameness
 from lossbench.report.between.compare import Line, lines_of
 from lossbench.report.groups import Group, groups_of
 from lossbench.results.index import Suite
@@ -39,7 +40,7 @@ def agreement(before: list[Group], suite: Suite, *, margin: float) -> Agreement:
     after = {group.name: group for group in groups_of(suite, with_simulated=True)}
     lines = lines_of([(group, after[group.name]) for group in before if group.name in after])
     doubt = _doubt(before, after, [(line.point, line.measure) for line in lines if line.change.p is not None])
-    wide = [line for line in lines if not _within(line, margin)]
+    wide = [line for line in lines if line.said(margin=margin) == sameness.OPEN]
     if wide and not doubt:
         named = ", ".join(f"{line.point} {line.measure}" for line in wide[:SHOWN]) + (", ..." if wide[SHOWN:] else "")
         doubt = f"{named} may differ by more than {margin:.0%}; more seeds, or a wider --margin"
@@ -49,13 +50,6 @@ def agreement(before: list[Group], suite: Suite, *, margin: float) -> Agreement:
         differ=[f"{line.point} {line.measure}" for line in lines if line.change.significant],
         doubt=doubt,
     )
-
-
-def _within(line: Line, margin: float) -> bool:
-    change, room = line.change, margin * abs(line.a.mean)
-    if change.nothing:
-        return True
-    return change.low is not None and change.high is not None and -room <= change.low and change.high <= room
 
 
 def _doubt(before: list[Group], after: dict[str, Group], tested: list[tuple[str, str]]) -> str:

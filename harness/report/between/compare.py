@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lossbench.report import inference
+from lossbench.report.between import sameness
 from lossbench.report.groups import Group, groups_of, shown_of
 from lossbench.report.inference import ALPHA, Difference
 from lossbench.report.tables.differences import difference_cell
@@ -81,13 +82,20 @@ def _plans(suite: Suite) -> dict[str, Any]:
 
 
 def machine(a: Suite, b: Suite) -> Table:
+    """Of all sessions that worked on a suite: what is resumed elsewhere was made at both places."""
     common = set(_commands(a)) & set(_commands(b))
 
     def of_suite(suite: Suite) -> dict[str, Any]:
-        session = suite.plan.sessions[-1]
+        every = [dict(flatten(of_session(suite, one))) for one in suite.plan.sessions]
+        return {
+            key: " then ".join(dict.fromkeys(str(one.get(key, "-")) for one in every))
+            for key in dict.fromkeys(key for one in every for key in one)
+        }
+
+    def of_session(suite: Suite, session: Session) -> dict[str, Any]:
         backends = sorted({run.summary.backend for run in suite.runs})
         git = {**session.git, "commit": str(session.git.get("commit", ""))[:10]}
-        names = _commands(suite)
+        names = _commands_of(session)
         others = [name for name in names if name not in common]  # held against each other in their order
         programs = {
             name if name in common else str(others.index(name)): one
@@ -114,8 +122,12 @@ def _where(session: Session) -> dict[str, Any]:
 
 
 def _commands(suite: Suite) -> list[str]:
+    return [name for session in suite.plan.sessions for name in _commands_of(session)]
+
+
+def _commands_of(session: Session) -> list[str]:
     """Of the user's own programs."""
-    return [" ".join(map(str, one.get("command", []))) for one in suite.plan.sessions[-1].programs]
+    return [" ".join(map(str, one.get("command", []))) for one in session.programs]
 
 
 @dataclass(frozen=True)
@@ -128,6 +140,13 @@ class Line:
     b: inference.Estimate
     change: Difference
     better: str = ""
+    whole: bool = True
+    """Every seed that B was to have has such a number; else who failed might have been the worst."""
+
+    def said(self, *, margin: float = sameness.MARGIN_PERCENT / 100) -> str:
+        """Is it different, the same within `margin` (a share of A's mean), or can nobody tell?"""
+        found = sameness.said(self.change, of=self.a.mean, margin=margin)
+        return sameness.OPEN if found in sameness.ALIKE and not self.whole else found
 
 
 def result_lines(
@@ -155,14 +174,29 @@ def measures_of(*suites: Suite) -> list[str]:
 
 
 def unknown_lines(a: Suite, b: Suite, *, with_simulated: bool = False) -> list[tuple[str, str]]:
-    """Point and measure of what A has a number of, and of whose change nothing is known: it counts on one side only."""
+    """Point and measure of what A has a number of, and of whose change nothing is known: it counts on one side only, or
+    not in every seed that B was to have (who failed is not in the mean, and might have been the worst)."""
     left, right = (groups_of(some, with_simulated=with_simulated) for some in (a, b))
     return [
         (one.name, name)
         for one, other in _partners(left, right)
         for name in one.values
-        if not (one.sound(name) and other is not None and other.sound(name))
+        if not (one.sound(name) and other is not None and other.complete(name))
     ]
+
+
+def on_one_side(a: Suite, b: Suite, *, with_simulated: bool = False) -> int:
+    """How many numbers that tables show are on one side only, or not valid on the other."""
+    left, right = (groups_of(some, with_simulated=with_simulated) for some in (a, b))
+    pairs: list[tuple[Group | None, Group | None]] = [*_partners(left, right)]
+    known = [other for _, other in pairs]
+    pairs += [(None, group) for group in right if group not in known]
+    some = [[one for one in pair if one is not None] for pair in pairs]
+    return sum(
+        not all(name in one.values and one.sound(name) for one in pair) or len(pair) < 2
+        for pair in some
+        for name in shown_of(pair)
+    )
 
 
 def _partners(left: list[Group], right: list[Group]) -> list[tuple[Group, Group | None]]:
@@ -183,7 +217,7 @@ def lines_of(pairs: list[tuple[Group, Group]], *, measures: Container[str] | Non
             one = difference(left, right)
             before, after = (inference.estimate(list(some.values())) for some in (left, right))
             if one is not None and before is not None and after is not None:
-                found.append(Line(a.name, name, before, after, one, a.measure(name).better))
+                found.append(Line(a.name, name, before, after, one, a.measure(name).better, b.complete(name)))
     return corrected(found)
 
 
@@ -208,7 +242,7 @@ def difference(a: dict[int, float], b: dict[int, float]) -> Difference | None:
     return inference.unpaired(list(a.values()), list(b.values()))
 
 
-def results(lines: list[Line]) -> Table:
+def results(lines: list[Line], *, margin: float = sameness.MARGIN_PERCENT / 100) -> Table:
     rows = []
     for line in lines:
         change = line.change
@@ -221,16 +255,21 @@ def results(lines: list[Line]) -> Table:
                 _estimate(line.b),
                 Cell(shown.text, _direction(line) if change.significant else shown.style, shown.detail),
                 Cell("-" if change.p_all is None else f"{change.p_all:.2g}"),
+                Cell(line.said(margin=margin)),
             ]
         )
     methods = ", ".join(sorted({line.change.method for line in lines}))
     corrected = f", corrected for all {len(lines)} comparisons (Holm)" if len(lines) > 1 else ""
     notes = [f"* = p < {ALPHA:g}{corrected}; {methods}."] if lines else []
+    notes += [
+        f"so: different is what has a *; same: the whole 95 % interval of the change lies within {100 * margin:g} % of "
+        "A's mean (--margin); identical: alike in every seed; else nobody can tell: more seeds can, or a wider margin."
+    ]
     if len({(line.a.n, line.b.n) for line in lines}) > 1 or any(line.a.n != line.b.n for line in lines):
         notes.append("A and B are means over the seeds that were tested.")
     if any(line.change.p is None for line in lines):
         notes.append("p is '-' where a side has one seed only: run both with --seeds 5.")
-    return Table("results", ["point", "measure", "A", "B", "B against A", "p"], rows, notes)
+    return Table("results", ["point", "measure", "A", "B", "B against A", "p", "so"], rows, notes)
 
 
 def _estimate(one: inference.Estimate) -> Cell:

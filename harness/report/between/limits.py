@@ -1,5 +1,5 @@
-"""`lossbench compare --fail-if 'rtt_ms > +5%'`: a limit on how far a number may move, for CI. Kept only where the mean
-is within it; of a mean beyond it that may be chance, nothing is known."""
+"""`lossbench compare --fail-if 'rtt_ms > +5%'`: a limit on how far a number may move, for CI. Kept only where the
+whole 95 % interval of the change is within it; of a mean beyond it that may be chance, nothing is known."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ class Limit:
 
     def beyond(self, line: Line) -> bool:
         """By the mean."""
-        moved = _percent(line) if self.percent else line.change.mean
-        return moved > self.number if self.above else moved < self.number
+        return self._exceeded(line.change.mean, line.change.base)
 
     def broken(self, line: Line) -> bool:
         """Beyond it, and no seeds that could call it chance do."""
@@ -47,6 +46,20 @@ class Limit:
     def doubtful(self, line: Line) -> bool:
         """Beyond it, and its seeds can't tell that from chance: neither broken nor kept."""
         return self.beyond(line) and not self.broken(line)
+
+    def unsure(self, line: Line) -> bool:
+        """Within it, as far as the mean goes: a part of its interval is not, or one seed has none."""
+        change = line.change
+        if self.beyond(line) or change.nothing:
+            return False
+        end = change.high if self.above else change.low
+        if end is None or change.low == change.high:
+            return True
+        return self._exceeded(end, change.base)
+
+    def _exceeded(self, moved: float, base: float) -> bool:
+        moved = _percent(moved, base) if self.percent else moved
+        return moved > self.number if self.above else moved < self.number
 
     def unmet(self, gone: list[tuple[str, str]]) -> list[str]:
         """The lines that have such a number in A and none that counts in B: nothing is known of their change."""
@@ -60,9 +73,6 @@ class Limit:
         return f"{line.point}: {line.measure} {before} -> {after}{by}, {seeds}"
 
 
-def _percent(line: Line) -> float:
+def _percent(moved: float, base: float) -> float:
     """Of A's mean; of nothing, whatever is more is without bound."""
-    change = line.change
-    if change.relative is not None:
-        return 100 * change.relative
-    return math.copysign(math.inf, change.mean) if change.mean else 0.0
+    return 100 * moved / abs(base) if base else math.copysign(math.inf, moved) if moved else 0.0

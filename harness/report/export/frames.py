@@ -82,6 +82,8 @@ def _steps(content: Content) -> polars.DataFrame:
     parts = []
     for run in content.suite.runs:
         found = records(run, content.problems).filter(polars.col("step").is_not_null())
-        about = {"point": run.name, "seed": run.summary.seed, "run": run.number}
+        about = {"point": run.name, "seed": run.summary.seed, "run": run.number, "verdict": run.summary.verdict}
+        about |= {f"verdict.{column}": word for column, word in run.summary.columns.items()}
+        about["simulated"] = run.simulated
         parts.append(found.with_columns(**{name: polars.lit(value) for name, value in about.items()}))
     return polars.concat(parts) if parts else polars.DataFrame()

@@ -84,8 +84,11 @@ def _runs(contents: list[Content]) -> Iterator[tuple[Content, Run]]:
 
 
 def _name(content: Content, run: Run) -> str:
+    """Its curves are drawn whatever the verdict: that no result may stand on them is said where all look."""
     point = "".join(c if c.isalnum() or c in "._+-" else "_" for c in run.name)
-    return f"{content.suite.name}-{content.suite.id}/{point}-seed{run.summary.seed}".replace("//", "/")
+    doubt = ".not-valid" if run.standing.void("loss", with_simulated=True) else ""
+    doubt += ".simulated" if run.simulated else ""
+    return f"{content.suite.name}-{content.suite.id}/{point}-seed{run.summary.seed}{doubt}".replace("//", "/")
 
 
 def _points(content: Content, run: Run) -> Iterator[tuple[str, int, float, float | None]]:

@@ -1,0 +1,35 @@
+"""What may be said of two means: they differ, they are the same within a margin that was stated beforehand, or nobody
+can tell. That no difference was found is no sameness."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from lossbench.report.inference import Difference
+
+MARGIN_PERCENT = 10.0  # of A's mean, unless the user says otherwise
+DIFFERENT, SAME, IDENTICAL, OPEN = "different", "same", "identical", "can't tell"
+ALIKE = (SAME, IDENTICAL)
+
+
+def said(change: Difference, *, of: float, margin: float) -> str:
+    """`margin` is a share of `of`, A's mean, in which the whole 95 % interval has to lie. A change that is alike in
+    every seed, as counts have it, has no interval: of its spread nothing was seen."""
+    room = margin * abs(of)
+    if change.significant:
+        return DIFFERENT
+    if change.nothing:
+        return IDENTICAL
+    if change.low is None or change.high is None or change.low == change.high:
+        return OPEN
+    return SAME if -room <= change.low and change.high <= room else OPEN
+
+
+def summed_up(words: Sequence[str], gone: int, *, margin: float) -> str:
+    """One sentence of a whole comparison; `gone`: numbers that count on one side only."""
+    count = Counter(words)
+    alike = sum(count[one] for one in ALIKE)
+    parts = f"{count[DIFFERENT]} different, {alike} the same within {100 * margin:g} %, {count[OPEN] + gone} open"
+    one_side = f" ({gone} of them valid on one side only)" if gone else ""
+    return f"of {len(words) + gone} numbers: {parts}{one_side}"
