@@ -48,6 +48,10 @@ def events_of(tensors: Any) -> Events:
     return out
 
 
+def _is_expanded(tensor: torch.Tensor) -> bool:
+    return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+
+
 class Rooms:
     """Numbers of rooms: one for each job under way, from when it begins until it has ended, however it ends."""
 
@@ -92,10 +96,12 @@ class Pinned:
 class Staged:
     """One tensor of a collective, on the host. `array` is what is sent and received into."""
 
-    def __init__(self, tensor: torch.Tensor, pinned: Pinned, *, name: str = "in", fetch: bool = True) -> None:
+    def __init__(
+        self, tensor: torch.Tensor, pinned: Pinned, *, name: str = "in", fetch: bool = True, only_read: bool = False
+    ) -> None:
         self.tensor = tensor
         self.codec = codec_of(tensor)
-        if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+        if not only_read and _is_expanded(tensor):
             raise ValueError("the lossy backend can't write to an expanded tensor: several elements share one place")
         self._cuda = not on_host(tensor)
         self._pinned = pinned
