@@ -14,9 +14,8 @@ from lossbench.workloads.collective import exchange
 from lossbench.workloads.collective.context import PLANS
 from lossbench.workloads.collective.moves import Moves, Tensors
 from lossbench.workloads.collective.reduce import ask_all_reduce, is_lossy, reduce_scatter
-from lossbench.workloads.collective.shapes import one_type
 from lossbench.workloads.collective.short import Shape
-from lossbench.workloads.collective.staging import codec_of
+from lossbench.workloads.collective.staging import codec_of, one_type
 from lossbench.workloads.collective.work import AllWork
 from lossbench.workloads.transport.half import Result
 from lossbench.workloads.transport.jobs import Asked

@@ -10,8 +10,7 @@ import torch
 from lossbench.workloads.collective import exchange
 from lossbench.workloads.collective.base import Base
 from lossbench.workloads.collective.reduce import all_gather, all_reduce, is_lossy
-from lossbench.workloads.collective.shapes import apart, as_long, one_type, rooms_for_all
-from lossbench.workloads.collective.staging import Staged
+from lossbench.workloads.collective.staging import Staged, apart, as_long, one_type, rooms_for_all
 from lossbench.workloads.collective.stale import StaleCopies
 from lossbench.workloads.collective.work import AllWork
 from lossbench.workloads.transport.half import Result
