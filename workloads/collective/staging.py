@@ -146,8 +146,8 @@ class Staged:
             self.tensor.copy_(self._dense)
 
 
-# What a call's tensors must have in common, as torch says, is looked at before anything is sent: below here they are bytes,
-# and numpy would spread them, or turn them into something else.
+# What a call's tensors must have in common, as torch says, is looked at before anything is sent: below here they are
+# bytes, and numpy would spread them, or turn them into something else.
 
 
 def one_type(call: str, *tensors: torch.Tensor) -> None:
