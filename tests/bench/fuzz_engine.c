@@ -49,7 +49,7 @@ static void one_half(engine *e, int whole, uint64_t *tried)
               .step = 3, .size = 99, .half = 0, .dtype = 1, .mode = PUT, .close_fraction = 1, .missing = 1};
     half *asked[] = {&h};
     lb_submit(e, asked, 1, 0);
-    for (int n = 0; n < 300 && !h.over && !e->failed.code; n++) {
+    for (int n = 0; n < 300 && !OWN(h.over) && !OWN(e->failed.code); n++) {
         uint32_t count = 1 + roll() % 60, peer = 1 + roll() % (WORLD - 1), size = roll() % 10 ? SEGMENT : 1 + roll() % SEGMENT;
         uint32_t said = roll() % 10 ? peer : roll() % 65536;
         struct sockaddr_storage from = address_of(roll() % 10 ? peer : roll() % 9);
@@ -70,7 +70,7 @@ static void one_half(engine *e, int whole, uint64_t *tried)
         sort_out(e, run, count * size, size, &from, now_ns(), clock_ns());
         *tried += count;
     }
-    for (uint32_t i = 0; i < WORLD - 1 && !e->failed.code; i++)
+    for (uint32_t i = 0; i < WORLD - 1 && !OWN(e->failed.code); i++)
         for (uint32_t k = 0; k < TOTAL; k++) {
             if (arrived[i * TOTAL + k] != model[i + 1][k]) fail("what counted is not what should have");
             if (model[i + 1][k] && target[i * TOTAL * PAYLOAD + k * PAYLOAD] != (uint8_t)k) fail("a payload in the wrong place");
@@ -95,7 +95,8 @@ int main(int argc, char **argv)
             struct sockaddr_storage place = address_of(rank);
             lb_peer(e, rank, &place, sizeof(struct sockaddr_in));
         }
-        e->closed_below = e->next = e->opened = (uint32_t)roll();
+        e->next = e->opened = (uint32_t)roll();
+        SET(e->closed_below, e->next);
         for (uint32_t rank = 1; rank < WORLD; rank++) e->peers[rank].passed = e->next;
         one_half(e, whole, &tried);
         lb_free(e);

@@ -77,6 +77,26 @@ def moves(rank: int, world: int) -> None:
     dist.barrier()
 
 
+def of_the_same_memory(rank: int, world: int) -> None:
+    """As it was: what others had sent was sent on, and what is only read was refused if its elements share a place."""
+    blocks = torch.arange(world * 30_000.0, device=DEVICE) // 30_000 + 100 * rank
+    dist.all_to_all_single(blocks, blocks)
+    assert blocks[::30_000].tolist() == [100.0 * peer + rank for peer in range(world)]
+    parts = [full(30_000, 100.0 * rank + peer) for peer in range(world)]
+    dist.all_to_all(parts, parts)
+    assert [float(part[-1]) for part in parts] == [100.0 * peer + rank for peer in range(world)]
+    room = full(5, float(rank))
+    dist.scatter(room, [room, *[full(5, float(n)) for n in range(1, world)]] if rank == 1 else None, src=1)
+    assert torch.all(room == (rank or 1)), room
+    wide = full(1, rank + 1.0).expand(4 * world)
+    out = full(4, 0.0)
+    dist.reduce_scatter_tensor(out, wide)
+    assert torch.all(out == world * (world + 1) / 2)
+    everybody = full(4 * world * world, 0.0)
+    dist.all_gather_into_tensor(everybody, wide)
+    assert everybody.view(world, -1)[:, -1].tolist() == [peer + 1.0 for peer in range(world)]
+
+
 def refused_before_anything_is_sent(rank: int, world: int) -> None:
     """In one line, on every rank; the group goes on."""
     wrong: list[tuple[str, Callable[[], Any]]] = [
@@ -86,6 +106,14 @@ def refused_before_anything_is_sent(rank: int, world: int) -> None:
         ("do not make 4 rows", lambda: dist.all_to_all_single(full(4, 0.0), full(4, 1.0), [1] * world, [1] * world)),
         (f"for {world} ranks", lambda: dist.all_to_all_single(full(4, 0.0), full(4, 1.0), [4], [4])),
         ("can't be divided", lambda: dist.all_to_all_single(full(world + 1, 0.0), full(world + 1, 1.0))),
+        ("of one type", lambda: dist.reduce_scatter_tensor(full(2, 0, dtype=torch.int32), full(2 * world, 1.5))),
+        ("of one type", lambda: dist.all_gather_into_tensor(full(2 * world, 0, dtype=torch.int32), full(2, 1.5))),
+        ("3 elements where 2", lambda: dist.all_gather([full(3, 0.0)] * world, full(2, 1.5))),
+        (
+            "elements where",
+            lambda: dist.all_gather_into_tensor(*(full(n, 1, dtype=torch.uint8) for n in (4 * world, 1))),
+        ),
+        ("tensors for", lambda: dist.all_to_all([full(2, 0.0)], [full(2, 1.5)])),
         ("parts of", lambda: dist.reduce_scatter(full(2, 0.0), [full(1, 1.0)] * world)),
     ]
     for reason, call in wrong:
@@ -148,6 +176,7 @@ def main() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     reductions(rank, world)
     moves(rank, world)
+    of_the_same_memory(rank, world)
     refused_before_anything_is_sent(rank, world)
     objects_and_pairs(rank, world)
     several_in_flight(world)

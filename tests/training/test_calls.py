@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
+import sys
 import threading
 import time
+import weakref
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -17,11 +22,15 @@ import torch.distributed as dist
 
 from lossbench.contract import Door
 from lossbench.workloads.collective import staging
-from lossbench.workloads.collective.work import Results, spans_of
+from lossbench.workloads.collective.short import Shape
+from lossbench.workloads.collective.work import Results, Work, spans_of
 from lossbench.workloads.sync.channels.genuine import Genuine
+from lossbench.workloads.transport.half import Kept
 from lossbench.workloads.transport.native import build
+from lossbench.workloads.transport.packet.codec import CODECS
 from lossbench.workloads.transport.policy import Policy
 from tests.training.workers import over_loopback, together
+from tests.transport.conftest import make_ranks
 
 pytestmark = pytest.mark.training
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
@@ -248,3 +257,75 @@ def test_what_ran_is_in_every_ranks_records(tmp_path: Path) -> None:
         assert said["kind"] == "transport" and said["engine"] == name and said["epoch"] == 0
         assert said["build"].startswith("engine-" if name == "native" else "numpy ")
         assert said["policy"] == asdict(policy)
+
+
+class Dropped:
+    """A half's record; whoever looks at it is interrupted by the collector, which finds another result."""
+
+    def __init__(self, found: Callable[[], None] | None = None) -> None:
+        self._found = found
+
+    @property
+    def over(self) -> bool:
+        found, self._found = self._found, None
+        if found is not None:
+            found()
+        return False
+
+
+def test_memory_of_dropped_results_is_kept_though_the_collector_finds_more_of_them() -> None:
+    """As it was: the inner one was forgotten, and the engine wrote into what somebody else had got."""
+    kept = Kept()
+    memory = [bytearray(8) for _ in range(3)]
+    held = [sys.getrefcount(one) for one in memory]
+    last = Dropped()
+    kept.keep(Dropped(partial(kept.keep, last, memory[2])), memory[0])
+    kept.keep(Dropped(), memory[1])
+    assert [sys.getrefcount(one) for one in memory] == [count + 1 for count in held]
+
+
+def test_memory_of_a_dropped_result_stays_as_long_as_the_engine_may_write_to_it() -> None:
+    """As it was: it went with the group, and threads of an endpoint that somebody still held wrote on."""
+    made = make_ranks(2, policy=Policy(timeout_s=60))
+    first, endpoint = made.groups[0], made.groups[0].endpoint
+    tensor = torch.ones(1000)
+    shape = Shape(first, first.plan(endpoint.even(1000), CODECS["float32"]), op="sum", lossy=False)
+    work = shape.begin(tensor, tensor.data_ptr(), 1, Results())
+    gone = weakref.ref(work._arrived)
+    made.groups.pop(0)
+    del work, shape, first
+    assert gone() is not None
+    made.groups[0].endpoint.close(0.0)
+    endpoint.close(0.0)
+    del endpoint
+    gc.collect()
+    assert gone() is None
+
+
+def test_one_future_a_work_whoever_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: who asked while another one did got a future of his own, which was never set or set twice."""
+    settled: list[Callable[[], None]] = []
+    made, real = [], torch.futures.Future
+
+    class Gathered(Results):
+        def put(self, work: Callable[[], None]) -> None:
+            settled.append(work)
+
+    class Done(Work):
+        def wait(self, timeout: timedelta | None = None) -> bool:
+            return True
+
+    work = Done([], Gathered())
+
+    def another_asks_meanwhile() -> torch.futures.Future[object]:
+        if not made:
+            made.append(None)
+            made[0] = work.get_future()
+        return real()
+
+    monkeypatch.setattr(torch.futures, "Future", another_asks_meanwhile)
+    future = work.get_future()
+    for settle in settled:
+        settle()
+    assert made[0] is future and len(settled) == 1
+    assert future.done()

@@ -82,7 +82,7 @@ static void a_way_that_is_narrow(int times, uint32_t wanted, uint32_t error)
     data_refused = 0;
     wide_refused = times;
     claim(send_packets(e, &h.out[0], NULL, 0, PACKETS, &blocked) == wanted, "so many went");
-    claim(e->send_error == error, "it is said, or not");
+    claim(OWN(e->send_error) == error, "it is said, or not");
 }
 
 static void early_marker(void)
@@ -104,9 +104,9 @@ static void turn(void)
         step_at(e, 10 * MS);
         packet_comes(e, &first, n);
     }
-    claim(!first.over && !second.over, "what is before it moves: it waits for its turn");
+    claim(!OWN(first.over) && !OWN(second.over), "what is before it moves: it waits for its turn");
     step_at(e, 45 * MS);
-    claim(!first.over && !second.over, "a deadline is not over");
+    claim(!OWN(first.over) && !OWN(second.over), "a deadline is not over");
     step_at(e, 10 * MS);
     claim(first.ended == DEADLINE && second.ended == DEADLINE, "it is over for both");
 }
@@ -118,11 +118,11 @@ static void copies(void)
     h.hold = 1;
     lb_submit(e, asked_for, 1, 0);
     step_at(e, 500 * MS);
-    claim(!h.over, "what it waits for is its own");
+    claim(!OWN(h.over), "what it waits for is its own");
     data_refused = 1;
     lb_release(e, &h, 0);
     step_at(e, 40 * MS);
-    claim(!h.over, "from then on");
+    claim(!OWN(h.over), "from then on");
     step_at(e, 20 * MS);
     claim(h.ended == DEADLINE, "it is late");
 }
@@ -160,11 +160,11 @@ static void own_sleep(void)
     lb_submit(e, asked_for, 1, 0);
     step_at(e, 60 * MS);
     step_at(e, 60 * SECOND);
-    claim(!e->failed.code, "nobody was silent while this rank slept");
+    claim(!OWN(e->failed.code), "nobody was silent while this rank slept");
     for (int n = 0; n < 20; n++) step_at(e, 50 * MS);
-    claim(!e->failed.code, "there is still time");
+    claim(!OWN(e->failed.code), "there is still time");
     for (int n = 0; n < 20; n++) step_at(e, 50 * MS);
-    claim(e->failed.code == SILENT, "now it is silent");
+    claim(OWN(e->failed.code) == SILENT, "now it is silent");
 }
 
 static void refused_again(void)
@@ -174,27 +174,27 @@ static void refused_again(void)
     half *asked_for[] = {&h};
     data_refused = 1;
     ns since = clock_now;
-    for (int calls = 0; calls < 40 && !e->failed.code; calls++) {
+    for (int calls = 0; calls < 40 && !OWN(e->failed.code); calls++) {
         h = half_of(0, 100 * MS, 1);
         lb_submit(e, asked_for, 1, 0);
-        for (int n = 0; n < 60 && !h.over; n++) {
+        for (int n = 0; n < 60 && !OWN(h.over); n++) {
             e->peers[1].heard = clock_now;
             step_at(e, 2 * MS);
         }
-        claim(h.over, "each ends");
+        claim(OWN(h.over), "each ends");
         clock_now += 100 * MS; /* it computes */
     }
-    claim(e->failed.code == UNSENDABLE, "in the end it is said");
+    claim(OWN(e->failed.code) == UNSENDABLE, "in the end it is said");
     claim(clock_now - since > 2 * SECOND && clock_now - since < 5 * SECOND, "in time");
     e = made(2);
     for (int calls = 0; calls < 3; calls++) { /* a moment each, and long pauses */
         h = half_of(0, 100 * MS, 1);
         lb_submit(e, asked_for, 1, 0);
         e->peers[1].heard = clock_now;
-        while (!h.over) step_at(e, 20 * MS);
+        while (!OWN(h.over)) step_at(e, 20 * MS);
         clock_now += 10 * SECOND;
     }
-    claim(!e->failed.code, "what it was not asked it did not refuse");
+    claim(!OWN(e->failed.code), "what it was not asked it did not refuse");
 }
 
 int main(int count, char **words)

@@ -3,6 +3,7 @@ another age, is tried in none."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -37,3 +38,34 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_is_so(parts: Path, claim: str) -> None:
     done = subprocess.run([parts, claim], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, ""), CLAIMS[claim]
+
+
+NATIVE = HERE.parents[1] / "workloads" / "transport" / "native"
+
+
+def test_what_two_threads_touch_is_read_by_its_macros_or_does_not_compile() -> None:
+    """As it was: a plain access beside an atomic one to the same word, which nothing but a thread sanitizer saw."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    text = re.sub(
+        r"/[*].*?[*]/", "", "".join(path.read_text() for path in sorted(NATIVE.glob("*.[ch]"))), flags=re.DOTALL
+    )
+    assert not re.search(r"\bvolatile\b|__atomic_|__sync_", text), "one way of sharing a word"
+    engine = text[text.index("typedef struct engine {") : text.index("} engine;")]
+    fields = [
+        name
+        for names in re.findall(r"^ +(?:word|tally|moment) ([^;]+);", engine, re.MULTILINE)
+        for name in names.split(", ")
+    ]
+    assert {"look", "closed_below", "pace_at", "refused"} <= set(fields)
+    flags = ["-std=gnu11", "-D_GNU_SOURCE", f"-I{NATIVE}", "-fsyntax-only", "-x", "c", "-"]
+
+    def compiles(line: str) -> bool:
+        source = f'#include "engine.h"\nns read_it(engine *e) {{ return (ns){line}; }}\n'
+        return not subprocess.run(
+            [compiler, *flags], input=source.encode(), capture_output=True, check=False
+        ).returncode
+
+    for field in fields:
+        assert compiles(f"SEEN(e->{field})") and not compiles(f"(e->{field})"), field

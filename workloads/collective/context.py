@@ -41,13 +41,6 @@ class Group:
         self._spare: dict[object, list[Any]] = {}
         self.measures = self.endpoint.policy.normaliser == "expected"
 
-        self._kept: list[tuple[Any, Any]] = []
-
-    def keep(self, record: Any, memory: Any) -> None:
-        """Of a call that nobody waits for, until it is over."""
-        self._kept = [(one, what) for one, what in self._kept if not one.over]
-        self._kept.append((record, memory))
-
     @property
     def accounts(self) -> list[Account]:
         """Of the latest lossy call."""

@@ -15,7 +15,7 @@ from lossbench.workloads.collective.context import PLANS
 from lossbench.workloads.collective.moves import Moves, Tensors
 from lossbench.workloads.collective.reduce import ask_all_reduce, is_lossy, reduce_scatter
 from lossbench.workloads.collective.short import Shape
-from lossbench.workloads.collective.staging import codec_of
+from lossbench.workloads.collective.staging import codec_of, one_type
 from lossbench.workloads.collective.work import AllWork
 from lossbench.workloads.transport.half import Result
 from lossbench.workloads.transport.jobs import Asked
@@ -181,11 +181,12 @@ class LossyGroup(Moves):
     def _reduce_scatter_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
         if source.numel() != output.numel() * self.size():
             raise ValueError(f"reduce_scatter: {source.numel()} elements are not {self.size()} x {output.numel()}")
+        one_type("reduce_scatter", source, output)
         op = op_for(source, op_name(opts))
         source, output = _real(source), _real(output)
 
         def job() -> None:
-            given = self._given(source)
+            given = self._given(source, only_read=True)
             taken = self._taken(output)
             counts = (output.numel(),) * self.size()
             lossy = self._lossy(given, op)
@@ -201,6 +202,7 @@ class LossyGroup(Moves):
     def reduce_scatter(self, outputs: Tensors, sources: list[Tensors], opts: Any = None) -> Any:
         ops = [op_for(output, op_name(opts)) for output in outputs]
         for output, parts in zip(outputs, sources, strict=True):
+            one_type("reduce_scatter", output, *parts)
             if len(parts) != self.size() or parts[self.rank()].numel() != output.numel():
                 found = [part.numel() for part in parts]
                 raise ValueError(

@@ -10,7 +10,7 @@ import torch
 from lossbench.workloads.collective import exchange
 from lossbench.workloads.collective.base import Base
 from lossbench.workloads.collective.reduce import all_gather, all_reduce, is_lossy
-from lossbench.workloads.collective.staging import Staged
+from lossbench.workloads.collective.staging import Staged, apart, as_long, one_type, rooms_for_all
 from lossbench.workloads.collective.stale import StaleCopies
 from lossbench.workloads.collective.work import AllWork
 from lossbench.workloads.transport.half import Result
@@ -26,9 +26,12 @@ class Moves(Base):
         super().__init__(*given, **keys)
         self._stale = StaleCopies()
 
-    def _given(self, tensor: torch.Tensor, name: str = "in", *, numbered: bool = True) -> Staged:
-        """`numbered`: in a room of this job's own; several jobs may be under way."""
-        staged = Staged(tensor, self._pinned, name=f"{name}.{self._room}" if numbered else name)
+    def _given(
+        self, tensor: torch.Tensor, name: str = "in", *, numbered: bool = True, only_read: bool = False
+    ) -> Staged:
+        """`numbered`: in a room of this job's own; several jobs may be under way. `only_read`: nothing is written to
+        it."""
+        staged = Staged(tensor, self._pinned, name=f"{name}.{self._room}" if numbered else name, only_read=only_read)
         staged.wait()
         return staged
 
@@ -54,8 +57,11 @@ class Moves(Base):
     # --- gathers -------------------------------------------------------------------------------------------------
 
     def _allgather_base(self, output: torch.Tensor, source: torch.Tensor, opts: Any = None) -> Any:
+        one_type("all_gather", output, source)
+        as_long("all_gather", output, source.numel() * self.size())
+
         def job() -> Asked | None:
-            given = self._given(source)
+            given = self._given(source, only_read=True)
             taken = self._taken(output)
             if self.policy.fsdp_gather == "stale" and is_lossy(given.codec, "sum"):
                 self._gather_with_copies(given, taken)
@@ -91,8 +97,14 @@ class Moves(Base):
         self._stale.keep(mine, taken.array, given.codec, instead_of=copy)
 
     def allgather(self, outputs: list[Tensors], sources: Tensors, opts: Any = None) -> Any:
+        """Ranks may give different numbers of elements, if all know how many."""
+        for rooms, source in zip(outputs, sources, strict=True):
+            rooms_for_all("all_gather", rooms, size=self.size())
+            one_type("all_gather", source, *rooms)
+            as_long("all_gather", rooms[self.rank()], source.numel())
+
         def ask(rooms: Tensors, source: torch.Tensor) -> Asked:
-            given = self._given(source)
+            given = self._given(source, only_read=True)
             taken = [self._taken(room, f"out{n}") for n, room in enumerate(rooms)]
             return self._then_back(self._ask_all_gather(given, [one.array.view("u1") for one in taken]), *taken)
 
@@ -112,9 +124,14 @@ class Moves(Base):
 
     def gather(self, outputs: list[Tensors], sources: Tensors, opts: Any) -> Any:
         root = opts.rootRank
+        if self.rank() == root:
+            rooms_for_all("gather", outputs[0], size=self.size())
+            one_type("gather", sources[0], *outputs[0])
+            for room in outputs[0]:
+                as_long("gather", room, sources[0].numel())
 
         def job() -> Asked:
-            given = self._given(sources[0])
+            given = self._given(sources[0], only_read=True)
             mine, name = given.array.view("u1"), given.codec.name
             if self.rank() != root:
                 return exchange.ask(
@@ -150,6 +167,11 @@ class Moves(Base):
 
     def scatter(self, outputs: Tensors, sources: list[Tensors], opts: Any) -> Any:
         root = opts.rootRank
+        if self.rank() == root:
+            rooms_for_all("scatter", sources[0], size=self.size())
+            one_type("scatter", outputs[0], *sources[0])
+            for part in sources[0]:
+                as_long("scatter", part, outputs[0].numel())
 
         def job() -> Asked:
             taken = self._taken(outputs[0])
@@ -157,7 +179,8 @@ class Moves(Base):
             if self.rank() != root:
                 asked = exchange.ask(self._group, send={}, receive={root: room}, call="scatter", dtype=name, size=size)
                 return self._then_back(asked, taken)
-            parts = [self._given(part, f"in{n}").array.view("u1") for n, part in enumerate(sources[0])]
+            parts = [self._given(part, f"in{n}", only_read=True).array.view("u1") for n, part in enumerate(sources[0])]
+            parts = apart(parts, [room])
             room[:] = parts[root]
             given = {peer: parts[peer] for peer in self._endpoint.peers}
             return self._then_back(
@@ -167,8 +190,13 @@ class Moves(Base):
         return self._begin([*outputs, *(sources[0] if sources else [])], job, opts=opts)
 
     def alltoall(self, outputs: Tensors, sources: Tensors, opts: Any = None) -> Any:
+        for side in (outputs, sources):
+            rooms_for_all("all_to_all", side, size=self.size())
+        one_type("all_to_all", *sources, *outputs)
+        as_long("all_to_all", outputs[self.rank()], sources[self.rank()].numel())
+
         def job() -> Asked:
-            given = [self._given(part, f"in{n}") for n, part in enumerate(sources)]
+            given = [self._given(part, f"in{n}", only_read=True) for n, part in enumerate(sources)]
             taken = [self._taken(room, f"out{n}") for n, room in enumerate(outputs)]
             parts, rooms = ([one.array.view("u1") for one in side] for side in (given, taken))
             return self._then_back(self._ask_across(parts, rooms, given[0].codec.name), *taken)
@@ -177,6 +205,7 @@ class Moves(Base):
 
     def _ask_across(self, parts: list[Bytes], rooms: list[Bytes], name: str) -> Asked:
         peers = self._endpoint.peers
+        parts = apart(parts, rooms)
         rooms[self.rank()][:] = parts[self.rank()]
         given, taken = ({peer: side[peer] for peer in peers} for side in (parts, rooms))
         return exchange.ask(self._group, send=given, receive=taken, call="all_to_all", dtype=name)
@@ -189,13 +218,12 @@ class Moves(Base):
         source_splits: list[int],
         opts: Any = None,
     ) -> Any:
-        if output.dtype != source.dtype:
-            raise ValueError(f"all_to_all_single: {source.dtype} in, {output.dtype} out")
+        one_type("all_to_all_single", source, output)
         for what, tensor, splits in (("output", output, output_splits), ("input", source, source_splits)):
             self._check_splits(what, tensor, splits)
 
         def job() -> Asked:
-            given, taken = self._given(source), self._taken(output)
+            given, taken = self._given(source, only_read=True), self._taken(output)
             parts, rooms = self._split(given, source, source_splits), self._split(taken, output, output_splits)
             return self._then_back(self._ask_across(parts, rooms, given.codec.name), taken)
 

@@ -72,7 +72,7 @@ class ShortWork(Work):
     def wait(self, timeout: timedelta | None = None) -> bool:
         if not self._done:
             self._shape.group.endpoint.here()
-            limit = timeout.total_seconds() if timeout else 0.0
+            limit = max(timeout.total_seconds(), 0.0) if timeout else 0.0
             if not self._turn.acquire(timeout=limit or -1):
                 raise TimeoutError(f"the call has not ended after {limit:g} s")
             try:
@@ -110,4 +110,5 @@ class ShortWork(Work):
 
     def __del__(self) -> None:
         if not self.is_completed():  # nobody waits for it: its memory is still written to
-            self._shape.group.keep(self._pair[1].record, (self._pair, self._tensors, self._arrived))
+            kept = self._shape.group.endpoint.engine.kept
+            kept.keep(self._pair[1].record, (self._pair, self._tensors, self._arrived))

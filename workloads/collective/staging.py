@@ -11,7 +11,7 @@ import torch
 
 from lossbench.workloads.transport.packet.codec import CODECS, Codec
 from lossbench.workloads.transport.packet.layout import even
-from lossbench.workloads.transport.packet.wire import Array
+from lossbench.workloads.transport.packet.wire import Array, Bytes
 
 Events = list[tuple[torch.device, torch.cuda.Event]]
 
@@ -46,6 +46,10 @@ def events_of(tensors: Any) -> Events:
         event.record(torch.cuda.current_stream(device))
         out.append((device, event))
     return out
+
+
+def _is_expanded(tensor: torch.Tensor) -> bool:
+    return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
 
 
 class Rooms:
@@ -92,10 +96,12 @@ class Pinned:
 class Staged:
     """One tensor of a collective, on the host. `array` is what is sent and received into."""
 
-    def __init__(self, tensor: torch.Tensor, pinned: Pinned, *, name: str = "in", fetch: bool = True) -> None:
+    def __init__(
+        self, tensor: torch.Tensor, pinned: Pinned, *, name: str = "in", fetch: bool = True, only_read: bool = False
+    ) -> None:
         self.tensor = tensor
         self.codec = codec_of(tensor)
-        if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+        if not only_read and _is_expanded(tensor):
             raise ValueError("the lossy backend can't write to an expanded tensor: several elements share one place")
         self._cuda = not on_host(tensor)
         self._pinned = pinned
@@ -138,3 +144,36 @@ class Staged:
             self.tensor.copy_(self._host.view(self.tensor.shape))
         elif self._dense is not self.tensor:
             self.tensor.copy_(self._dense)
+
+
+# What a call's tensors must have in common, as torch says, is looked at before anything is sent: below here they are
+# bytes, and numpy would spread them, or turn them into something else.
+
+
+def one_type(call: str, *tensors: torch.Tensor) -> None:
+    kinds = list(dict.fromkeys(str(tensor.dtype).removeprefix("torch.") for tensor in tensors))
+    if len(kinds) > 1:
+        raise ValueError(f"{call}: tensors of {' and '.join(kinds)}; all must be of one type")
+
+
+def rooms_for_all(call: str, rooms: Sequence[torch.Tensor], *, size: int) -> None:
+    if len(rooms) != size:
+        raise ValueError(f"{call}: {len(rooms)} tensors for {size} ranks")
+
+
+def as_long(call: str, tensor: torch.Tensor, elements: int) -> None:
+    if tensor.numel() != elements:
+        raise ValueError(f"{call}: a tensor of {tensor.numel()} elements where {elements} are needed")
+
+
+def apart(parts: list[Bytes], rooms: list[Bytes]) -> list[Bytes]:
+    """What is sent while others write into the same memory is sent from a copy."""
+    ends = [(int(one.ctypes.data), int(one.ctypes.data) + one.nbytes) for one in rooms if one.nbytes]
+    low, high = min((at for at, _ in ends), default=0), max((end for _, end in ends), default=0)
+
+    def shared(part: Bytes) -> bool:
+        at = int(part.ctypes.data)
+        near = part.nbytes and at < high and low < at + part.nbytes
+        return bool(near) and any(np.may_share_memory(part, room) for room in rooms)
+
+    return [part.copy() if shared(part) else part for part in parts]

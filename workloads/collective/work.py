@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -79,7 +80,7 @@ class UnderWay:
         out: list[Work] = []
         if not self._spans:
             return out
-        for work, theirs in list(self._spans.items()):
+        for work, theirs in self._spans.copy().items():
             if work.is_completed():
                 self._spans.pop(work, None)
             elif any(low < end and first < high for low, high in spans for first, end in theirs):
@@ -95,7 +96,6 @@ class Work(C10dWork):
     def __init__(self, tensors: Any, results: Results) -> None:
         super().__init__()
         self._tensors, self._results = tensors, results
-        self._future: torch.futures.Future[Any] | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """With a time that is over first: TimeoutError; the call goes on and may be waited for again."""
@@ -126,15 +126,15 @@ class Work(C10dWork):
         return self._tensors
 
     def get_future(self) -> torch.futures.Future[Any]:
-        """Set by a thread that waits: what hangs on it may begin the next collective and wait for that one."""
-        if self._future is None:
-            self._future = torch.futures.Future()
-            self._results.put(self._settle)
-        return self._future
+        """Set by a thread that waits: what hangs on it may begin the next collective and wait for that one. One and the
+        same, whoever asks: several threads may at once."""
+        new: torch.futures.Future[Any] = torch.futures.Future()
+        future: torch.futures.Future[Any] = self.__dict__.setdefault("_future", new)
+        if future is new:
+            self._results.put(partial(self._settle, future))
+        return future
 
-    def _settle(self) -> None:
-        future = self._future
-        assert future is not None
+    def _settle(self, future: torch.futures.Future[Any]) -> None:
         try:
             self.wait()
         except BaseException as error:  # noqa: BLE001 - for whoever holds the future

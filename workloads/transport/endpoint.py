@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Protocol
 
 from lossbench.workloads.errors import AbsentError, TransportError
 from lossbench.workloads.transport.failure import absent, sentence
-from lossbench.workloads.transport.half import Half, Result
+from lossbench.workloads.transport.half import Half, Kept, Result
 from lossbench.workloads.transport.jobs import Call, Job, Worker
 from lossbench.workloads.transport.native import build
 from lossbench.workloads.transport.native.engine import NativeEngine, Reading
@@ -33,6 +33,7 @@ class Engine(Protocol):
     """Moves the packets of halves. Two of them speak the same protocol: native/engine.py and plain/engine.py."""
 
     name: ClassVar[str]
+    kept: Kept
 
     @property
     def build(self) -> str: ...

@@ -114,6 +114,21 @@ class Half:
         return self._sends.tobytes(), self._receives.tobytes()
 
 
+class Kept:
+    """Memory of calls that nobody waits for: the engine holds it while it may still write to it. By any thread, and by
+    the collector in the middle of this; so every step is one that nothing comes in between."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[Any, Any]] = {}
+
+    def keep(self, record: Any, memory: Any) -> None:
+        """Until the half of this record is over."""
+        self._entries[id(record)] = (record, memory)
+        for number, (one, _) in self._entries.copy().items():
+            if one.over:
+                self._entries.pop(number, None)
+
+
 class Result:
     """Kept as the engine left it; made readable when somebody reads it."""
 

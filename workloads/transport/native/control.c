@@ -44,7 +44,7 @@ static uint32_t send_marker(engine *e, const header *like, uint32_t packets, uin
     SHOW(p->asked[c.number % ASKED].number, 0); /* the sending thread's markers too: a number is shown with its time only */
     SHOW(p->asked[c.number % ASKED].at, at);
     SHOW(p->asked[c.number % ASKED].number, c.number);
-    __atomic_fetch_add(&e->markers, left, __ATOMIC_RELAXED);
+    COUNT(e->markers, left);
     return c.number;
 }
 
@@ -54,11 +54,11 @@ void time_flow(engine *e, flow *f)
     peer *p = &e->peers[f->peer];
     ns now = now_ns();
     uint64_t sent = SEEN(p->sent);
-    if (!e->adaptive || f->cursor >= f->packets || now - p->timed_at < TIMED_EVERY || sent - p->timed_sent < TIMED_PACKETS)
+    if (!e->adaptive || OWN(f->cursor) >= f->packets || now - p->timed_at < TIMED_EVERY || sent - p->timed_sent < TIMED_PACKETS)
         return;
     p->timed_at = now;
     p->timed_sent = sent;
-    send_marker(e, (header *)f->prefix, f->packets, f->cursor, f->bytes, TIMES);
+    send_marker(e, (header *)f->prefix, f->packets, OWN(f->cursor), f->bytes, TIMES);
 }
 
 /* Which packets below the highest known are missing, `most` of them, others at every half. Returns the bytes of the
@@ -99,7 +99,7 @@ void acknowledge(engine *e, half *h, flow *f, uint32_t state)
     prepare_header(e, h, f, &about, 1);
     control c = {.answers = f->marker, .packets = f->packets, .sent = f->count, .state = (uint16_t)state, .bytes = f->bytes};
     give_limit(e, h, f);
-    c.limit = f->limit;
+    c.limit = OWN(f->limit);
     c.extra = e->peers[f->peer].told = window_for(e);
     ns held = f->marker_at ? clock_ns() - f->marker_at : 0; /* whoever is told `answers` takes it for an answer to that marker */
     c.held_us = held > 0 ? (uint32_t)(held / 1000) : 0;
@@ -130,18 +130,18 @@ void tell_gave_up(engine *e, uint32_t rank)
     if (now - p->gave_up_told < GAVE_UP_PAUSE) return;
     p->gave_up_told = now;
     p->gave_up_times++;
-    if (e->failed.code == DISAGREE && rank == e->failed.rank) { /* with our own view of the call */
+    if (OWN(e->failed.code) == DISAGREE && rank == e->failed.rank) { /* with our own view of the call */
         control c = {.state = REFUSED, .bytes = e->failed.my_bytes};
         reply(e, rank, &e->failed.mine, &c, NULL, 0);
     }
-    uint32_t why = e->failed.code == PEER_GAVE_UP ? e->failed.error : e->failed.code; /* the first cause, whoever tells */
+    uint32_t why = OWN(e->failed.code) == PEER_GAVE_UP ? e->failed.error : OWN(e->failed.code); /* the first cause, whoever tells */
     tell(e, rank, GAVE_UP, e->failed.about, why);
 }
 
 static int to_tell(const engine *e, uint32_t rank) /* whoever is gone can't be told */
 {
     const peer *p = &e->peers[rank];
-    uint32_t why = e->failed.code == PEER_GAVE_UP ? e->failed.error : e->failed.code;
+    uint32_t why = OWN(e->failed.code) == PEER_GAVE_UP ? e->failed.error : OWN(e->failed.code);
     if ((why == SILENT || why == PEER_LEFT) && rank == e->failed.about && p->gave_up_times) return 0;
     return p->in_group && !p->said_goodbye && !p->gave_up_too && p->gave_up_times < GAVE_UP_TIMES;
 }
@@ -176,7 +176,7 @@ void hear_failed(engine *e, uint32_t rank, const uint8_t *packet, uint32_t bytes
 /* The halves end in `fail_all`, when nobody holds them. */
 void break_group(engine *e, uint32_t code, uint32_t rank, uint32_t about, uint32_t error)
 {
-    if (e->failed.code) return;
+    if (OWN(e->failed.code)) return;
     e->failed.rank = rank;
     e->failed.about = about;
     e->failed.error = error;
@@ -186,7 +186,7 @@ void break_group(engine *e, uint32_t code, uint32_t rank, uint32_t about, uint32
 
 void disagree(engine *e, half *h, flow *f, uint32_t rank, const header *theirs, uint64_t their_bytes)
 {
-    if (e->failed.code) return;
+    if (OWN(e->failed.code)) return;
     flow none = {.peer = rank};
     prepare_header(e, h, f ? f : &none, &e->failed.mine, 1);
     e->failed.theirs = *theirs;
@@ -208,7 +208,7 @@ static void set_live(engine *e, peer *p, tail *t, uint32_t live)
 /* Whether its receiver must be told, whatever it does meanwhile: that its half is over here will not say how much it was. */
 static int must_hear(const peer *p, const tail *t)
 {
-    return t->sent < t->packets || ahead(t->sequence, p->withheld_until) < 0;
+    return t->sent < t->packets || ahead(t->sequence, OWN(p->withheld_until)) < 0;
 }
 
 /* That all of it was sent is of no use to it now; that less was it must hear. */
@@ -220,9 +220,9 @@ static void drop_tails(engine *e, peer *p, uint32_t below)
 
 static void flow_finished(half *h, flow *f) /* the peer wants nothing more of it */
 {
-    if (f->done) return;
+    if (OWN(f->done)) return;
     SHOW(f->done, 1);
-    SHOW(h->out_left, h->out_left - 1);
+    SHOW(h->out_left, OWN(h->out_left) - 1);
 }
 
 /* Every half below `passed` is over at this peer: it has sent all of its own, and wants nothing more of ours. */
@@ -235,11 +235,11 @@ void note_passed(engine *e, uint32_t rank, uint32_t passed)
     for (half *h = e->first; h && ahead(h->sequence, passed) < 0; h = h->next) {
         if (!h->listening) continue;
         flow *in = in_of(e, h, rank), *out = out_of(e, h, rank);
-        if (in && !in->done) {
+        if (in && !OWN(in->done)) {
             if (h->reliable) break_group(e, PEER_GAVE_UP, rank, rank, 0); /* nobody leaves what others still need */
             else flow_over_there(e, h, in, now);
         }
-        if (out && h->sending) flow_finished(h, out);
+        if (out && OWN(h->sending)) flow_finished(h, out);
     }
     settle(e, rank, p->whole, passed, NULL);
     drop_tails(e, p, passed);
@@ -282,7 +282,7 @@ void hear_marker(engine *e, uint32_t rank, const header *h, const control *c, ns
         answer(e, rank, h, c, NOT_YET, arrived);
     } else if (!c->packets) {
         flow *out = out_of(e, one, rank);
-        if (out && one->sending && !out->done)
+        if (out && OWN(one->sending) && !OWN(out->done))
             send_marker(e, (header *)out->prefix, out->packets, SEEN(out->cursor), out->bytes, ASKS);
         else
             answer(e, rank, h, c, NOT_YET, arrived);
@@ -299,12 +299,12 @@ void hear_marker(engine *e, uint32_t rank, const header *h, const control *c, ns
         }
         int sent_all = c->sent >= f->packets || c->state == ENDS; /* all that it will send */
         if (sent_all && !one->reliable) flow_ended(e, one, f, now);
-        if (one->reliable && !f->done && (enough(one, f) || in_vain(e, one, f, c))) {
+        if (one->reliable && !OWN(f->done) && (enough(one, f) || in_vain(e, one, f, c))) {
             flow_complete(one, f);
             sooner(e, 0);
         }
         if (c->state == TIMES) return; /* it only wanted to be timed */
-        int over = one->reliable ? (int)f->done : sent_all;
+        int over = one->reliable ? (int)OWN(f->done) : sent_all;
         acknowledge(e, one, f, over ? FINISHED : GOING_ON);
     }
 }
@@ -338,10 +338,10 @@ static void hear_ack(engine *e, uint32_t rank, const header *h, const control *c
     peer *p = &e->peers[rank];
     ns now = now_ns();
     half *one = half_at(e, h->sequence);
-    flow *f = one && one->sending ? out_of(e, one, rank) : NULL;
+    flow *f = one && OWN(one->sending) ? out_of(e, one, rank) : NULL;
     if (c->extra) SHOW(p->window, c->extra);
     if (c->answers && ahead(c->answers, p->withheld_at) > 0) p->withheld_untold = 0;
-    if (f && !f->done) {
+    if (f && !OWN(f->done)) {
         if (c->state == NOT_YET) {
             f->pause = f->pause < BUSY_PAUSE ? BUSY_PAUSE : f->pause + f->pause / 4 < 10 * BUSY_PAUSE ? f->pause + f->pause / 4 : f->pause;
             f->due = now + f->pause;
@@ -350,7 +350,7 @@ static void hear_ack(engine *e, uint32_t rank, const header *h, const control *c
         hear_answer_time(e, p, c, now);
         SHOW(f->unheard, c->sent <= f->count && c->state == GOING_ON);
         if (c->sent > f->count) { f->count = c->sent; f->repeats = 0; f->pause = 0; SHOW(one->progress, now); }
-        if (ahead(c->limit, f->limit) > 0) {
+        if (ahead(c->limit, OWN(f->limit)) > 0) {
             SHOW(f->limit, c->limit);
             f->due = 0;
             wake_sender(e);
@@ -402,9 +402,9 @@ void hear_control(engine *e, uint32_t rank, const uint8_t *packet, uint32_t byte
         break_group(e, PEER_GAVE_UP, rank, c->about, c->base);
         tell_gave_up(e, rank); /* at once: it may wait for that before it ends */
     } else if (h->kind == ACK && c->state == REFUSED) {
-        if (!e->failed.code) {
+        if (!OWN(e->failed.code)) {
             half *one = half_at(e, h->sequence);
-            flow *f = one && one->sending ? out_of(e, one, rank) : NULL;
+            flow *f = one && OWN(one->sending) ? out_of(e, one, rank) : NULL;
             if (f) prepare_header(e, one, f, &e->failed.mine, 0);
             e->failed.theirs = *h;
             e->failed.my_bytes = f ? f->bytes : 0;
@@ -419,7 +419,7 @@ void hear_control(engine *e, uint32_t rank, const uint8_t *packet, uint32_t byte
     } else {
         note_passed(e, rank, c->passed);
         if (h->kind == ACK && c->state == FINISHED && c->base == GOODBYE && !c->packets) p->knows_goodbye = 1;
-        if (e->failed.code) return;
+        if (OWN(e->failed.code)) return;
         if (h->kind == MARKER) hear_marker(e, rank, h, c, arrived, 0);
         else hear_ack(e, rank, h, c, packet + least, bytes - least);
     }
@@ -439,10 +439,10 @@ void keep_tail(engine *e, const half *h, const flow *f, ns now)
     for (uint32_t i = 0; p->tails_live && i < TAILS && p->tails[p->tail_next % TAILS].live; i++) p->tail_next++;
     tail *t = &p->tails[p->tail_next++ % TAILS];
     set_live(e, p, t, 0);
-    *t = (tail){.sequence = h->sequence, .packets = f->packets, .sent = f->cursor, .repeats = f->repeats, .bytes = f->bytes,
+    *t = (tail){.sequence = h->sequence, .packets = f->packets, .sent = OWN(f->cursor), .repeats = f->repeats, .bytes = f->bytes,
                 .pause = f->pause, .due = f->due ? f->due : now + PATIENCE + first_pause(p), .until = now + e->timeout};
     memcpy(&t->head, f->prefix, HEADER);
-    int waits = !f->done && ahead(p->passed, h->sequence) <= 0;
+    int waits = !OWN(f->done) && ahead(p->passed, h->sequence) <= 0;
     if (!waits && !must_hear(p, t)) return;
     set_live(e, p, t, 1);
     if (t->sent < t->packets) { /* before any packet of a later half, which would say that all of this one was sent */
@@ -485,13 +485,13 @@ static void tick_out(engine *e, half *h, flow *f, ns now)
 {
     peer *p = &e->peers[f->peer];
     uint32_t went = SEEN(f->cursor);
-    int sent = went >= f->packets && f->repaired >= f->repairs, stalled = went < f->packets && went >= f->limit;
-    if (f->done || f->held || !(sent || stalled)) return;
+    int sent = went >= f->packets && f->repaired >= f->repairs, stalled = went < f->packets && went >= OWN(f->limit);
+    if (OWN(f->done) || OWN(f->held) || !(sent || stalled)) return;
     if (!f->due) { /* its end has just come, or room was asked for */
         int at_once = p->loss > LOSSY_FROM || f->repairs;
         f->pause = first_pause(p);
         f->due = at_once ? now : now + PATIENCE + p->answer;
-        if (stalled) { f->due = f->unheard ? now : now + STALLED_PAUSE + 4 * p->answer; e->counts.stalls++; }
+        if (stalled) { f->due = OWN(f->unheard) ? now : now + STALLED_PAUSE + 4 * p->answer; e->counts.stalls++; }
     }
     if (f->due <= now) {
         f->marker = send_marker(e, (header *)f->prefix, f->packets, went, f->bytes, ASKS);
@@ -505,7 +505,7 @@ static void tick_out(engine *e, half *h, flow *f, ns now)
 
 static void tick_in(engine *e, half *h, flow *f, ns now)
 {
-    if (f->done || f->ended) return;
+    if (OWN(f->done) || f->ended) return;
     ns again = give_again(e, h, f, now);
     if (again) sooner(e, again);
     if (!f->pause) f->pause = ASK_PAUSE;
@@ -544,7 +544,7 @@ static void tick_tails(engine *e, ns now)
 void tick_markers(engine *e, ns now)
 {
     for (half *h = e->first; h; h = h->next) {
-        if (!h->sending) continue;
+        if (!OWN(h->sending)) continue;
         for (uint32_t i = 0; i < h->outs; i++) tick_out(e, h, &h->out[i], now);
         for (uint32_t i = 0; i < h->ins; i++) tick_in(e, h, &h->in[i], now);
     }

@@ -168,15 +168,15 @@ static uint32_t portion(const engine *e, const half *h, const flow *f)
     return packets < LEAST_PACKETS ? LEAST_PACKETS : packets;
 }
 
-static uint32_t left_of(const flow *f) { return f->limit > f->highest ? f->limit - f->highest : 0; }
+static uint32_t left_of(const flow *f) { return OWN(f->limit) > f->highest ? OWN(f->limit) - f->highest : 0; }
 
-static int may_need(const flow *f) { return !f->done && !f->ended && f->count && f->limit < f->packets; }
+static int may_need(const flow *f) { return !OWN(f->done) && !f->ended && f->count && OWN(f->limit) < f->packets; }
 
 static void raise_limit(flow *f, uint32_t packets, ns now)
 {
     uint32_t limit = f->highest + packets;
     if (limit > f->packets) limit = f->packets;
-    if (limit > f->limit) f->limit = limit; /* what was given is not taken back */
+    if (limit > OWN(f->limit)) SET(f->limit, limit); /* what was given is not taken back */
     f->given_at = now;
     f->given_again = 0;
 }
@@ -189,7 +189,7 @@ static double room_left(const engine *e, const half *h, ns now, uint32_t *outsta
     for (uint32_t i = 0; i < h->ins; i++) {
         const flow *f = &h->in[i];
         ns since = f->heard_at > f->given_at ? f->heard_at : f->given_at;
-        if (f->done || f->ended || now - since >= UNUSED + 4 * e->late + 2 * e->loop) continue;
+        if (OWN(f->done) || f->ended || now - since >= UNUSED + 4 * e->late + 2 * e->loop) continue;
         room -= (double)left_of(f) * f->segment;
         *outstanding += left_of(f);
     }
@@ -200,7 +200,7 @@ static double room_left(const engine *e, const half *h, ns now, uint32_t *outsta
  * and a little even if there is no room. */
 void give_limit(engine *e, half *h, flow *f)
 {
-    if (f->done || left_of(f) >= LEAST_PACKETS) return;
+    if (OWN(f->done) || left_of(f) >= LEAST_PACKETS) return;
     ns now = now_ns();
     uint32_t packets = portion(e, h, f), outstanding = 0;
     double room = e->adaptive ? room_left(e, h, now, &outstanding) / f->segment : packets;
@@ -242,7 +242,7 @@ ns give_again(engine *e, half *h, flow *f, ns now)
     if (f->heard_at > f->again_at) f->given_again = 0;
     if (f->again_at > since) since = f->again_at;
     ns pause = p->loss > LOSSY_FROM ? GIVE_AGAIN + 2 * p->answer : UNUSED + 4 * p->answer;
-    if (f->done || f->ended || !f->count || f->limit <= f->highest) return 0;
+    if (OWN(f->done) || f->ended || !f->count || OWN(f->limit) <= f->highest) return 0;
     if (now - since < pause) return since + pause;
     if (f->given_again > MOST_AGAIN) return 0; /* then the sender asks */
     f->given_again++;

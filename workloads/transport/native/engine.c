@@ -41,7 +41,7 @@ static int trickles(engine *e)
     uint64_t got = e->taken_bytes - e->taken_before;
     e->taken_before = e->taken_bytes;
     e->per_nap += ((double)got - e->per_nap) / 8;
-    return e->adaptive && e->first && e->first->sending && e->first->in_left && e->per_nap < TRICKLE &&
+    return e->adaptive && e->first && OWN(e->first->sending) && e->first->in_left && e->per_nap < TRICKLE &&
            e->rate * A_LITTLE < TRICKLE && e->first->longest > BULK && e->blocked != 1;
 }
 
@@ -61,15 +61,15 @@ static void nap(engine *e, ns until)
     if (left <= 0) return;
     if (patient && left > A_LITTLE) left = A_LITTLE;
     struct timespec pause = {left / SECOND, left % SECOND};
-    int deaf = patient || e->failed.code == SOCKET_ERROR; /* a socket that is gone would be "ready" for ever */
+    int deaf = patient || OWN(e->failed.code) == SOCKET_ERROR; /* a socket that is gone would be "ready" for ever */
     struct pollfd ready[2] = {{deaf ? -1 : e->fd, POLLIN | (e->blocked == 1 ? POLLOUT : 0), 0}, {e->wake, POLLIN, 0}};
-    __atomic_fetch_add(&e->asleep, 1, __ATOMIC_ACQ_REL);
+    ADD(e->asleep, 1);
     if (!SEEN(e->look)) {
         pthread_mutex_unlock(&e->lock);
         ppoll(ready, 2, &pause, NULL);
         pthread_mutex_lock(&e->lock);
     }
-    __atomic_fetch_sub(&e->asleep, 1, __ATOMIC_ACQ_REL);
+    TAKE(e->asleep, 1);
     if (ready[0].revents & POLLERR) drain_errors(e); /* a send may have taken the error, and left what is said of it */
     uint64_t count;
     if (ready[1].revents && read(e->wake, &count, sizeof count) < 0) return;
@@ -82,7 +82,7 @@ static int step(engine *e)
     ns now = now_ns();
     uint32_t error = SEEN(e->send_error);
     if (error) break_group(e, error == EBADF || error == ENOTSOCK ? SOCKET_ERROR : UNSENDABLE, e->rank, SEEN(e->send_about), error);
-    if (__atomic_exchange_n(&e->look, 0, __ATOMIC_ACQUIRE)) e->tick_at = 0;
+    if (SWAP(e->look, 0)) e->tick_at = 0;
     if (now >= e->tick_at) { /* an appointment, or something that may end a half */
         e->tick_at = now + FAR;
         check_halves(e, now);
@@ -138,7 +138,7 @@ static void linger(engine *e)
 static void linger_failed(engine *e)
 {
     ns until = now_ns() + QUIET * 2;
-    while (e->failed.code != SOCKET_ERROR && tell_again(e) && now_ns() < until)
+    while (OWN(e->failed.code) != SOCKET_ERROR && tell_again(e) && now_ns() < until)
         if (!step(e)) nap(e, until);
 }
 
@@ -162,7 +162,7 @@ static void *own_thread(void *argument)
     }
     if (e->first) break_group(e, ABORTED, e->rank, e->rank, 0); /* they are given up */
     fail_all(e);
-    if (e->failed.code) linger_failed(e);
+    if (OWN(e->failed.code)) linger_failed(e);
     else linger(e);
     pthread_mutex_unlock(&e->lock);
     return NULL;
@@ -238,7 +238,8 @@ void lb_peer(engine *e, uint32_t rank, const void *address, uint32_t bytes)
     memcpy(&p->address, address, bytes);
     p->address_bytes = bytes;
     double share = e->window / (e->world > 1 ? e->world - 1 : 1);
-    p->window = p->told = share > FIRST_WINDOW ? FIRST_WINDOW : (uint32_t)share;
+    p->told = share > FIRST_WINDOW ? FIRST_WINDOW : (uint32_t)share;
+    SET(p->window, p->told);
     p->heard = now_ns();
     if (!p->in_group) e->others++;
     p->in_group = 1;
@@ -277,7 +278,7 @@ void lb_submit(engine *e, half **halves, uint32_t count, int wake)
     int inside = enter(e);
     for (uint32_t i = 0; i < count; i++) {
         half *h = halves[i];
-        if (e->failed.code || e->closing) { refuse(h); continue; }
+        if (OWN(e->failed.code) || e->closing) { refuse(h); continue; }
         pthread_mutex_lock(&e->send_lock);
         h->sequence = e->next++;
         h->previous = e->last;
@@ -320,11 +321,11 @@ int lb_wait(engine *e, half *h, double timeout_s)
     if (SEEN(h->over)) return 1;
     ns until = now_ns() + (timeout_s < 1e6 ? (ns)(timeout_s * 1e9) : FAR * 24);
     int inside = enter(e);
-    while (inside && !h->over && now_ns() < until) {
+    while (inside && !OWN(h->over) && now_ns() < until) {
         if (!e->driven) {
             e->driven = 1;
-            while (!h->over && now_ns() < until)
-                if (!step(e) && !h->over) nap(e, until);
+            while (!OWN(h->over) && now_ns() < until)
+                if (!step(e) && !OWN(h->over)) nap(e, until);
             e->driven = 0;
             e->left_at = now_ns();
             if (e->waiting) pthread_cond_broadcast(&e->changed);
@@ -335,7 +336,7 @@ int lb_wait(engine *e, half *h, double timeout_s)
             e->waiting--;
         }
     }
-    int over = (int)h->over;
+    int over = (int)OWN(h->over);
     leave(e, inside);
     return over;
 }
@@ -344,7 +345,7 @@ int lb_wait(engine *e, half *h, double timeout_s)
 void lb_release(engine *e, half *h, uint32_t index)
 {
     int inside = enter(e);
-    if (inside && !h->over) {
+    if (inside && !OWN(h->over)) {
         SHOW(h->out[index].held, 0);
         SHOW(h->progress, now_ns()); /* what it waited for was its own */
         wake_sender(e);

@@ -7,22 +7,23 @@
  * Who may touch what. Three kinds of threads: whoever drives (a waiting caller, or the engine's own thread), any other
  * caller at a door of engine.c, and, where there are cores for it, one that only sends first packets (send.c); without
  * one, whoever drives does its part. "Shown" is written by SHOW or another atomic and read by SEEN: whole, with all that
- * was written before it.
+ * was written before it. Such a field is a `word`, a `tally` or a `moment` (C11 atomics in a struct): taken for a plain
+ * number it does not compile.
  *
  *   by                                engine                              peer                            half, flow
  *   --------------------------------  ----------------------------------  ------------------------------  ---------------------------
- *   nobody, once it runs              fd, wake, send_wake, rank, world,   address, in_group               what make_flows and
- *                                     others, full_tags, pipeline, key,                                   begin_sending write, before
- *                                     pace, adaptive, room_bytes,                                         `sending` is shown
- *                                     timeout, reorder_*, has_*
+ *   nobody, once it runs              fd, wake, send_wake, rank, world,   address, in_group               what Python asks for, and
+ *                                     others, full_tags, pipeline, key,                                   what make_flows and
+ *                                     pace, adaptive, room_bytes,                                         begin_sending write, before
+ *                                     timeout, reorder_*, has_*, peers                                    `sending` is shown
  *   `lock`                            everything that is not named        everything that is not named    everything that is not
  *                                                                                                         named, from submit to over
  *   both locks to write, one to read  first, last                                                         next, previous
- *   shown by the sending thread                                           timed_* (its own)               cursor, unsent
- *   shown under `lock`, to it         failed.code, closed_below           window, withheld_until          sending, limit, held,
+ *   shown by the sending thread                                           timed_* (its own)               cursor
+ *   shown under `lock`, to it         failed.code, closed_below, asleep   window, withheld_until          sending, limit, held,
  *                                                                                                         unheard, out_left, done
- *   shown by both                     look, send_error, send_about,       sent, refused_*, narrow,        progress
- *                                     markers, refused, pace_at, asleep,  control_out, asked
+ *   shown by both                     look, send_error, send_about,       sent, refused_*, narrow,        progress, unsent
+ *                                     markers, refused, pace_at,          control_out, asked
  *                                     sender_asleep, no_segments
  *   shown to Python                                                                                       over: from then on all of
  *                                                                                                         it is the caller's again
@@ -33,6 +34,7 @@
 #include <math.h>
 #include <netinet/in.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <stddef.h>
 #include <sys/socket.h>
@@ -52,9 +54,22 @@ enum { SILENT = 1, DISAGREE = 2, PEER_GAVE_UP = 3, PEER_LEFT = 4, SOCKET_ERROR =
 #define MS 1000000LL
 #define SECOND 1000000000LL
 /* The thread that only sends (send.c) holds `send_lock`, everybody else `lock`: what both of them touch is written by one
- * of them and shown whole, with all that was written before it. */
-#define SHOW(place, value) __atomic_store_n(&(place), (value), __ATOMIC_RELEASE)
-#define SEEN(place) __atomic_load_n(&(place), __ATOMIC_ACQUIRE)
+ * of them and shown whole, with all that was written before it. A struct around each, so that no plain access goes unseen. */
+typedef struct { _Atomic uint32_t shown; } word;
+typedef struct { _Atomic uint64_t shown; } tally;
+typedef struct { _Atomic ns shown; } moment;
+#define SHOW(place, value) atomic_store_explicit(&(place).shown, (value), memory_order_release)
+#define SEEN(place) atomic_load_explicit(&(place).shown, memory_order_acquire)
+/* By the one thread that may write it, or while no other can have heard of it. */
+#define OWN(place) atomic_load_explicit(&(place).shown, memory_order_relaxed)
+#define SET(place, value) atomic_store_explicit(&(place).shown, (value), memory_order_relaxed)
+/* By both; what was there before. COUNT: nothing else is shown with it. */
+#define ADD(place, more) atomic_fetch_add_explicit(&(place).shown, (more), memory_order_acq_rel)
+#define TAKE(place, less) atomic_fetch_sub_explicit(&(place).shown, (less), memory_order_acq_rel)
+#define COUNT(place, more) atomic_fetch_add_explicit(&(place).shown, (more), memory_order_relaxed)
+#define SWAP(place, value) atomic_exchange_explicit(&(place).shown, (value), memory_order_acq_rel)
+#define SWAP_IF(place, was, value) \
+    atomic_compare_exchange_strong_explicit(&(place).shown, (was), (value), memory_order_acq_rel, memory_order_acquire)
 #define LOSSY_FROM 0.002f /* share of lost packets from which things are said again without waiting long */
 
 typedef struct __attribute__((packed)) {
@@ -89,18 +104,18 @@ typedef struct {          /* the packets of one half from or to one peer */
     uint64_t bytes;       /* payload of all packets */
     uint32_t peer, block, segment, packets;
     float weight;         /* in: of this peer's values in a sum */
-    uint32_t held;        /* out: not yet: a copy from elsewhere is under way */
+    word held;            /* out: not yet: a copy from elsewhere is under way */
     /* results and state */
-    uint32_t cursor, limit; /* out: packets sent, packets that may be sent; in: limit told */
+    word cursor, limit;   /* out: packets sent, packets that may be sent; in: limit told */
     uint32_t count, highest, duplicates;
-    uint32_t done;        /* in: complete or ended; out: the peer wants nothing more */
+    word done;            /* in: complete or ended; out: the peer wants nothing more */
     uint32_t ended;       /* in: the peer has sent all */
     uint32_t known;       /* in: `prefix` is what its packets begin with */
     uint32_t marker;      /* number of the latest one; out: sent, in: heard */
     uint32_t repair_after;/* out: bitmaps that answer older markers are about packets sent again since */
     uint32_t repairs, repaired; /* out: packets to be sent again, and how many of them were */
     uint32_t repeats, given_again;
-    uint32_t unheard;     /* out: of what was sent lately nothing came: no room comes by itself */
+    word unheard;         /* out: of what was sent lately nothing came: no room comes by itself */
     uint32_t top;         /* in: one past the highest number that came; highest_at: when, by the kernel's clock */
     uint32_t solid;       /* in: below it nothing is missing, or more: where a look for holes begins */
     ns due, pause, asked_at, highest_at, heard_at, nacked_at, given_at;
@@ -129,16 +144,18 @@ typedef struct half {     /* asked for again and again: only the fields up to `s
     uint32_t width, kind, normaliser, world;
     float times, missing; /* missing: factor for what did not come; 1: left alone */
     /* results */
-    uint32_t over;        /* 1: ended; nothing of it is touched any more */
+    word over;            /* 1: ended; nothing of it is touched any more */
     uint32_t sequence, ended, expected, came; /* packets of all flows that come in */
-    ns began, first, closed, progress;
+    ns began, first, closed;
+    moment progress;
     /* state */
     uint64_t longest;     /* bytes of the longest flow that comes in */
     uint32_t in_left;     /* flows that are neither complete nor given up */
     uint32_t ended_open;  /* among them: the peer has sent all of it */
-    uint32_t out_left;    /* flows that peers still want something of */
-    uint32_t unsent;      /* flows that have not all been sent, or more: where there is surely nothing to send */
-    uint32_t sending, listening, turn, came_since;
+    word out_left;        /* flows that peers still want something of */
+    word unsent;          /* flows that have not all been sent, or more: where there is surely nothing to send */
+    word sending;
+    uint32_t listening, turn, came_since;
     ns last_ended;
     struct half *next, *previous;
     flow **of;            /* in flows by rank, then out flows by rank */
@@ -164,18 +181,21 @@ typedef struct {
     struct sockaddr_storage address;
     socklen_t address_bytes;
     uint32_t in_group, said_goodbye, knows_goodbye;
-    uint64_t sent, received;
-    uint32_t control_out, control_in;
+    tally sent;
+    uint64_t received;
+    word control_out;
+    uint32_t control_in;
     uint64_t control_seen; /* the 64 numbers up to control_in */
     uint32_t passed, whole; /* every half below is over there; of those from `whole` on it had sent all */
-    uint32_t withheld_until; /* below, something may not have been sent to it; untold: it has not answered a control packet */
+    word withheld_until;   /* below, something may not have been sent to it; untold: it has not answered a control packet */
     uint32_t withheld_at, withheld_untold; /* behind this one, which were the first to say so */
     uint32_t early_half, early_end; /* the farthest that came early, and one past its packet: what lies below may be a recording */
     ns heard, needed_since, answer; /* when anything came from it; since when it is needed; how long it takes to answer */
     uint32_t cut_next;     /* the half before this one went on without it; 0: none did */
     float loss;            /* of what we sent lately, as it says */
-    uint32_t window, told; /* bytes it lets us have under way when a half begins; what we let it have */
-    struct { uint32_t number; ns at; } asked[ASKED]; /* when the latest markers left */
+    word window;           /* bytes it lets us have under way when a half begins */
+    uint32_t told;         /* what we let it have */
+    struct { word number; moment at; } asked[ASKED]; /* when the latest markers left */
     recent loop;           /* from a marker of ours to its answer */
     recent way;            /* of its markers here, by two clocks: least lately */
     ns waited, waited_at;  /* the latest: how much longer than that */
@@ -183,9 +203,9 @@ typedef struct {
     uint64_t timed_sent;   /* how many there were then */
     tail tails[TAILS];
     uint32_t tails_live, tail_next;
-    ns refused_since, refused_until; /* the host itself takes nothing for it: since when, until when it is not asked; 0: it does */
-    uint32_t refused_error;
-    uint32_t narrow;       /* a batch was too wide for the way, and a packet alone was not: twice in a row it has narrowed */
+    moment refused_since, refused_until; /* the host itself takes nothing for it: since when, until when it is not asked; 0: it does */
+    word refused_error;
+    word narrow;           /* a batch was too wide for the way, and a packet alone was not: twice in a row it has narrowed */
     ns gave_up_told;
     uint32_t gave_up_times, gave_up_too; /* how often it was told; it says so itself: it knows */
 } peer;
@@ -205,7 +225,8 @@ typedef struct early {    /* came before its half was asked for here */
 } early;
 
 typedef struct {          /* why the group is broken */
-    uint32_t code, rank, about, error;
+    word code;
+    uint32_t rank, about, error;
     header mine, theirs;
     uint64_t my_bytes, their_bytes;
 } failure;
@@ -227,10 +248,11 @@ typedef struct engine {
     pthread_cond_t changed;
     pthread_t thread, sender;
     int send_wake;
-    uint32_t look, sender_stops, sender_asleep; /* look: whoever drives has something to see to */
-    uint32_t send_error, send_about; /* what the host said for good, of a packet to whom */
-    uint64_t markers, refused; /* counted by both threads */
-    uint32_t has_thread, has_sender, closing, aborting, driven, waiting, asleep;
+    word look, sender_stops, sender_asleep; /* look: whoever drives has something to see to */
+    word send_error, send_about; /* what the host said for good, of a packet to whom */
+    tally markers, refused; /* counted by both threads */
+    uint32_t has_thread, has_sender, closing, aborting, driven, waiting;
+    word asleep;
     uint32_t inside, closed; /* threads within a door; no more may come in */
     ns left_at;
     half *ring[RING];
@@ -241,9 +263,12 @@ typedef struct engine {
     uint32_t past_next;
     uint8_t *spare;       /* room for `waiting` that the next half may use: fresh pages cost more than what is put there */
     uint64_t spare_bytes;
-    uint32_t next, opened, closed_below; /* next to be submitted, next to be listened to, first that is not over */
-    uint32_t blocked, no_segments;
-    ns tick_at, reorder, pace_at;
+    uint32_t next, opened; /* next to be submitted, next to be listened to */
+    word closed_below;    /* first that is not over */
+    uint32_t blocked;
+    word no_segments;
+    ns tick_at, reorder;
+    moment pace_at;
     ns checked_at;        /* when halves were looked at last, while there were any */
     ns lost_at;           /* when something was lost last, as far as is known */
     uint64_t since_inversion;

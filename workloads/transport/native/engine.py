@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from lossbench.workloads.transport import structures
-from lossbench.workloads.transport.half import Half
+from lossbench.workloads.transport.half import Half, Kept
 from lossbench.workloads.transport.packet.wire import Bits
 from lossbench.workloads.transport.plan import address
 from lossbench.workloads.transport.policy import Membership
@@ -65,6 +65,7 @@ class NativeEngine:
             reorder_s=policy.reorder_ms / 1000,
             reorder_most_s=policy.reorder_max_ms / 1000,
         )
+        self.kept = Kept()
         self._link = link  # its socket goes after the engine that uses it
         self._engine = ctypes.c_void_p(library.lb_new(settings))
         if not self._engine:

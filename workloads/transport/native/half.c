@@ -29,9 +29,11 @@ void make_flows(half *h)
     }
     for (uint32_t i = 0; i < h->outs; i++) {
         h->out[i].data = h->base_out + (uintptr_t)h->out[i].data;
-        h->out[i].held = h->hold;
+        SET(h->out[i].held, h->hold);
     }
-    h->over = h->ended = h->sending = h->listening = h->ended_open = h->came_since = h->turn = 0;
+    SET(h->over, 0);
+    SET(h->sending, 0);
+    h->ended = h->listening = h->ended_open = h->came_since = h->turn = 0;
     h->first = h->closed = h->last_ended = 0;
     h->of = NULL;
     h->waiting = NULL;
@@ -73,17 +75,18 @@ static void drop_order(engine *e, half *h)
 /* Ears open: packets of it go where they belong; those that came early are taken in. 0 if it must wait for room. */
 int open_half(engine *e, half *h)
 {
-    if (h->sequence - e->closed_below >= RING - 1) return 0; /* NO_WORD is not a number */
+    if (h->sequence - OWN(e->closed_below) >= RING - 1) return 0; /* NO_WORD is not a number */
     h->of = calloc(2 * e->world, sizeof *h->of);
     if (!make_order(e, h) || !h->of) { break_group(e, SOCKET_ERROR, e->rank, e->rank, 12); return 0; }
     for (uint32_t i = 0; i < h->ins; i++) {
         flow *f = h->of[h->in[i].peer] = &h->in[i];
         if (f->segment > e->segment) e->segment = f->segment;
-        f->limit = f->packets < 2 ? f->packets : 2; /* it may have been told more, but perhaps did not hear of it */
+        SET(f->limit, f->packets < 2 ? f->packets : 2); /* it may have been told more, but perhaps did not hear of it */
     }
     for (uint32_t i = 0; i < h->outs; i++) h->of[e->world + h->out[i].peer] = &h->out[i];
     h->in_left = h->ins;
-    h->out_left = h->unsent = h->outs;
+    SET(h->out_left, h->outs);
+    SET(h->unsent, h->outs);
     h->listening = 1;
     e->opened = h->sequence + 1;
     e->ring[h->sequence % RING] = h;
@@ -95,7 +98,7 @@ int open_half(engine *e, half *h)
 
 void flow_complete(half *h, flow *f)
 {
-    f->done = 1;
+    SET(f->done, 1);
     h->in_left--;
     if (f->ended) h->ended_open--;
     if (f->count < f->packets) f->ended = 1; /* the peer has sent all of it: what is missing the network took */
@@ -103,7 +106,7 @@ void flow_complete(half *h, flow *f)
 
 void flow_ended(engine *e, half *h, flow *f, ns now)
 {
-    if (f->ended || f->done) return;
+    if (f->ended || OWN(f->done)) return;
     f->ended = 1;
     h->last_ended = now;
     if (!h->first) h->first = now;
@@ -139,7 +142,7 @@ static ns allowance(const engine *e, ns now)
 static int all_gone(const half *h)
 {
     for (uint32_t i = 0; i < h->outs; i++)
-        if (!h->out[i].done && SEEN(h->out[i].cursor) < h->out[i].packets) return 0;
+        if (!OWN(h->out[i].done) && SEEN(h->out[i].cursor) < h->out[i].packets) return 0;
     return 1;
 }
 
@@ -151,7 +154,7 @@ static int only_for_those_given_up(const engine *e, const half *h, int *more)
     *more = 0;
     for (uint32_t i = 0; i < h->ins + h->outs; i++) {
         const flow *f = i < h->ins ? &h->in[i] : &h->out[i - h->ins];
-        if (f->done || (i < h->ins ? f->ended : SEEN(f->cursor) >= f->packets)) continue;
+        if (OWN(f->done) || (i < h->ins ? f->ended : SEEN(f->cursor) >= f->packets)) continue;
         const flow *in = in_of(e, h, f->peer);
         if (e->peers[f->peer].cut_next != h->sequence || (in && in->count)) return 0;
         if (i >= h->ins && SEEN(f->cursor) < SEEN(f->limit)) *more = 1;
@@ -164,7 +167,7 @@ static int only_for_those_given_up(const engine *e, const half *h, int *more)
 static int waits_for_its_own(const half *h)
 {
     for (uint32_t i = 0; i < h->outs && h->hold; i++)
-        if (!h->out[i].done && SEEN(h->out[i].held)) return 1;
+        if (!OWN(h->out[i].done) && SEEN(h->out[i].held)) return 1;
     return 0;
 }
 
@@ -181,8 +184,8 @@ static ns deadline_of(const engine *e, const half *h, ns now)
 /* Why a half is over now; RUNNING if it is not. `next` is when to look again. */
 static uint32_t ending(engine *e, half *h, ns now, ns *next)
 {
-    if (!h->sending) return RUNNING;
-    int sent = h->reliable ? !h->out_left : all_gone(h);
+    if (!OWN(h->sending)) return RUNNING;
+    int sent = h->reliable ? !OWN(h->out_left) : all_gone(h);
     if (sent && !h->in_left) return must_all(h) || share_of(h) == 1.0f ? ALL : FRACTION;
     if (h->reliable) return RUNNING;
     if (sent && h->in_left == h->ended_open) {
@@ -210,7 +213,7 @@ static void account(engine *e, half *h, ns now)
         e->counts.lost += lost;
         e->counts.cut += gone - lost;
         if (lost) e->lost_at = now;
-        if (h->ended == DEADLINE && !f->done && !f->ended) e->peers[f->peer].cut_next = h->sequence + 1;
+        if (h->ended == DEADLINE && !OWN(f->done) && !f->ended) e->peers[f->peer].cut_next = h->sequence + 1;
         e->counts.duplicates += f->duplicates;
         if (!must_all(h)) {
             peer *p = &e->peers[f->peer];
@@ -221,9 +224,9 @@ static void account(engine *e, half *h, ns now)
     }
     for (uint32_t i = 0; i < h->outs; i++) {
         flow *f = &h->out[i];
-        if (!must_all(h)) e->counts.withheld += f->packets - f->cursor;
+        if (!must_all(h)) e->counts.withheld += f->packets - OWN(f->cursor);
         if (!h->reliable) keep_tail(e, h, f, now);
-        if (!must_all(h) && f->cursor < f->packets) revive_tails(e, &e->peers[f->peer], h->sequence, now);
+        if (!must_all(h) && OWN(f->cursor) < f->packets) revive_tails(e, &e->peers[f->peer], h->sequence, now);
     }
     e->counts.halves++;
     if (must_all(h)) { /* all of it arrived in the end */
@@ -244,9 +247,9 @@ static void take_out(engine *e, half *h)
     if (h->next) h->next->previous = h->previous;
     else e->last = h->previous;
     if (half_at(e, h->sequence) == h) e->ring[h->sequence % RING] = NULL;
-    for (uint32_t i = 0; i < h->outs && h->sending && !must_all(h); i++) {
+    for (uint32_t i = 0; i < h->outs && OWN(h->sending) && !must_all(h); i++) {
         peer *p = &e->peers[h->out[i].peer];
-        if (h->out[i].cursor >= h->out[i].packets || ahead(h->sequence + 1, p->withheld_until) <= 0) continue;
+        if (OWN(h->out[i].cursor) >= h->out[i].packets || ahead(h->sequence + 1, OWN(p->withheld_until)) <= 0) continue;
         SHOW(p->withheld_until, h->sequence + 1);
         p->withheld_at = SEEN(p->control_out);
         p->withheld_untold = 1;
@@ -286,7 +289,7 @@ void fail_all(engine *e)
         take_out(e, h);
         let_go(e, h);
     }
-    if (e->failed.code) tell_again(e);
+    if (OWN(e->failed.code)) tell_again(e);
     if (e->waiting) pthread_cond_broadcast(&e->changed);
     wake_driver(e); /* whoever drives may wait for one of them, and another thread came by here */
 }
@@ -307,7 +310,7 @@ static void forgive_own_sleep(engine *e, ns now)
         if (since) SHOW(p->refused_since, since + more);
     }
     for (half *h = e->first; h; h = h->next)
-        if (h->sending) SHOW(h->progress, SEEN(h->progress) + slept);
+        if (OWN(h->sending)) SHOW(h->progress, SEEN(h->progress) + slept);
 }
 
 /* A peer that halves need, one after the other, and that says nothing for `timeout`, is gone; so is one that took its
@@ -315,7 +318,7 @@ static void forgive_own_sleep(engine *e, ns now)
 static void check_alive(engine *e, const half *h, const flow *f, ns now)
 {
     peer *p = &e->peers[f->peer];
-    if (f->done) return;
+    if (OWN(f->done)) return;
     if (p->said_goodbye && ahead(p->passed, h->sequence) <= 0) break_group(e, PEER_LEFT, f->peer, f->peer, 0);
     if (p->heard >= p->needed_since) p->needed_since = p->heard > h->began ? p->heard : h->began;
     if (now - p->needed_since >= e->timeout) break_group(e, SILENT, e->rank, f->peer, 0);
@@ -327,13 +330,13 @@ static void check_refused(engine *e, const flow *f, ns now)
 {
     peer *p = &e->peers[f->peer];
     ns since = SEEN(p->refused_since);
-    if (!f->done && since && p->heard > since && now - since >= e->timeout)
+    if (!OWN(f->done) && since && p->heard > since && now - since >= e->timeout)
         break_group(e, UNSENDABLE, e->rank, f->peer, SEEN(p->refused_error));
 }
 
 static int may_send(const engine *e, const half *h, uint32_t sending)
 {
-    if (!h->listening || h->sending || sending >= e->pipeline) return 0;
+    if (!h->listening || OWN(h->sending) || sending >= e->pipeline) return 0;
     return !h->after || !h->previous || h->previous->sequence + 1 != h->sequence;
 }
 
@@ -351,15 +354,15 @@ void check_halves(engine *e, ns now)
             after = h->next;
             if (!h->listening && !open_half(e, h)) break;
             if (may_send(e, h, sending)) begin_sending(e, h);
-            if (h->deadline && h->sending && !h->first && SEEN(h->progress) < moved) SHOW(h->progress, moved);
+            if (h->deadline && OWN(h->sending) && !h->first && SEEN(h->progress) < moved) SHOW(h->progress, moved);
             if (h->first && SEEN(h->progress) > moved) moved = SEEN(h->progress); /* those behind it wait for their turn */
             uint32_t why = ending(e, h, now, &next);
             if (why) { close_half(e, h, why, now); again = 1; } /* what waited for it may go on */
-            else sending += h->sending;
+            else sending += OWN(h->sending);
         }
     }
-    for (half *h = e->first; h && !e->failed.code; h = h->next) {
-        if (!h->sending) continue;
+    for (half *h = e->first; h && !OWN(e->failed.code); h = h->next) {
+        if (!OWN(h->sending)) continue;
         for (uint32_t i = 0; i < h->ins; i++) /* of one that has sent all nothing is waited for, whatever was lost */
             if (h->reliable || !h->in[i].ended) check_alive(e, h, &h->in[i], now);
         for (uint32_t i = 0; i < h->outs; i++) /* nor of one that has got all; but it must give room for the rest */
@@ -369,6 +372,6 @@ void check_halves(engine *e, ns now)
             }
     }
     sooner(e, next);
-    if (e->failed.code) fail_all(e);
+    if (OWN(e->failed.code)) fail_all(e);
     e->checked_at = e->first ? now : 0;
 }

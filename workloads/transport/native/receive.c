@@ -103,7 +103,7 @@ static void after_run(engine *e, half *h, flow *f, uint32_t bytes, ns now)
         sooner(e, 0);
     }
     arrived_bytes(e, bytes, now);
-    if (f->done) return;
+    if (OWN(f->done)) return;
     if (enough(h, f)) {
         flow_complete(h, f);
         sooner(e, 0);
@@ -128,8 +128,8 @@ static void drop_early(engine *e, early *one)
 /* Nearer halves go first: whoever runs wild far ahead must not take the room of what is needed next. 1 if some was made. */
 static int forget_beyond(engine *e, uint32_t sequence)
 {
-    for (int32_t far = RING - 1; far > ahead(sequence, e->closed_below); far--) {
-        uint32_t slot = (e->closed_below + (uint32_t)far) % RING;
+    for (int32_t far = RING - 1; far > ahead(sequence, OWN(e->closed_below)); far--) {
+        uint32_t slot = (OWN(e->closed_below) + (uint32_t)far) % RING;
         early **place = e->early[slot].first ? &e->early[slot].first : &e->early[slot].markers, *one = *place;
         if (!one) continue;
         *place = one->next;
@@ -146,7 +146,7 @@ void keep_early(engine *e, uint32_t rank, const uint8_t *data, uint32_t bytes, u
     const header *h = (const header *)data;
     uint32_t slot = h->sequence % RING;
     uint64_t room = (e->pipeline + 1) * e->room_bytes;
-    int keep = ahead(h->sequence, e->closed_below) < RING && bytes <= room;
+    int keep = ahead(h->sequence, OWN(e->closed_below)) < RING && bytes <= room;
     for (early *one = e->early[slot].markers; h->kind == MARKER && keep && one; one = one->next)
         if (one->rank == rank) { /* the latest says all */
             memcpy(one->data, data, bytes);
@@ -295,7 +295,7 @@ static void sort_out(engine *e, const uint8_t *data, uint32_t bytes, uint32_t se
         if (length < HEADER || h->magic != MAGIC || h->version != VERSION || h->destination != e->rank ||
             h->source >= e->world || !e->peers[h->source].in_group || !from_there(&e->peers[h->source], from)) {
             e->counts.strangers++;
-        } else if (e->failed.code) {
+        } else if (OWN(e->failed.code)) {
             if (genuine(e, data + at, length)) hear_failed(e, h->source, data + at, length);
         } else if (h->kind == DATA || h->kind == RELIABLE) {
             end = at + run_length(e, data + at, bytes - at, segment, length);
@@ -360,7 +360,7 @@ static void take_early(engine *e, half *h, const early *one)
 {
     const header *head = (const header *)one->data;
     uint32_t length = one->bytes < one->segment ? one->bytes : one->segment;
-    if (e->failed.code || head->sequence != h->sequence) return;
+    if (OWN(e->failed.code) || head->sequence != h->sequence) return;
     if (head->kind == MARKER) {
         hear_marker(e, one->rank, head, (const control *)(one->data + HEADER), one->at, 1);
         return;

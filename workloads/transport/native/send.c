@@ -35,13 +35,13 @@ void prepare_header(const engine *e, const half *h, const flow *f, header *to, i
 void wake_sender(engine *e)
 {
     uint64_t one = 1;
-    if (!e->has_sender || !__atomic_fetch_add(&e->sender_asleep, 0, __ATOMIC_ACQ_REL)) return;
+    if (!e->has_sender || !ADD(e->sender_asleep, 0)) return;
     if (write(e->send_wake, &one, sizeof one) < 0) return; /* it is full: there is a wake-up in it */
 }
 
 void begin_sending(engine *e, half *h)
 {
-    uint32_t behind = h->sequence - e->closed_below;
+    uint32_t behind = h->sequence - OWN(e->closed_below);
     for (uint32_t i = 0; i < h->outs; i++) {
         flow *f = &h->out[i];
         header head;
@@ -50,13 +50,14 @@ void begin_sending(engine *e, half *h)
         head.behind = (uint8_t)(p->withheld_untold ? NO_WORD : behind);
         head.tag = tag_of(e, (uint8_t *)&head, PREFIX);
         memcpy(f->prefix, &head, HEADER);
-        uint32_t room = e->peers[f->peer].window / f->segment;
-        f->limit = room < 2 ? 2 : room;
+        uint32_t room = OWN(e->peers[f->peer].window) / f->segment;
+        SET(f->limit, room < 2 ? 2 : room);
         ns since = SEEN(p->refused_since), idle = since ? now_ns() - SEEN(p->refused_until) - counts_at_most(e) : 0;
         if (idle > 0) SHOW(p->refused_since, since + idle); /* it was not asked all the time */
     }
-    h->unsent = h->outs;
-    h->began = h->progress = now_ns();
+    SET(h->unsent, h->outs);
+    h->began = now_ns();
+    SET(h->progress, h->began);
     SHOW(h->sending, 1); /* not before what it begins with */
     wake_sender(e);
 }
@@ -89,7 +90,7 @@ static int transmit(engine *e, peer *p, struct iovec *io, uint32_t packets, uint
         if (sendmsg(e->fd, &message, MSG_DONTWAIT) >= 0) return 0;
         int error = errno;
         if (error == EINTR) continue;
-        if (error != EAGAIN && error != EIO) __atomic_fetch_add(&e->refused, packets, __ATOMIC_RELAXED);
+        if (error != EAGAIN && error != EIO) COUNT(e->refused, packets);
         if (!may_be_of_another(error) || tries++ == LEFT_BEHIND) return error;
     }
 }
@@ -119,7 +120,7 @@ static void look_again(engine *e)
     if (!e->has_sender) sooner(e, 0);
     else {
         SHOW(e->look, 1);
-        if (__atomic_fetch_add(&e->asleep, 0, __ATOMIC_ACQ_REL) && write(e->wake, &one, sizeof one) < 0) return;
+        if (ADD(e->asleep, 0) && write(e->wake, &one, sizeof one) < 0) return;
     }
 }
 
@@ -169,7 +170,7 @@ static uint32_t send_packets(engine *e, flow *f, const uint32_t *numbers, uint32
         break; /* whatever the host did not take was not sent, and nothing is lost */
     }
     if (went && SEEN(p->refused_since)) SHOW(p->refused_since, 0);
-    __atomic_fetch_add(&p->sent, went, __ATOMIC_RELAXED);
+    COUNT(p->sent, went);
     return went;
 }
 
@@ -186,7 +187,7 @@ static int paced(engine *e, uint64_t bytes)
     do {
         if (now < at) return 0;
         next = (at < now - BUCKET ? now - BUCKET : at) + (ns)((double)bytes / e->pace);
-    } while (!__atomic_compare_exchange_n(&e->pace_at, &at, next, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE));
+    } while (!SWAP_IF(e->pace_at, &at, next));
     return 1;
 }
 
@@ -204,19 +205,19 @@ static int send_repairs(engine *e, flow *f, int *blocked)
 static int send_first(engine *e, half *h, flow *f, int *blocked)
 {
     uint32_t limit = SEEN(f->limit), end = limit < f->packets ? limit : f->packets, most = batch_of(f);
-    if (SEEN(f->held) || f->cursor >= end) return 0;
-    uint32_t count = end - f->cursor < most ? end - f->cursor : most;
+    if (SEEN(f->held) || OWN(f->cursor) >= end) return 0;
+    uint32_t count = end - OWN(f->cursor) < most ? end - OWN(f->cursor) : most;
     if (count > 8 && (uint64_t)count * f->segment * 4 > SEEN(e->peers[f->peer].window))
         count = count / 4 > 8 ? count / 4 : 8; /* a quarter of what may be under way: no bursts into a small queue */
     if (!paced(e, (uint64_t)count * f->segment)) {
         if (h->deadline) SHOW(h->progress, SEEN(e->pace_at)); /* it waits for nobody but its own pace */
         return 0;
     }
-    uint32_t went = send_packets(e, f, NULL, f->cursor, count, blocked);
-    SHOW(f->cursor, f->cursor + went);
+    uint32_t went = send_packets(e, f, NULL, OWN(f->cursor), count, blocked);
+    SHOW(f->cursor, OWN(f->cursor) + went);
     if (went && h->deadline) SHOW(h->progress, now_ns());
     if (went) time_flow(e, f);
-    if (went && f->cursor >= f->packets && !h->reliable) __atomic_fetch_sub(&h->unsent, 1, __ATOMIC_ACQ_REL);
+    if (went && OWN(f->cursor) >= f->packets && !h->reliable) TAKE(h->unsent, 1);
     return went > 0;
 }
 
@@ -268,7 +269,7 @@ void *sender_thread(void *argument)
     while (!SEEN(e->sender_stops)) {
         int went = send_round(e, 1, 0);
         if (!went) { /* look once more when everybody knows that it sleeps: no wake-up gets lost */
-            __atomic_exchange_n(&e->sender_asleep, 1, __ATOMIC_ACQ_REL);
+            SWAP(e->sender_asleep, 1);
             went = send_round(e, 1, 0);
         }
         pthread_mutex_unlock(&e->send_lock); /* let the other thread change the list of halves */
@@ -291,7 +292,7 @@ int send_control(engine *e, peer *p, header *h, control *c, const uint8_t *bitma
 {
     uint8_t packet[HEADER + sizeof(control) + BITMAP];
     uint32_t bytes = HEADER + sizeof *c + bitmap_bytes;
-    c->number = __atomic_add_fetch(&p->control_out, 1, __ATOMIC_RELAXED);
+    c->number = COUNT(p->control_out, 1) + 1;
     c->passed = SEEN(e->closed_below);
     c->whole = SEEN(p->withheld_until); /* not older than the former */
     memcpy(packet, h, HEADER);
@@ -300,6 +301,6 @@ int send_control(engine *e, peer *p, header *h, control *c, const uint8_t *bitma
     ((header *)packet)->tag = tag_of(e, packet, bytes);
     struct iovec io = {packet, bytes};
     int left = !transmit(e, p, &io, 1, 0);
-    if (left) __atomic_fetch_add(&p->sent, 1, __ATOMIC_RELAXED);
+    if (left) COUNT(p->sent, 1);
     return left;
 }

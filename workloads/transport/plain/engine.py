@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from lossbench.workloads.transport import structures
-from lossbench.workloads.transport.half import Half
+from lossbench.workloads.transport.half import Half, Kept
 from lossbench.workloads.transport.native.engine import Reading
 from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.packet.wire import Bits
@@ -27,6 +27,7 @@ class PlainEngine(Ending):
 
     def __init__(self, member: Membership, *, link: Link) -> None:
         super().__init__(member, link=link)
+        self.kept = Kept()
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._closing = self.aborting = False
