@@ -117,9 +117,8 @@ class Program(Frozen):
         return known if self.control_mb is None else self.control_mb
 
     def is_silent(self) -> bool:
-        if self.silent is not None or self.command:
-            return bool(self.silent)
-        return about.about(self.name).is_silent(self.options)
+        by_name = not self.command and about.about(self.name).is_silent(self.options)
+        return by_name if self.silent is None else self.silent
 
     @model_validator(mode="after")
     def _by_torchrun(self) -> Self:

@@ -144,7 +144,7 @@ def _places(entry: Impair, topology: Topology) -> list[tuple[Hook, Match, Host |
 
 
 def _may_meet(match: Match, host: Host, direction: Direction) -> bool:
-    """Not what other hosts alone send, by name, at this host's uplink; nor what is for others alone, at its downlink."""
+    """Not at its uplink what other hosts send, by name; not at its downlink what is for others."""
     ends = match.sources if direction == "uplink" else match.destinations
     return not ends or host.name in ends or not all(end.startswith("h") for end in ends)
 

@@ -89,9 +89,7 @@ def _backend(request: Request, kernel: Kernel) -> str:
         if why[name] is None:
             return name
     reasons = "; ".join(f"{name} can't: {reason}" for name, reason in why.items())
-    step = (
-        f"loss alone every kernel with {able(kernel)[0]} has: --profile loss_1" if able(kernel) else "lossbench doctor"
-    )
+    step = "profiles without delay (loss_1, bursty_5) stand on ebpf" if "ebpf" in able(kernel) else "lossbench doctor"
     raise NotAbleError(f"profile {request.name()} can't be put on this NIC ({reasons})", next_step=step)
 
 
