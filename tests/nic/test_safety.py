@@ -338,6 +338,23 @@ def drill(wire: Wire, victim: str, after_s: float) -> None:
     process.wait()
 
 
+@pytest.mark.netns
+def test_what_a_killed_one_left_keeps_nobody_from_applying_again(wire: Wire) -> None:
+    """Its watchdogs may not have looked yet, or be dead as well."""
+    before = wire.snapshot()
+    process = wire.start("nic", "apply", "nic0", "--profile", "loss_5", "--", "sleep", "60")
+    assert until(lambda: wire.links() != ["lo", "nic0"] and wire.shown()["phase"] == "attached")
+    for pid in watchdogs(wire):
+        kill(pid, signal.SIGSTOP)
+    process.kill()
+    process.wait()
+    wire.lossbench("nic", "apply", "nic0", "--profile", "loss_5", "--for", "60s")
+    assert wire.shown()["phase"] == "standing" and len(wire.links()) == 4, "the pair of one, not of two"
+    assert "impaired already" in wire.lossbench("nic", "apply", "nic0", "--profile", "loss_5", expect=4).stderr
+    wire.lossbench("nic", "revert", "nic0")
+    assert wire.snapshot() == before and wire.links() == ["lo", "nic0"]
+
+
 @full
 @pytest.mark.netns
 def test_a_watchdog_that_dies_is_replaced_by_one_and_that_one_does_the_work(wire: Wire) -> None:
