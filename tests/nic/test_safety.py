@@ -125,7 +125,7 @@ def test_the_port_of_the_operators_own_ssh_is_protected_beside_the_usual_one() -
 
 
 def test_a_systemd_unit_is_asked_for_by_arguments_never_by_a_shell() -> None:
-    """Built here, run where there is systemd: not on these machines."""
+    """Built here; run by a real one in test_systemd.py."""
     command = watchdog.systemd_command("0a1b", 1, ["python", "-m", "x"], {"A": "b c; $(d)"})
     assert command[0] == "systemd-run" and "--setenv=A=b c; $(d)" in command and command[-3:] == ["python", "-m", "x"]
 
