@@ -70,8 +70,8 @@ def managed(wire: Wire, folder: Path) -> Iterator[Managed]:
         (units / name).write_text("[Unit]\nDefaultDependencies=no\n")
     group.mkdir()
     join = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
-    alone = ["unshare", *"-m -p -f -u -i -C --mount-proc --kill-child --propagation private".split()]
-    inside = ["nsenter", f"--net={namespaces.FOLDER / wire.here}", *alone]
+    own = ("-m", "-p", "-f", "-u", "-i", "-C", "--mount-proc", "--kill-child", "--propagation", "private")
+    inside = ["nsenter", f"--net={namespaces.FOLDER / wire.here}", "unshare", *own]
     command = ["sh", "-c", join, str(group), *inside, "sh", "-c", START, str(units), SYSTEMD]
     with open(folder / "systemd.log", "wb") as log:
         outer = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

@@ -24,10 +24,9 @@ from lossbench.net.nic.facts import Facts, connections
 from lossbench.net.nic.request import RULES, Request
 from lossbench.net.nic.state import APPLYING, ATTACHED, STANDING, UNCONFIRMED, State
 from lossbench.net.nic.way import programs
-from lossbench.net.nic.way.clock import Clock
+from lossbench.net.nic.way.clock import Clock, Fds
 from lossbench.net.nic.way.detour import Detour
 from lossbench.net.nic.way.gate import open_gate
-from lossbench.net.nic.way.programs import Fds
 from lossbench.net.tc import kinds, ours
 from lossbench.net.tc.look import Look
 from lossbench.net.tc.rtnl import Reader
