@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +22,11 @@ from lossbench.net.host import namespaces
 from lossbench.net.nic import facts as nic_facts
 from lossbench.net.nic import impaired, safety, snapshot, standing, state, takedown, watchdog
 from lossbench.net.nic.facts import Facts, Ssh
+from lossbench.net.nic.request import Request
 from lossbench.net.nic.state import State
 from lossbench.net.tc import kinds, offloads
 from lossbench.net.tc.rtnl_messages import Filter
+from lossbench.spec import profile as profiles
 from tests.forms import forms, full
 from tests.nic.wire import ADDRESS, COMMAND, PORT, Wire, kill, until, watchdogs
 
@@ -148,7 +150,7 @@ def test_facts_are_those_of_the_real_interface(wire: Wire) -> None:
 
 
 @pytest.mark.netns
-@forms("name", ["a;reboot", "eth 0", "$(id)", "-x", "../../etc", "x" * 300, "%s%n"])
+@forms("name", ["a;reboot", "nic0\n", "eth 0", "ni\u04410", "$(id)", "-x", "../../etc", "x" * 300, "%s%n"])
 def test_a_hostile_name_of_an_interface_is_one_line_and_reaches_nothing(wire: Wire, name: str) -> None:
     done = wire.lossbench("nic", "apply", "--profile", "loss_1", "--", name, expect=2)
     assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
@@ -336,6 +338,32 @@ def drill(wire: Wire, victim: str, after_s: float) -> None:
     time.sleep(after_s)
     process.kill()
     process.wait()
+
+
+@pytest.mark.netns
+@pytest.mark.parametrize("when", ["it is looked at", "devices are made"])
+def test_an_interface_that_goes_away_meanwhile_is_one_line_and_leaves_nothing(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """As it was: a traceback, or "No such device" of nobody knew what."""
+
+    def deleted(what: Callable[..., object]) -> Callable[..., object]:
+        def instead(*arguments: object) -> object:
+            with IPRoute() as ip:
+                for index in ip.link_lookup(ifname="nic0"):
+                    ip.link("del", index=index)
+            return what(*arguments)
+
+        return instead
+
+    where, name = (nic_facts, "_features") if when == "it is looked at" else (impaired, "_open_gates")
+    monkeypatch.setattr(where, name, deleted(getattr(where, name)))
+    monkeypatch.setattr(watchdog, "arm", lambda book: None)
+    monkeypatch.setattr(impaired.alone, "refuse", lambda: None)
+    request = Request.of(profiles.load("loss_5"), interface="nic0", for_s=60)
+    with namespaces.inside(wire.here), pytest.raises(RunError, match="nic0 went away meanwhile"):
+        impaired.apply(request)
+    assert wire.links() == ["lo"] and not [one for one in journal.networks() if state.read(one) is not None]
 
 
 @pytest.mark.netns
