@@ -177,6 +177,7 @@ def put(request: Request, book: Journal, facts: Facts, begun_as: State) -> tuple
     """In force; what comes next is decided by the phase it returns with. The detours are the caller's to close."""
     kinds.install()
     with ExitStack() as stack:
+        stack.enter_context(nic_facts.present(facts.name))
         handle = IPRoute()
         stack.callback(handle.close)
         clock = Clock.made()
