@@ -120,7 +120,7 @@ def present(name: str) -> Iterator[None]:
 
 def ssh_connection(environment: Mapping[str, str]) -> Ssh | None:
     """Of this process or of one that it came from: sudo and su forget the variable, their parents do not."""
-    words = environment.get("SSH_CONNECTION", "") or _of_ancestors()
+    words = told("SSH_CONNECTION", environment)
     parts = words.split()
     try:
         client, client_port, server, server_port = parts
@@ -137,7 +137,7 @@ def ssh_connection(environment: Mapping[str, str]) -> Ssh | None:
 
 def ssh_server_address(environment: Mapping[str, str]) -> str:
     """That the operator came to; empty without ssh."""
-    words = (environment.get("SSH_CONNECTION", "") or _of_ancestors()).split()
+    words = told("SSH_CONNECTION", environment).split()
     return words[2].partition("%")[0] if len(words) == 4 else ""
 
 
@@ -164,12 +164,18 @@ def _readable(text: str) -> str:
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
-def _of_ancestors() -> str:
+def told(variable: str, environment: Mapping[str, str]) -> str:
+    """By our environment, or by that of a process that we came from: sudo passes few of them on."""
+    return environment.get(variable, "") or _of_ancestors(variable)
+
+
+def _of_ancestors(variable: str) -> str:
+    start = f"{variable}=".encode()
     pid = os.getppid()
     while pid > 1:
         with suppress(OSError):
             for line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                if line.startswith(b"SSH_CONNECTION="):
+                if line.startswith(start):
                     return line.partition(b"=")[2].decode(errors="replace")
         try:
             pid = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
