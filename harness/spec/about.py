@@ -9,8 +9,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import JsonValue
-
 from lossbench.errors import UsageError
 from lossbench.spec.userfile import Frozen, check, read_toml
 
@@ -46,8 +44,6 @@ class About(Frozen):
     one percent of what went over the data links, make the fault unknown. The first megabyte is always free."""
     silent: bool = False
     """It sends nothing by design: a run without a packet is no doubt."""
-    silent_with: dict[str, JsonValue] = {}
-    """So it is with these options, too: what it was told not to send is no doubt."""
     until: bool = False
     """It can end when a number is known well enough (`lossbench run --until p99=5%`)."""
     simulates: bool = False

@@ -117,11 +117,7 @@ class Program(Frozen):
         return known if self.control_mb is None else self.control_mb
 
     def is_silent(self) -> bool:
-        if self.silent is not None or self.command:
-            return bool(self.silent)
-        known = about.about(self.name)
-        told = bool(known.silent_with) and all(self.options.get(k) == v for k, v in known.silent_with.items())
-        return known.silent or told
+        return (not self.command and about.about(self.name).silent) if self.silent is None else self.silent
 
     @model_validator(mode="after")
     def _by_torchrun(self) -> Self:

@@ -22,7 +22,7 @@ from lossbench.workloads.allreduce.stream import Stream
 from lossbench.workloads.errors import OptionError
 from lossbench.workloads.transport.tuning import NotHereError
 
-CONTROL, CONTROL_LIMIT = "ctl0", timedelta(seconds=300)
+CONTROL_LIMIT = timedelta(seconds=300)
 TRIED, HOPELESS = 5, 5.0  # after so many calls whoever takes so many times as long as the fastest is stopped
 TURNS = 3  # of bursts
 BURSTS = ((64_000, 50), (1_000_000, 10))  # bytes up to which so many calls are made in a row
@@ -61,7 +61,7 @@ class Bench:
             os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), door.world_size, door.rank == 0
         )
         options_ctl = dist.ProcessGroupGloo._Options()
-        options_ctl._devices = [dist.ProcessGroupGloo.create_device(interface=CONTROL)]
+        options_ctl._devices = [dist.ProcessGroupGloo.create_device(interface="ctl0")]
         options_ctl._timeout = CONTROL_LIMIT
         self.control = dist.ProcessGroupGloo(
             dist.PrefixStore("control", self.store), door.rank, door.world_size, options_ctl
@@ -70,9 +70,6 @@ class Bench:
         if beside and self.operation.name == "broadcast":
             raise OptionError("beside: rank 0, whose link is shared, receives nothing in a broadcast")
         self.stream = Stream(door, beside) if beside else None
-        self.told = (
-            0  # bytes by which ranks agreed, over the control link: beside what is measured, and no way around it
-        )
         generator = np.random.default_rng(derive_seed(door.seed, "tensor", door.rank))
         self.values = torch.from_numpy(generator.standard_normal(self.operation.elements).astype(np.float32))
 
@@ -100,11 +97,9 @@ class Bench:
             if round_number >= 0:
                 self._stop_the_hopeless()
             self.door.record("step", step=round_number + self.warm_up)
-            self.door.record("control", sent_bytes=self.told)
         for one in self.fields:
             if one.in_the_race and one.contender is not None and one.name not in LIMITS:
                 self._verify(one, one.contender)
-        self.door.record("control", sent_bytes=self.told)
 
     def close(self) -> None:
         for one in self.fields:
@@ -127,7 +122,7 @@ class Bench:
 
     def _agree(self, one: Measured) -> None:
         out = torch.tensor([bool(one.why_not)], dtype=torch.int32)
-        self._tell(out)
+        self.control.allreduce([out]).wait()
         if int(out[0]) and not one.why_not:
             one.why_not = "another rank had to stop: it could not, or was capped"
 
@@ -191,20 +186,14 @@ class Bench:
         if not racing:
             return
         medians = torch.tensor([float(np.median(one.seconds)) for one in racing], dtype=torch.float64)
-        self._tell(medians, dist.ReduceOp.MAX)
+        self.control.allreduce([medians], options_of(dist.ReduceOp.MAX)).wait()
         best = min(float(median) for median in medians)
         for one, median in zip(racing, medians.tolist(), strict=True):
             if median > HOPELESS * best and len(one.seconds) < 2 * enough:
                 one.why_not = f"stopped after {len(one.seconds)} calls: {median / best:.0f} x the fastest"
 
     def barrier(self) -> None:
-        self._tell(torch.zeros(1))
-
-    def _tell(self, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM) -> None:
-        """All ranks, reliably."""
-        before = link_bytes(CONTROL)
-        self.control.allreduce([tensor], options_of(op)).wait()
-        self.told += link_bytes(CONTROL) - before
+        self.control.allreduce([torch.zeros(1)]).wait()
 
 
 def options_of(op: Any) -> Any:
