@@ -195,3 +195,13 @@ def test_what_was_taken_back_meanwhile_can_not_be_kept(stands: list[State]) -> N
     stands.clear()
     with pytest.raises(RunError, match="gone already"):
         agent.keep()
+
+
+def test_one_machine_by_two_names_is_refused_and_nothing_is_put_on_it() -> None:
+    """Its data address is asked for where lab.toml names the interface alone; as it was, the second of it was told that
+    the interface is impaired already, and a check measured the way from a machine to itself."""
+    twice = [Machine(ssh=name, interface="eth1", address="10.0.0.1") for name in ("node0", "root@node0")]
+    lab = LAB.model_copy(update={"machine": (*twice, LAB.machine[1])})
+    with pytest.raises(NotAbleError, match=r"h1 \(root@node0\) has the data address of h0, 10\.0\.0\.1") as raised:
+        orders.apply(lab, seed=1, traffic={}, for_s=60.0)
+    assert "named twice" in raised.value.next_step and not STANDS and "nic.apply" not in Made.asked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -21,18 +22,23 @@ LACKS = cluster.missing() or no_ssh()
 @full
 @pytest.mark.netns
 @pytest.mark.skipif(LACKS is not None, reason=LACKS or "")
-def test_a_suite_is_submitted_and_runs_on_the_nodes_that_slurm_gives(tmp_path: Path) -> None:
-    """From the command outside, through sbatch, to agents by srun on both nodes."""
-    with machines(tmp_path, count=2) as made, cluster.cluster(made) as slurm_cluster:
+@pytest.mark.parametrize("nodes, more", [(2, []), (3, ["--sudo"])])
+def test_a_suite_is_submitted_and_runs_on_the_nodes_that_slurm_gives(
+    tmp_path: Path, nodes: int, more: list[str]
+) -> None:
+    """From the command outside, through sbatch, to agents by srun on every node; there also by sudo."""
+    if more and shutil.which("sudo") is None:
+        pytest.skip("needs sudo")
+    with machines(tmp_path, count=nodes) as made, cluster.cluster(made) as slurm_cluster:
         before = made.snapshots()
-        asked = ["run", "proof", "--set", "probe.packets=4000", "--slurm", "--nodes", "2", "--interface", "eth0"]
-        done = slurm_cluster.run(*COMMAND, *asked, "--out", str(tmp_path / "runs"))
+        asked = ["run", "proof", "--set", "probe.packets=4000", "--slurm", "--nodes", str(nodes), "--interface", "eth0"]
+        done = slurm_cluster.run(*COMMAND, *asked, *more, "--out", str(tmp_path / "runs"))
         assert done.returncode == 0 and "Submitted batch job" in done.stdout, done.stderr
         number = done.stdout.split("Submitted batch job ")[1].split(";")[0]
         said = slurm_cluster.folder / f"lossbench-{number}.out"
         assert until(lambda: said.exists() and "verdict:" in said.read_text(), seconds=180), slurm_cluster.said()
         text = said.read_text()
-        assert "2 hosts, backend" in text and "verdict: valid" in text and text.count("exact") == 2
+        assert f"{nodes} hosts, backend" in text and "verdict: valid" in text and text.count("exact") == nodes
         assert until(lambda: made.snapshots() == before)
 
 

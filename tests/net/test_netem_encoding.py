@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyroute2.netlink.rtnl.tcmsg import tcmsg
+from pyroute2.netlink.rtnl.tcmsg import sched_bpf, tcmsg
 
 from lossbench.net.impair.netem.options import differences, limit_packets, options_of
 from lossbench.net.tc import kinds
@@ -167,3 +167,15 @@ def test_without_delay_the_default_limit_is_enough() -> None:
 def test_prio_sends_what_no_filter_takes_to_the_default_band() -> None:
     parameters: dict[str, Any] = kinds.prio_parameters({"bands": 3, "default_band": 2})
     assert parameters == {"bands": 3, "priomap": [2] * 16}
+
+
+def test_a_classic_program_is_written_whole_whatever_was_asked_of_bpf_before() -> None:
+    """As it was: deleting one filter first made every later program of the process impossible."""
+    before = sched_bpf.options()  # as pyroute2 does where nothing is installed
+    before.setvalue({"attrs": [["TCA_BPF_FD", 3]]})
+    before.encode()
+    operations = struct.pack("HBBI", 6, 0, 0, 77)
+    one = kinds.BpfOptions()
+    one.setvalue(kinds.bpf_parameters({"ops": operations}))
+    one.encode()
+    assert operations in bytes(one.data)

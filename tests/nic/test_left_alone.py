@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -198,3 +200,10 @@ def test_a_session_runs_over_the_interface_of_its_servers_address_or_of_its_scop
         assert here("192.0.2.7 50000 10.77.0.1 22"), "no route leads to that client"
         assert here("10.77.0.2 50000 10.99.0.1 22"), "answers leave by it"
         assert not here("192.0.2.7 50000 10.99.0.1 22")
+
+
+def test_a_watchdog_loads_nothing_of_what_experiments_are() -> None:
+    """Two are started on every machine before every change, and half of their time was for these."""
+    text = "import sys, lossbench.net.nic.watchdog as w; print(*(n for n in ('numpy', 'pydantic') if n in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

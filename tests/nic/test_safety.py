@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +22,11 @@ from lossbench.net.host import namespaces
 from lossbench.net.nic import facts as nic_facts
 from lossbench.net.nic import impaired, safety, snapshot, standing, state, takedown, watchdog
 from lossbench.net.nic.facts import Facts, Ssh
+from lossbench.net.nic.request import Request
 from lossbench.net.nic.state import State
 from lossbench.net.tc import kinds, offloads
 from lossbench.net.tc.rtnl_messages import Filter
+from lossbench.spec import profile as profiles
 from tests.forms import forms, full
 from tests.nic.wire import ADDRESS, COMMAND, PORT, Wire, kill, until, watchdogs
 
@@ -125,7 +127,7 @@ def test_the_port_of_the_operators_own_ssh_is_protected_beside_the_usual_one() -
 
 
 def test_a_systemd_unit_is_asked_for_by_arguments_never_by_a_shell() -> None:
-    """Built here, run where there is systemd: not on these machines."""
+    """Built here; run by a real one in test_systemd.py."""
     command = watchdog.systemd_command("0a1b", 1, ["python", "-m", "x"], {"A": "b c; $(d)"})
     assert command[0] == "systemd-run" and "--setenv=A=b c; $(d)" in command and command[-3:] == ["python", "-m", "x"]
 
@@ -148,7 +150,7 @@ def test_facts_are_those_of_the_real_interface(wire: Wire) -> None:
 
 
 @pytest.mark.netns
-@forms("name", ["a;reboot", "eth 0", "$(id)", "-x", "../../etc", "x" * 300, "%s%n"])
+@forms("name", ["a;reboot", "nic0\n", "eth 0", "ni\u04410", "$(id)", "-x", "../../etc", "x" * 300, "%s%n"])
 def test_a_hostile_name_of_an_interface_is_one_line_and_reaches_nothing(wire: Wire, name: str) -> None:
     done = wire.lossbench("nic", "apply", "--profile", "loss_1", "--", name, expect=2)
     assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
@@ -336,6 +338,49 @@ def drill(wire: Wire, victim: str, after_s: float) -> None:
     time.sleep(after_s)
     process.kill()
     process.wait()
+
+
+@pytest.mark.netns
+@pytest.mark.parametrize("when", ["it is looked at", "devices are made"])
+def test_an_interface_that_goes_away_meanwhile_is_one_line_and_leaves_nothing(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """As it was: a traceback, or "No such device" of nobody knew what."""
+
+    def deleted(what: Callable[..., object]) -> Callable[..., object]:
+        def instead(*arguments: object) -> object:
+            with IPRoute() as ip:
+                for index in ip.link_lookup(ifname="nic0"):
+                    ip.link("del", index=index)
+            return what(*arguments)
+
+        return instead
+
+    where, name = (nic_facts, "_features") if when == "it is looked at" else (impaired, "_open_gates")
+    monkeypatch.setattr(where, name, deleted(getattr(where, name)))
+    monkeypatch.setattr(watchdog, "arm", lambda book: None)
+    monkeypatch.setattr(impaired.alone, "refuse", lambda: None)
+    request = Request.of(profiles.load("loss_5"), interface="nic0", for_s=60)
+    with namespaces.inside(wire.here), pytest.raises(RunError, match="nic0 went away meanwhile"):
+        impaired.apply(request)
+    assert wire.links() == ["lo"] and not [one for one in journal.networks() if state.read(one) is not None]
+
+
+@pytest.mark.netns
+def test_what_a_killed_one_left_keeps_nobody_from_applying_again(wire: Wire) -> None:
+    """Its watchdogs may not have looked yet, or be dead as well."""
+    before = wire.snapshot()
+    process = wire.start("nic", "apply", "nic0", "--profile", "loss_5", "--", "sleep", "60")
+    assert until(lambda: wire.links() != ["lo", "nic0"] and wire.shown()["phase"] == "attached")
+    for pid in watchdogs(wire):
+        kill(pid, signal.SIGSTOP)
+    process.kill()
+    process.wait()
+    wire.lossbench("nic", "apply", "nic0", "--profile", "loss_5", "--for", "60s")
+    assert wire.shown()["phase"] == "standing" and len(wire.links()) == 4, "the pair of one, not of two"
+    assert "impaired already" in wire.lossbench("nic", "apply", "nic0", "--profile", "loss_5", expect=4).stderr
+    wire.lossbench("nic", "revert", "nic0")
+    assert wire.snapshot() == before and wire.links() == ["lo", "nic0"]
 
 
 @full

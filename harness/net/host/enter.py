@@ -9,10 +9,13 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lossbench.net.host import cgroups, namespaces
 from lossbench.processes import PR_SET_PDEATHSIG
-from lossbench.spec.topology import Topology
+
+if TYPE_CHECKING:
+    from lossbench.spec.topology import Topology
 
 CLONE_NEWNS, CLONE_NEWUTS = 0x00020000, 0x04000000
 MS_BIND, MS_REC_PRIVATE = 0x1000, 0x4000 | 0x40000

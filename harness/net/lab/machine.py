@@ -93,7 +93,7 @@ def _addresses(index: int) -> list[str]:
 
 def _reached_by() -> str:
     """The one from which srun's machine is reached, inside an allocation; else the one that ssh came to."""
-    there = os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
+    there = facts.told("SLURM_LAUNCH_NODE_IPADDR", os.environ)
     if not there:
         return facts.ssh_server_address(os.environ)
     with socket.socket(socket.AF_INET6 if ":" in there else socket.AF_INET, socket.SOCK_DGRAM) as one:

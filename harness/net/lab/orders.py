@@ -34,6 +34,20 @@ class Channels:
                 self.open[rank] = found
             else:
                 self.closed[rank] = found
+        self._told_apart()
+
+    def _told_apart(self) -> None:
+        """lab.toml names machines as ssh takes them: the same one by two names shows in its address alone."""
+        first: dict[str, str] = {}
+        for rank, channel in sorted(self.open.items()):
+            other = first.setdefault(channel.machine.address, channel.name)
+            if other != channel.name:
+                text = (
+                    f"{channel.name} ({channel.machine.ssh}) has the data address of {other}, {channel.machine.address}"
+                )
+                step = "one machine named twice? each needs an address of its own"
+                self.open.pop(rank).close()
+                self.closed[rank] = NotAbleError(text, next_step=step)
 
     def _opened(self, rank: int) -> Channel | LossbenchError:
         try:

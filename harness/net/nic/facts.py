@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import socket
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
-from lossbench.errors import UsageError
+from lossbench.errors import RunError, UsageError
 from lossbench.net.bpf import syscalls
 from lossbench.net.host.place import Here
 from lossbench.net.tc import offloads
@@ -69,12 +70,12 @@ class Facts:
 
 def of(name: str, environment: Mapping[str, str] | None = None) -> Facts:
     """Of an interface in the current network namespace."""
-    with IPRoute() as ip:
+    with present(name), IPRoute() as ip:
         found = ip.link_lookup(ifname=name) if 0 < len(name) < 16 else []
         if not found:
             known = ", ".join(sorted(link.get_attr("IFLA_IFNAME") for link in ip.get_links()))
             step = f"there are: {known}; a NIC that DPDK has taken shows no interface, and its packets meet no qdisc"
-            raise UsageError(f"no interface '{name[:60]}'", next_step=step)
+            raise UsageError(f"no interface {printable(name)}", next_step=step)
         index = int(found[0])
         link = ip.get_links(index)[0]
         ssh = ssh_connection(os.environ if environment is None else environment)
@@ -101,9 +102,25 @@ def of(name: str, environment: Mapping[str, str] | None = None) -> Facts:
         )
 
 
+def printable(name: str) -> str:
+    """In one line, whatever somebody typed."""
+    return f"'{name[:60]}'" if name.isprintable() else repr(name[:60])
+
+
+@contextmanager
+def present(name: str) -> Iterator[None]:
+    """Somebody may delete it while we look at it, or put something there."""
+    try:
+        yield
+    except (NetlinkError, OSError) as error:
+        if (error.code if isinstance(error, NetlinkError) else error.errno) not in (errno.ENODEV, errno.ENXIO):
+            raise
+        raise RunError(f"{name} went away meanwhile", next_step="ip -br link shows what there is") from error
+
+
 def ssh_connection(environment: Mapping[str, str]) -> Ssh | None:
     """Of this process or of one that it came from: sudo and su forget the variable, their parents do not."""
-    words = environment.get("SSH_CONNECTION", "") or _of_ancestors()
+    words = told("SSH_CONNECTION", environment)
     parts = words.split()
     try:
         client, client_port, server, server_port = parts
@@ -120,7 +137,7 @@ def ssh_connection(environment: Mapping[str, str]) -> Ssh | None:
 
 def ssh_server_address(environment: Mapping[str, str]) -> str:
     """That the operator came to; empty without ssh."""
-    words = (environment.get("SSH_CONNECTION", "") or _of_ancestors()).split()
+    words = told("SSH_CONNECTION", environment).split()
     return words[2].partition("%")[0] if len(words) == 4 else ""
 
 
@@ -147,12 +164,18 @@ def _readable(text: str) -> str:
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
-def _of_ancestors() -> str:
+def told(variable: str, environment: Mapping[str, str]) -> str:
+    """By our environment, or by that of a process that we came from: sudo passes few of them on."""
+    return environment.get(variable, "") or _of_ancestors(variable)
+
+
+def _of_ancestors(variable: str) -> str:
+    start = f"{variable}=".encode()
     pid = os.getppid()
     while pid > 1:
         with suppress(OSError):
             for line in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                if line.startswith(b"SSH_CONNECTION="):
+                if line.startswith(start):
                     return line.partition(b"=")[2].decode(errors="replace")
         try:
             pid = int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])

@@ -24,10 +24,9 @@ from lossbench.net.nic.facts import Facts, connections
 from lossbench.net.nic.request import RULES, Request
 from lossbench.net.nic.state import APPLYING, ATTACHED, STANDING, UNCONFIRMED, State
 from lossbench.net.nic.way import programs
-from lossbench.net.nic.way.clock import Clock
+from lossbench.net.nic.way.clock import Clock, Fds
 from lossbench.net.nic.way.detour import Detour
 from lossbench.net.nic.way.gate import open_gate
-from lossbench.net.nic.way.programs import Fds
 from lossbench.net.tc import kinds, ours
 from lossbench.net.tc.look import Look
 from lossbench.net.tc.rtnl import Reader
@@ -48,7 +47,8 @@ def examined(request: Request) -> tuple[Facts, str]:
             text = f"profile {profile.name} damages packets: at ingress their checksum has been looked at already"
             raise NotAbleError(text, next_step="--side egress")
     facts = nic_facts.of(request.interface)
-    _refuse_twice(facts)
+    if _refuse_twice(facts):
+        facts = nic_facts.of(request.interface)
     for gateway in facts.gateways:
         if gateway in {one.partition("/")[0] for one in request.traffic.peers}:
             raise NotAbleError(f"{gateway} is the gateway, which is never touched", next_step="leave it out of --to")
@@ -60,13 +60,28 @@ def examined(request: Request) -> tuple[Facts, str]:
     return facts, _backend(request, kernel)
 
 
-def _refuse_twice(facts: Facts, *, but: str = "") -> None:
+def _refuse_twice(facts: Facts, *, but: str = "") -> bool:
+    """Whether something was taken away that had been left there."""
+    removed = False
     for book in journal.networks():
         found = state.read(book)
         same = found is not None and (found.netns, found.index) == (namespaces.current(), facts.index)
-        if found is not None and same and book.id != but and not takedown.revoked(book):
+        if found is None or not same or book.id == but or takedown.revoked(book):
+            continue
+        if not _left_behind(book):
             step = f"lossbench nic revert {facts.name}"
             raise NotAbleError(f"{facts.name} is impaired already ({found.profile}, {book.id})", next_step=step)
+        removed = True
+    return removed
+
+
+def _left_behind(book: Journal) -> bool:
+    """By somebody who was killed a moment ago; now gone, not only when a watchdog has looked again."""
+    with journal.abandoned(book) as ours:
+        found = state.read(book) if ours else None
+        if found is not None and watchdog.due(book, found, holder_alive=False):
+            takedown.take_away_or_say(book)
+        return not book.folder.exists()
 
 
 def _fits(request: Request, facts: Facts) -> None:
@@ -163,6 +178,7 @@ def put(request: Request, book: Journal, facts: Facts, begun_as: State) -> tuple
     """In force; what comes next is decided by the phase it returns with. The detours are the caller's to close."""
     kinds.install()
     with ExitStack() as stack:
+        stack.enter_context(nic_facts.present(facts.name))
         handle = IPRoute()
         stack.callback(handle.close)
         clock = Clock.made()

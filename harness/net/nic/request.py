@@ -9,8 +9,9 @@ from pydantic import TypeAdapter
 
 from lossbench.contract import derive_seed
 from lossbench.net.nic import state
+from lossbench.net.nic.way.clock import SIDES
 from lossbench.net.nic.way.detour import Detour
-from lossbench.net.nic.way.programs import SIDES, Traffic
+from lossbench.net.nic.way.programs import Traffic
 from lossbench.net.tc.hook import Side
 from lossbench.spec.experiment import Direction
 from lossbench.spec.placement import Hook, Rule

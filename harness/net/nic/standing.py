@@ -15,7 +15,7 @@ from lossbench.net.host import namespaces
 from lossbench.net.host.place import Here
 from lossbench.net.journal import Journal, Removed
 from lossbench.net.nic import snapshot, state, takedown, watchdog
-from lossbench.net.nic.facts import Facts, Ssh, connections
+from lossbench.net.nic.facts import Facts, Ssh, connections, printable
 from lossbench.net.nic.request import RULES, Request
 from lossbench.net.nic.state import ATTACHED, STANDING, UNCONFIRMED, State
 from lossbench.net.nic.way.clock import Clock
@@ -43,7 +43,9 @@ def find(interface: str) -> tuple[Journal, State]:
     for book, one in standing():
         if one.interface == interface or one.index == index:
             return book, one
-    raise UsageError(f"nothing of ours stands on '{interface[:60]}'", next_step="lossbench nic show lists what does")
+    raise UsageError(
+        f"nothing of ours stands on {printable(interface)}", next_step="lossbench nic show lists what does"
+    )
 
 
 def confirm(interface: str, ssh: Ssh | None, *, at_console: bool) -> State:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
@@ -12,7 +12,9 @@ from pyroute2.netlink.exceptions import NetlinkError
 from lossbench.errors import RunError
 from lossbench.net.tc.look import Look
 from lossbench.net.tc.rtnl_messages import Filter
-from lossbench.spec.placement import Hook
+
+if TYPE_CHECKING:  # a watchdog has no use for what experiments are, and starts in half the time
+    from lossbench.spec.placement import Hook
 
 Side: TypeAlias = Literal["ingress", "egress"]
 PARENT: dict[Side, int] = {"ingress": 0xFFFFFFF2, "egress": 0xFFFFFFF3}

@@ -15,6 +15,7 @@ from typing import Any
 from pyroute2.netlink import nla
 from pyroute2.netlink.rtnl import tcmsg
 from pyroute2.netlink.rtnl.tcmsg import sched_bpf, sched_fq_codel, sched_pfifo
+from pyroute2.netlink.rtnl.tcmsg.act_police import nla_plus_police
 
 TC_H_ROOT = 0xFFFFFFFF
 U32_MAX = 2**32 - 1
@@ -41,7 +42,11 @@ def install() -> None:
 # --- cls_bpf: pyroute2 knows no classic program and does not decode the id ------------------------------------------
 
 
-class BpfOptions(sched_bpf.options):  # type: ignore[misc]
+class BpfOptions(nla, nla_plus_police):  # type: ignore[misc]
+    """No child of pyroute2's own: whatever uses that class first says once for all of its children what attributes
+    are."""
+
+    bpf_act = sched_bpf.options.bpf_act
     nla_map = tuple(
         {"TCA_BPF_OPS": ("TCA_BPF_OPS", "cdata"), "TCA_BPF_OPS_LEN": ("TCA_BPF_OPS_LEN", "uint16")}.get(
             name, (name, kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from contextlib import ExitStack
 from typing import Any
 
@@ -12,6 +13,7 @@ from lossbench.net.host.place import Here
 from lossbench.proof.probe.flows import Flow
 from lossbench.proof.probe.heard import Heard
 
+DRAIN_S = 2.0
 FLOWS: TypeAdapter[list[Flow]] = TypeAdapter(list[Flow])
 
 
@@ -54,8 +56,11 @@ class Probes:
         self._exchange.listen(self._heard, listen_s)
 
     def drain(self) -> int:
-        """Packets that have arrived here so far, each counted once."""
-        self._exchange.drain(self._heard)
+        """Packets that have arrived here so far, each counted once. All that waits is taken at once: another question
+        costs every machine a reading of its network, and sockets may hold a hundred thousand."""
+        limit = time.monotonic() + DRAIN_S
+        while self._exchange.drain(self._heard) and time.monotonic() < limit:
+            pass
         return sum(one.sent - int(one.missing().sum()) for one in self._mine().values())
 
     def _mine(self) -> dict[int, Heard]:

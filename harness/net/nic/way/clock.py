@@ -1,12 +1,30 @@
-"""The maps that the gates of a NIC share: their deadline, and what they counted."""
+"""The maps that the gates of a NIC share: their deadline, and what they counted. Watchdogs load this alone, and nothing
+of rules and experiments: they are started before every change, two on every machine."""
 
 from __future__ import annotations
 
 import struct
 from contextlib import suppress
+from dataclasses import dataclass
 
 from lossbench.net.bpf.syscalls import ArrayMap
-from lossbench.net.nic.way.programs import COUNTERS, COUNTS_BYTES, DEADLINE_BYTES, SIDES, Fds, counter_at
+from lossbench.net.tc.hook import Side
+
+COUNTERS = ("returned", "expired", "protected", "other", "taken", "spare1", "spare2", "spare3")
+SIDES: tuple[Side, Side] = ("egress", "ingress")
+DEADLINE_BYTES, COUNTS_BYTES = 8, len(SIDES) * len(COUNTERS) * 8
+
+
+def counter_at(side: Side, name: str) -> int:
+    return (SIDES.index(side) * len(COUNTERS) + COUNTERS.index(name)) * 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fds:
+    """Of two maps: what is counted by packets is never written by anybody else."""
+
+    deadline: int
+    counts: int
 
 
 class Clock:

@@ -43,6 +43,7 @@ from lossbench.net.impair.ebpf.match import (
     emit_parse,
     emit_within,
 )
+from lossbench.net.nic.way.clock import Fds, counter_at
 from lossbench.net.tc.hook import Side
 
 PASS, DROP = -1, 2  # TC_ACT_UNSPEC: filters of others still see it; TC_ACT_SHOT
@@ -53,22 +54,6 @@ _MOST_PRIORITY = 0xFF
 _ICMPV6, _ND_FIRST, _ND_LAST = 58, 130, 143  # with multicast listeners' reports
 _DNS, _DHCP = 53, (67, 68, 546, 547)
 _IPV6_EXTENSIONS = (0, 43, 44, 60)  # hop by hop (multicast listeners'), routing, fragments, options
-
-COUNTERS = ("returned", "expired", "protected", "other", "taken", "spare1", "spare2", "spare3")
-SIDES: tuple[Side, Side] = ("egress", "ingress")
-DEADLINE_BYTES, COUNTS_BYTES = 8, len(SIDES) * len(COUNTERS) * 8
-
-
-def counter_at(side: Side, name: str) -> int:
-    return (SIDES.index(side) * len(COUNTERS) + COUNTERS.index(name)) * 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fds:
-    """Of two maps: what is counted by packets is never written by anybody else."""
-
-    deadline: int
-    counts: int
 
 
 @dataclass(frozen=True, kw_only=True)
