@@ -182,7 +182,7 @@ class Watch:
                 self.ranks.damaged_lines += 1
                 continue
             kind = record.get("kind")
-            units, said_by = record.pop("units", None), record.pop(SAID_BY, None)
+            units, said_by = record.pop("units", None), self._said_by(role, record.pop(SAID_BY, None))
             if isinstance(units, dict):
                 self.seen.units |= {named(role, str(name)): str(unit) for name, unit in units.items()}
             if kind == "doubt":
@@ -202,27 +202,23 @@ class Watch:
             elif kind == "program":
                 self.seen.programs.append(record)
             elif kind == "summary":
-                self.seen.summed_up(
-                    role, record["rank"], said_by, {**record, "rank": self._rank(role, record, said_by)}
-                )
+                self.seen.summed_up(role, record["rank"], said_by, {**record, "rank": _rank(record, said_by)})
             elif kind == "row":
                 self.seen.rows.append({key: value for key, value in record.items() if key not in ROW_OWN})
             elif kind == "error":
                 self.seen.errors.append(f"rank {record['rank']}: {record.get('message', 'error')}")
 
-    def _rank(self, role: str, record: dict[str, Any], said_by: Any) -> int:
-        """Under torchrun the ranks of a host share its file, and name themselves."""
+    def _said_by(self, role: str, said_by: Any) -> Any:
+        """Under torchrun the ranks of a host share its file, and name themselves; elsewhere a file is one rank's."""
         beside = {one.role: one.torchrun for one in self.experiment.beside}
-        shared = beside.get(role, 0) if role else self.experiment.workload.torchrun
-        return said_by if shared and isinstance(said_by, int) else int(record["rank"])
+        return said_by if (beside.get(role, 0) if role else self.experiment.workload.torchrun) else None
 
     def _take_beside(self, role: str, kind: Any, record: dict[str, Any], said_by: Any) -> None:
         """Of a program beside the workload: its numbers are called by its role."""
         about = (*ROW_OWN, *ROW_NAMES, *ROW_WORDS)
         own = {named(role, key): value for key, value in record.items() if key not in about}
         if kind == "summary":
-            rank = self._rank(role, record, said_by)
-            self.seen.summed_up(role, record["rank"], said_by, {**own, "rank": rank, ROLE: role})
+            self.seen.summed_up(role, record["rank"], said_by, {**own, "rank": _rank(record, said_by), ROLE: role})
         elif kind == "row":
             names = {key: [named(role, str(one)) for one in record[key]] for key in ROW_NAMES if record.get(key)}
             words = {key: value for key, value in record.items() if key in ROW_WORDS}
@@ -279,3 +275,7 @@ def _grown(before: dict[str, int], after: dict[str, int]) -> dict[str, int]:
 def named(role: str, name: str) -> str:
     """A number of a program beside the workload."""
     return f"{role}.{name}" if role else name
+
+
+def _rank(record: dict[str, Any], said_by: Any) -> int:
+    return said_by if isinstance(said_by, int) else int(record["rank"])

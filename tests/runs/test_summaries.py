@@ -49,6 +49,13 @@ def test_a_number_that_a_rank_says_again_is_the_last_one(tmp_path: Path) -> None
     assert judge.judge_outcome(asked(), heard(tmp_path, lines, asked())).status == Status.VALID
 
 
+def test_a_rank_that_speaks_in_anothers_name_counts_once_and_as_itself(tmp_path: Path) -> None:
+    """As it was: rank 0, saying 1 once, counted twice in the mean."""
+    lines = {0: [said(0, accuracy=0.5), said(1, accuracy=0.9)], 1: [said(1, accuracy=0.9)]}
+    watched = heard(tmp_path, lines, asked())
+    assert [(one["rank"], one["accuracy"]) for one in watched.summaries] == [(0, 0.9), (1, 0.9)]
+
+
 def test_ranks_that_share_a_host_under_torchrun_are_told_apart(tmp_path: Path) -> None:
     """As it was: "only 2 of 4 ranks reported", whoever had."""
     experiment = asked(command=["python", "train.py"], torchrun=2)
