@@ -25,6 +25,7 @@ BESIDE = Experiment.model_validate(
 
 def taken(*records: tuple[str, dict[str, Any]]) -> Watched:
     watch = Watch.__new__(Watch)
+    watch.experiment = BESIDE
     watch.seen = Watched(quiet=Quiet(cpu_busy=[0.1] * 10, late_ms=[0.1] * 10))
     watch._now = {}
     watch._take([(role, {"rank": 0, **record}) for role, record in records])
