@@ -4,6 +4,7 @@ only where enough samples stand behind them."""
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -104,8 +105,14 @@ class Difference:
 
     @property
     def nothing(self) -> bool:
-        """The same in every seed."""
-        return self.p == 1.0 and self.mean == 0.0
+        """The same in every seed; changes that cancel out are not."""
+        return self.p == 1.0 and self.low == self.high == 0.0
+
+    @property
+    def unseen(self) -> bool:
+        """By as much in every seed, and in too few: nothing is known of its spread. Where they are enough for a test of
+        signs or ranks, all that was seen (one number) is a 95 % interval of the median change."""
+        return self.low is not None and self.low == self.high and not self.nothing and (self.p or 1.0) >= ALPHA
 
     @property
     def significant(self) -> bool:
@@ -119,7 +126,10 @@ def paired(a: Mapping[Any, float], b: Mapping[Any, float]) -> Difference | None:
     if not seeds:
         return None
     changes = np.array([b[seed] - a[seed] for seed in seeds])
-    changes[np.abs(changes) <= ROUNDING * max(abs(a[seed]) for seed in seeds)] = 0.0
+    rounded = ROUNDING * max(abs(a[seed]) for seed in seeds)
+    changes[np.abs(changes) <= rounded] = 0.0
+    if np.ptp(changes) <= rounded:  # what rounding alone holds apart has no spread
+        changes[:] = changes[0]
     base = float(np.mean([a[seed] for seed in seeds]))
     found = estimate(changes.tolist(), yes_or_no=False)
     assert found is not None
@@ -143,11 +153,14 @@ def unpaired(a: Sequence[float], b: Sequence[float]) -> Difference | None:
     out = Difference(n=min(len(a), len(b)), mean=mean, base=base, method="Welch t")
     if min(len(a), len(b)) < 2:
         return out
-    if all(np.ptp(some) <= ROUNDING * np.abs(some).max() for some in (a, b)):
-        return replace(out, low=mean, high=mean, p=1.0 if mean == 0 else None)
+    if all(np.ptp(some) <= ROUNDING * np.abs(some).max() for some in (a, b)):  # only their order can be tested
+        p = 1.0 if mean == 0 else 2 / math.comb(len(a) + len(b), len(a))
+        return replace(out, low=mean, high=mean, p=p, method="ranks")
     from scipy import stats
 
-    found = stats.ttest_ind(b, a, equal_var=False)
+    with warnings.catch_warnings():  # of a side without spread: nothing is wrong with the other's
+        warnings.simplefilter("ignore", RuntimeWarning)
+        found = stats.ttest_ind(b, a, equal_var=False)
     interval = found.confidence_interval(LEVEL)
     return replace(out, low=float(interval.low), high=float(interval.high), p=float(found.pvalue))
 

@@ -14,8 +14,10 @@ import pytest
 from lossbench.report import page
 from lossbench.report.between import compare
 from lossbench.report.between.agreement import agreement
+from lossbench.report.between.compare import Line
+from lossbench.report.between.limits import Limit
 from lossbench.report.groups import groups_of
-from lossbench.report.inference import paired
+from lossbench.report.inference import Estimate, corrected, paired
 from lossbench.report.tables.differences import difference_cell
 from lossbench.results import provenance
 from lossbench.results.index import read_suite
@@ -202,12 +204,14 @@ def limited(folder: Path, limit: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("after", "code"), [((150.0, 190.0), 3), ((102.0, 97.0), 3), ((100.2, 100.1), 0), ((150.0, 150.1), 1)]
+    ("after", "code"),
+    [((150.0, 190.0), 3), ((102.0, 97.0), 3), ((100.2, 100.1), 0), ((150.0, 150.1), 1), ((150.0, 50.0), 3)],
 )
 def test_a_limit_is_kept_only_where_the_whole_interval_is_within_it(
     tmp_path: Path, after: tuple[float, float], code: int
 ) -> None:
-    """As it was: +70 % with two seeds was "kept", exit code 0; later what its mean alone kept (-.5 % ± 32 %)."""
+    """As it was: +70 % with two seeds was "kept", exit code 0; later what its mean alone kept (-.5 % ± 32 %, and
+    changes that cancel out: +50 and -50 were "identical")."""
     for name, times in (("aaaaaa", (100.0, 100.0)), ("bbbbbb", after)):
         made.suite(tmp_path, POINTS[:1], 2, lambda _, seed, of=times: {"wall_s": of[seed]}, run_id=name)
     done = limited(tmp_path, "wall_s > +5%")
@@ -251,8 +255,46 @@ def test_what_may_be_chance_is_unknown_but_a_single_seed_breaks_a_limit(tmp_path
         folder = tmp_path / str(seeds)
         made.suite(folder, POINTS, seeds, noisy(0.0), run_id="aaaaaa")
         made.suite(folder, POINTS, seeds, noisy(3.0), run_id="bbbbbb")
-        done = limited(folder, "wall_s > -1000%")
+        done = limited(folder, "wall_s > +1%")
         assert done.returncode == code, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("limit", "after", "broken", "open_"),
+    [
+        ("x < +5%", (50.0, -50.0), False, True),  # as it was: broken, with certainty
+        ("x > -10%", (-8.0, -6.0, -7.0), True, False),
+        ("x > -10%", (-1.0, 1.0, 0.5), True, False),  # as it was: "may be chance", since no change was found
+        ("x > -10%", (-8.0, -1.0, -12.0), False, True),  # as it was: broken by whatever differs from no change
+        ("x > -10%", (-8.0, -8.0, -8.0), False, True),
+        ("x > -10%", (-20.0, -21.0, -20.0), False, False),
+        ("x > -10%", (0.0, 0.0), True, False),
+        ("x > +5%", (-1.0,) * 10, False, False),  # as it was: "more seeds can tell", of any number of them
+        ("x > +5%", (-1.0,) * 5, False, True),
+        ("x > +5%", (8.0,) * 5, False, True),
+        ("x > +5%", (8.0,) * 6, True, False),
+    ],
+)
+def test_a_limit_is_broken_kept_or_open_by_what_was_seen_of_a_change(
+    limit: str, after: tuple[float, ...], broken: bool, open_: bool
+) -> None:
+    (change,) = corrected([paired(dict.fromkeys(range(len(after)), 100.0), {n: 100 + x for n, x in enumerate(after)})])
+    mean = Estimate(n=len(after), mean=100.0)
+    line, asked = Line("p", "x", mean, mean, change), Limit.read(limit)
+    assert (asked.broken(line), asked.unsure(line) or asked.doubtful(line)) == (broken, open_)
+    assert ("six at least" in asked.why_open(line)) == (open_ and len(set(after)) == 1), "what can tell"
+
+
+def test_seeds_of_b_that_a_lacks_are_not_passed_over(tmp_path: Path) -> None:
+    """As it was: A with two seeds, B with five, three of them ten times as slow: "kept", exit code 0."""
+    made.suite(tmp_path, POINTS[:1], 2, lambda _, seed: {"wall_s": 100 + seed}, run_id="aaaaaa")
+    slow: made.Row = lambda _, seed: {"wall_s": (100 if seed < 2 else 1000) + seed}  # noqa: E731
+    made.suite(tmp_path, POINTS[:1], 5, slow, run_id="bbbbbb")
+    done = limited(tmp_path, "wall_s > +5%")
+    assert done.returncode == 3 and "3 of B's 5 seeds have no valid number in A; run A" in done.stdout, done.stdout
+    assert "0 the same within 10 %, 1 open" in done.stdout and "in no mean" in done.stdout
+    turned = lossbench("compare", "bbbbbb", "aaaaaa", "--in", str(tmp_path), "--fail-if", "wall_s > +5%")
+    assert turned.returncode == 0, "whatever B has was compared"
 
 
 @pytest.mark.parametrize(
@@ -262,6 +304,8 @@ def test_what_may_be_chance_is_unknown_but_a_single_seed_breaks_a_limit(tmp_path
         ((90, 120), (150, 210), "may differ by more than 10%", 3),
         ((100, 100.2), (100.1, 100.1), "the means agree within 10% (2 seeds", 0),
         ((100, 101), (100, 101), "the means agree within 10%", 0),
+        ((100, 100), (150, 50), "may differ by more than 10%", 3),
+        ((100, 100), (100.1, 100.1), "of which only the number can tell: six at least (--seeds 6), and no --margin", 3),
     ],
 )
 def test_means_agree_only_where_the_whole_interval_is_within_a_margin(
@@ -300,6 +344,7 @@ def test_a_limit_is_not_kept_by_one_seed_nor_by_those_that_did_not_fail(tmp_path
         ((100.0, 110.0, 95.0), 0.1, "can't tell"),
         ((101.0, 102.0, 103.0), 0.1, "can't tell"),  # by as much in every seed: nothing was seen of its spread
         ((150.0, 152.0, 151.0), 0.1, "different"),
+        ((103.0, 100.0, 100.0), 0.01, "can't tell"),  # +3, -1, -2: their mean is nothing
     ],
 )
 def test_a_number_is_the_same_only_where_its_whole_interval_is_within_the_margin(

@@ -172,6 +172,32 @@ def test_the_same_small_change_in_every_seed_is_judged_by_its_sign_alone() -> No
     assert same is not None and same.p == 1.0
 
 
+def test_nothing_is_what_is_alike_in_every_seed_and_not_what_cancels_out() -> None:
+    """As it was: whatever has a mean change of 0 was "identical" and kept any limit."""
+    for changes in ((0.01, -0.01), (50.0, -50.0, 0.0, 0.0), (3.0, -1.0, -2.0)):
+        found = paired(dict.fromkeys(range(len(changes)), 0.0), dict(enumerate(changes)))
+        assert found is not None and found.mean == 0 and not found.nothing, found
+    welch = unpaired([50.0] * 3, [0.0, 50.0, 100.0])
+    assert welch is not None and welch.p == 1.0 and not welch.nothing
+    equal = [paired({0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.0}), unpaired([0.3, 0.3], [0.1 + 0.2] * 3)]
+    assert all(one is not None and one.nothing for one in equal)
+    assert [one.p_all for one in corrected([welch, *(one for one in equal if one is not None)])] == [1.0] * 3
+
+
+def test_two_sides_without_spread_are_told_apart_by_their_order_alone() -> None:
+    """As it was: no p, so that two seeds a side broke a limit by their mean alone."""
+    two, four = (unpaired([100.0] * n, [150.0] * n) for n in (2, 4))
+    assert two is not None and two.p == pytest.approx(1 / 3) and two.unseen
+    assert four is not None and four.p == pytest.approx(2 / 70) and not four.unseen
+
+
+def test_what_rounding_alone_holds_apart_has_no_spread() -> None:
+    """As it was: the same change of two large numbers, rounded: p = 1e-9, two seeds."""
+    before = {0: 1_000_000.3, 1: 2_000_000.7}
+    found = paired(before, {seed: value + 0.1 for seed, value in before.items()})
+    assert found is not None and found.method == "sign" and found.p == 0.5 and found.unseen
+
+
 def test_quantised_results_of_two_seeds_rarely_cry_wolf() -> None:
     generator = np.random.default_rng(2)
     alarms = sum(

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from lossbench.report.between.limits import Limit
     from lossbench.results.index import Suite
 
-CHANCE = "beyond the limit, which may be chance; more seeds can tell (--seeds 5)"
-UNSURE = "within the limit by its mean, its 95 % interval is not; more seeds can tell (--seeds 5)"
 RUN_HELP = "A folder, id, suite name (its latest), commit, or `latest`."
 MARGIN = typer.Option(10.0, "--margin", min=0.0, help="Percent of A's (the old) mean: within it means are the same.")
 
@@ -58,7 +56,7 @@ def compare(
     limits = [Limit.read(text) for text in fail_if]
     limited = {limit.measure for limit in limits}
     named: list[Line] = []
-    unknown: list[tuple[str, str]] = []
+    unknown: list[tuple[str, str, str]] = []
     console = Terminal()
     pairs = _matched(a, b, where)
     for left, right in pairs:
@@ -87,7 +85,7 @@ def compare(
 
 
 def _judged(
-    console: Console, limits: list[Limit], lines: list[Line], unknown: list[tuple[str, str]], known: list[str]
+    console: Console, limits: list[Limit], lines: list[Line], unknown: list[tuple[str, str, str]], known: list[str]
 ) -> ExitCode:
     """Every limit in words."""
     found = [_one(console, limit, limit.about(lines), limit.unmet(unknown), known) for limit in limits]
@@ -96,9 +94,9 @@ def _judged(
 
 def _one(console: Console, limit: Limit, lines: list[Line], unknown: list[str], known: list[str]) -> ExitCode:
     broken = [f"broken: {limit.words(line)}" for line in lines if limit.broken(line)]
-    doubts = [f"unknown: {limit.words(line)}: {CHANCE}" for line in lines if limit.doubtful(line)]
-    doubts += [f"unknown: {limit.words(line)}: {UNSURE}" for line in lines if limit.unsure(line)]
-    doubts += [f"unknown: {point}: {limit.measure} is not valid on both sides, in every seed of B" for point in unknown]
+    open_ = [line for line in lines if limit.doubtful(line) or limit.unsure(line)]
+    doubts = [f"unknown: {limit.words(line)}: {limit.why_open(line)}" for line in open_]
+    doubts += [f"unknown: {text}" for text in unknown]
     if not (lines or unknown):
         from lossbench.spec.userfile import did_you_mean
 

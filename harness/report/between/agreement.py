@@ -40,16 +40,26 @@ def agreement(before: list[Group], suite: Suite, *, margin: float) -> Agreement:
     after = {group.name: group for group in groups_of(suite, with_simulated=True)}
     lines = lines_of([(group, after[group.name]) for group in before if group.name in after])
     doubt = _doubt(before, after, [(line.point, line.measure) for line in lines if line.change.p is not None])
-    wide = [line for line in lines if line.said(margin=margin) == sameness.OPEN]
-    if wide and not doubt:
-        named = ", ".join(f"{line.point} {line.measure}" for line in wide[:SHOWN]) + (", ..." if wide[SHOWN:] else "")
-        doubt = f"{named} may differ by more than {margin:.0%}; more seeds, or a wider --margin"
     return Agreement(
         lines=lines,
         margin=margin,
         differ=[f"{line.point} {line.measure}" for line in lines if line.change.significant],
-        doubt=doubt,
+        doubt=doubt or _open(lines, margin),
     )
+
+
+def _open(lines: list[Line], margin: float) -> str:
+    """What is not known well enough, and what can tell."""
+    wide = [line for line in lines if line.said(margin=margin) == sameness.OPEN]
+    for some, why in (
+        ([line for line in wide if not line.whole], "was not valid in every seed before; run it anew"),
+        ([line for line in wide if line.change.unseen], f"{sameness.ALL_ALIKE}, and no --margin"),
+        (wide, f"may differ by more than {margin:.0%}; more seeds, or a wider --margin"),
+    ):
+        if some:
+            names = [f"{line.point} {line.measure}" for line in some]
+            return f"{', '.join(names[:SHOWN])}{', ...' if names[SHOWN:] else ''} {why}"
+    return ""
 
 
 def _doubt(before: list[Group], after: dict[str, Group], tested: list[tuple[str, str]]) -> str:

@@ -141,7 +141,7 @@ class Line:
     change: Difference
     better: str = ""
     whole: bool = True
-    """Every seed that B was to have has such a number; else who failed might have been the worst."""
+    """Every seed that B was to have has such a number and was compared; else who is missing might be the worst."""
 
     def said(self, *, margin: float = sameness.MARGIN_PERCENT / 100) -> str:
         """Is it different, the same within `margin` (a share of A's mean), or can nobody tell?"""
@@ -173,16 +173,22 @@ def measures_of(*suites: Suite) -> list[str]:
     return list(dict.fromkeys(name for suite in suites for group in groups_of(suite) for name in group.values))
 
 
-def unknown_lines(a: Suite, b: Suite, *, with_simulated: bool = False) -> list[tuple[str, str]]:
-    """Point and measure of what A has a number of, and of whose change nothing is known: it counts on one side only, or
-    not in every seed that B was to have (who failed is not in the mean, and might have been the worst)."""
+def unknown_lines(a: Suite, b: Suite, *, with_simulated: bool = False) -> list[tuple[str, str, str]]:
+    """Point and measure of what A has a number of, of whose change nothing is known; and why."""
     left, right = (groups_of(some, with_simulated=with_simulated) for some in (a, b))
-    return [
-        (one.name, name)
-        for one, other in _partners(left, right)
-        for name in one.values
-        if not (one.sound(name) and other is not None and other.complete(name))
+    known = [
+        (one.name, name, _unknown(one, other, name)) for one, other in _partners(left, right) for name in one.values
     ]
+    return [(point, name, why) for point, name, why in known if why]
+
+
+def _unknown(a: Group, b: Group | None, name: str) -> str:
+    """It counts on one side only, or not in every seed that B was to have, or not all of those were compared: who is
+    not in the mean might be the worst. Empty if none of it."""
+    if b is None or not (a.sound(name) and b.complete(name)):
+        return f"{name} is not valid on both sides, in every seed of B"
+    alone = b.planned - len(tested(a.sound(name), b.sound(name))[1])
+    return f"{name}: {alone} of B's {b.planned} seeds have no valid number in A; run A with them" if alone else ""
 
 
 def on_one_side(a: Suite, b: Suite, *, with_simulated: bool = False) -> int:
@@ -217,7 +223,8 @@ def lines_of(pairs: list[tuple[Group, Group]], *, measures: Container[str] | Non
             one = difference(left, right)
             before, after = (inference.estimate(list(some.values())) for some in (left, right))
             if one is not None and before is not None and after is not None:
-                found.append(Line(a.name, name, before, after, one, a.measure(name).better, b.complete(name)))
+                whole = not _unknown(a, b, name)
+                found.append(Line(a.name, name, before, after, one, a.measure(name).better, whole))
     return corrected(found)
 
 
@@ -267,6 +274,8 @@ def results(lines: list[Line], *, margin: float = sameness.MARGIN_PERCENT / 100)
     ]
     if len({(line.a.n, line.b.n) for line in lines}) > 1 or any(line.a.n != line.b.n for line in lines):
         notes.append("A and B are means over the seeds that were tested.")
+    if any(not line.whole for line in lines):
+        notes.append("Nothing is the same where seeds of B are not valid, or have no number in A: they are in no mean.")
     if any(line.change.p is None for line in lines):
         notes.append("p is '-' where a side has one seed only: run both with --seeds 5.")
     return Table("results", ["point", "measure", "A", "B", "B against A", "p", "so"], rows, notes)

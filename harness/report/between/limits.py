@@ -8,9 +8,11 @@ import re
 from dataclasses import dataclass
 
 from lossbench.errors import UsageError
+from lossbench.report.between import sameness
 from lossbench.report.between.compare import Line
 from lossbench.results.measures import told_apart
 
+SEEDS = 5  # that are advised first
 _WRITTEN = re.compile(r"\s*([\w.]+)\s*([<>])\s*([+-]?\d*\.?\d+(?:e[+-]?\d+)?)\s*(%?)\s*", re.IGNORECASE)
 
 
@@ -39,9 +41,13 @@ class Limit:
         return self._exceeded(line.change.mean, line.change.base)
 
     def broken(self, line: Line) -> bool:
-        """Beyond it, and no seeds that could call it chance do."""
+        """Beyond it, and no seeds that could call it chance do. Where no change at all is beyond it, that there is one
+        says nothing: then the whole interval has to be."""
         change = line.change
-        return self.beyond(line) and (change.p is None or change.significant or change.nothing)
+        if change.p is None or change.nothing or not self._exceeded(0.0, change.base):
+            return self.beyond(line) and (change.p is None or change.nothing or change.significant)
+        near = change.low if self.above else change.high
+        return near is not None and not change.unseen and self._exceeded(near, change.base)
 
     def doubtful(self, line: Line) -> bool:
         """Beyond it, and its seeds can't tell that from chance: neither broken nor kept."""
@@ -53,17 +59,26 @@ class Limit:
         if self.beyond(line) or change.nothing:
             return False
         end = change.high if self.above else change.low
-        if end is None or change.low == change.high:
+        if end is None or change.unseen:
             return True
         return self._exceeded(end, change.base)
+
+    def why_open(self, line: Line) -> str:
+        """Of what is doubtful or unsure: why, and what can tell."""
+        if line.change.unseen:
+            return f"it {sameness.ALL_ALIKE}"
+        step = f"more seeds can tell (--seeds {2 * line.change.n if line.change.n >= SEEDS else SEEDS})"
+        if self.beyond(line):
+            return f"beyond the limit, which may be chance; {step}"
+        return f"within the limit by its mean, its 95 % interval is not; {step}"
 
     def _exceeded(self, moved: float, base: float) -> bool:
         moved = _percent(moved, base) if self.percent else moved
         return moved > self.number if self.above else moved < self.number
 
-    def unmet(self, gone: list[tuple[str, str]]) -> list[str]:
-        """The lines that have such a number in A and none that counts in B: nothing is known of their change."""
-        return [point for point, measure in gone if measure == self.measure]
+    def unmet(self, gone: list[tuple[str, str, str]]) -> list[str]:
+        """The lines of whose change nothing is known, and why."""
+        return [f"{point}: {why}" for point, measure, why in gone if measure == self.measure]
 
     def words(self, line: Line) -> str:
         change = line.change

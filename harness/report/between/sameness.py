@@ -11,17 +11,18 @@ from lossbench.report.inference import Difference
 MARGIN_PERCENT = 10.0  # of A's mean, unless the user says otherwise
 DIFFERENT, SAME, IDENTICAL, OPEN = "different", "same", "identical", "can't tell"
 ALIKE = (SAME, IDENTICAL)
+ALL_ALIKE = "moved by as much in every seed, of which only the number can tell: six at least (--seeds 6)"
 
 
 def said(change: Difference, *, of: float, margin: float) -> str:
     """`margin` is a share of `of`, A's mean, in which the whole 95 % interval has to lie. A change that is alike in
-    every seed, as counts have it, has no interval: of its spread nothing was seen."""
+    every seed, as counts have it, has an interval only where seeds are many."""
     room = margin * abs(of)
     if change.significant:
         return DIFFERENT
     if change.nothing:
         return IDENTICAL
-    if change.low is None or change.high is None or change.low == change.high:
+    if change.low is None or change.high is None or change.unseen:
         return OPEN
     return SAME if -room <= change.low and change.high <= room else OPEN
 
