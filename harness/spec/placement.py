@@ -138,15 +138,19 @@ def _places(entry: Impair, topology: Topology) -> list[tuple[Hook, Match, Host |
         if entry.pairs:
             continue
         hosts = topology.all_hosts() if entry.hosts == "all" else tuple(topology.host(name) for name in entry.hosts)
-        able = [h for h in hosts if entry.hosts != "all" or _may_meet(entry.profile.match, h, direction)]
-        places += [(Hook(rank=host.rank, direction=direction), match, None) for host in able]
+        able = [h for h in hosts if entry.hosts != "all" or _may_meet(entry.profile.match, h, direction, topology)]
+        places += [(Hook(rank=host.rank, direction=direction), match, None) for host in able or hosts]
     return places
 
 
-def _may_meet(match: Match, host: Host, direction: Direction) -> bool:
-    """Not at its uplink what other hosts send, by name; not at its downlink what is for others."""
-    ends = match.sources if direction == "uplink" else match.destinations
-    return not ends or host.name in ends or not all(end.startswith("h") for end in ends)
+def _may_meet(match: Match, host: Host, direction: Direction, topology: Topology) -> bool:
+    """Not at its uplink what other hosts send or what is for itself; not at its downlink what is for others or what it
+    sends. Addresses that no host has may be anywhere."""
+    names = {address: one.name for one in topology.all_hosts() for address in one.addresses(topology.family)}
+    sources, destinations = ([names.get(end, end) for end in ends] for ends in (match.sources, match.destinations))
+    own, others = (sources, destinations) if direction == "uplink" else (destinations, sources)
+    its = not own or host.name in own or not all(end.startswith("h") for end in own)
+    return its and (not others or any(end != host.name for end in others))
 
 
 def _pair_place(

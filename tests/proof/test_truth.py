@@ -88,6 +88,23 @@ def test_a_window_that_opens_after_the_last_packet_is_unknown(tmp_path: Path) ->
     assert status == "unknown" and "nothing there" in said
 
 
+INCAST = """
+[[impair]]
+direction = "both"
+[impair.profile]
+why = "t"
+name = "incast"
+loss = { model = "iid", percent = 20 }
+match = { destinations = ["h0"] }
+"""
+
+
+def test_loss_asked_of_what_is_for_one_host_can_be_proven(tmp_path: Path) -> None:
+    """As it was: a rule stood at that host's own uplink, too; no probe met it, and no run was valid."""
+    status, said, row = fault_of(tmp_path, CHATTER + INCAST)
+    assert status == "valid" and row["met"]["rule_loss"] > 0, said
+
+
 # --- T3, T4: it was gone round -------------------------------------------------------------------------------
 
 

@@ -174,18 +174,30 @@ def test_by_default_a_packet_meets_one_loss_point() -> None:
     ) == pytest.approx(0.1)
 
 
-def test_no_rule_stands_where_only_others_packets_would_meet_it() -> None:
-    """As it was: `sources = ["h1"]` stood at every uplink, and a standing network could not prove the other hosts'."""
-    one_way = {"name": "one_way", "why": "one", "loss": {"model": "iid", "percent": 3}, "match": {"sources": ["h1"]}}
-    e = make(impair=[{"profile": one_way}])
-    assert [hook.rank for hook, rules in placement.rules_in_force(e, seed=0).items() if rules] == [1]
-    to_one = {**one_way, "match": {"destinations": ["h1"]}}
-    e = make(impair=[{"profile": to_one, "direction": "both"}])
-    stands = [hook.name for hook, rules in placement.rules_in_force(e, seed=0).items() if rules]
-    assert stands == [*(f"h{rank} uplink" for rank in range(e.topology.hosts)), "h1 downlink"]
-    for sources in (["10.0.0.0/8"], ["h1", "10.9.9.9"]):  # addresses of one's own may be anywhere
-        e = make(impair=[{"profile": {**one_way, "match": {"sources": sources}}}])
-        assert len([rules for rules in placement.rules_in_force(e, seed=0).values() if rules]) == e.topology.hosts
+@pytest.mark.parametrize(
+    ("direction", "match", "stands"),
+    [
+        ("uplink", {"sources": ["h1"]}, ["h1 uplink"]),
+        ("uplink", {"destinations": ["h1"]}, ["h0 uplink", "h2 uplink", "h3 uplink"]),
+        ("uplink", {"destinations": ["10.77.0.2"]}, ["h0 uplink", "h2 uplink", "h3 uplink"]),
+        ("downlink", {"destinations": ["h1"]}, ["h1 downlink"]),
+        ("downlink", {"sources": ["h1"]}, ["h0 downlink", "h2 downlink", "h3 downlink"]),
+        ("downlink", {"sources": ["h1", "h2"]}, [f"h{rank} downlink" for rank in range(4)]),
+        ("both", {"destinations": ["h1"]}, ["h0 uplink", "h2 uplink", "h3 uplink", "h1 downlink"]),
+        ("uplink", {"sources": ["10.0.0.0/8"]}, [f"h{rank} uplink" for rank in range(4)]),
+        ("uplink", {"sources": ["h1", "10.9.9.9"]}, [f"h{rank} uplink" for rank in range(4)]),  # may be anywhere
+        # Nothing meets it; that is said where a rule stands and no probe finds it, not where there is none.
+        ("uplink", {"sources": ["h1"], "destinations": ["h1"]}, [f"h{rank} uplink" for rank in range(4)]),
+    ],
+)
+def test_no_rule_stands_where_only_others_packets_would_meet_it(
+    direction: str, match: dict[str, Any], stands: list[str]
+) -> None:
+    """As it was: `sources = ["h1"]` stood at every uplink, and a standing network could not prove the other hosts';
+    later `destinations = ["h1"]` stood at h1's own, and no run with it was valid."""
+    one_way = {"name": "one_way", "why": "one", "loss": {"model": "iid", "percent": 3}, "match": match}
+    e = make(topology={"hosts": 4}, impair=[{"profile": one_way, "direction": direction}])
+    assert [hook.name for hook, rules in placement.rules_in_force(e, seed=0).items() if rules] == stands
 
 
 def test_loss_in_both_directions_adds_up_on_the_path() -> None:
