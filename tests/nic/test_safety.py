@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import shutil
 import signal
@@ -12,15 +13,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
 
 from lossbench.errors import NotAbleError, RunError
 from lossbench.net import journal
 from lossbench.net.host import namespaces
 from lossbench.net.nic import facts as nic_facts
-from lossbench.net.nic import impaired, safety, snapshot, standing, state, takedown, watchdog
+from lossbench.net.nic import impaired, layers, safety, snapshot, standing, state, takedown, watchdog
 from lossbench.net.nic.facts import Facts, Ssh
 from lossbench.net.nic.request import Request
 from lossbench.net.nic.state import State
@@ -110,9 +113,53 @@ def test_a_vlan_and_a_bridge_stand_on_the_devices_below_them_and_a_veth_on_none(
         ip.link("add", ifname="nic0.5", kind="macvlan", link=nic, macvlan_mode="bridge")
         bridge, above = ip.link_lookup(ifname="br7")[0], ip.link_lookup(ifname="nic0.5")[0]
         ip.link("set", index=above, master=bridge)
-        assert list(nic_facts._with_those_below(ip, bridge).values()) == ["br7", "nic0.5", "nic0"]
-        assert list(nic_facts._with_those_below(ip, nic).values()) == ["nic0"]
+        assert list(layers.below(ip, bridge).values()) == ["br7", "nic0.5", "nic0"]
+        assert list(layers.below(ip, nic).values()) == ["nic0"]
         assert nic_facts.of("br7").at == dict.fromkeys(nic_facts.FEATURES, "br7")
+
+
+def test_a_vrf_takes_no_packets_of_its_members_past_them_and_a_bridge_may() -> None:
+    """As it was: a member of a VRF was refused, whose packets do pass its own clsact."""
+
+    class Link(dict[str, Any]):
+        def get_links(self, _: int) -> list[Link]:
+            return [self]
+
+        def get_attr(self, name: str) -> Any:
+            return self[name]
+
+    for kind, said in (("vrf", ""), ("bridge", "bridge m0"), ("bond", "bond m0")):
+        one: Any = Link(IFLA_IFNAME="m0", IFLA_LINKINFO=Link(IFLA_INFO_KIND=kind))
+        assert layers.master(one, 7) == said
+    assert layers.master(None, None) == ""  # type: ignore[arg-type]
+
+
+@full
+@pytest.mark.netns
+def test_a_member_of_a_vrf_loses_what_it_is_asked_to_lose(wire: Wire, everything: str) -> None:
+    with namespaces.open_inside(wire.here) as ip:
+        try:
+            ip.link("add", ifname="vrf7", kind="vrf", vrf_table=77)
+        except NetlinkError as error:
+            pytest.skip(f"no VRF in this kernel ({error})")
+        ip.link("set", index=ip.link_lookup(ifname="vrf7")[0], state="up")
+        ip.link("set", index=wire.index(), master=ip.link_lookup(ifname="vrf7")[0])
+    with namespaces.inside(wire.here):
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"vrf7")
+        sender.connect((ADDRESS["there"], PORT))
+    with namespaces.inside(wire.there):
+        receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        receiver.bind((ADDRESS["there"], PORT))
+        receiver.settimeout(0.5)
+    with sender, receiver:
+        sender.send(b"1234")
+        assert receiver.recv(100) == b"1234"
+        wire.lossbench("nic", "apply", "nic0", "--profile", everything, "--port", str(PORT))
+        sender.send(b"1234")
+        with pytest.raises(TimeoutError):
+            receiver.recv(100)
+    assert wire.shown()["sides"]["egress"]["dropped"] == 1
 
 
 def test_what_concerns_the_other_side_alone_is_not_refused() -> None:
@@ -364,6 +411,29 @@ def test_an_interface_that_goes_away_meanwhile_is_one_line_and_leaves_nothing(
     with namespaces.inside(wire.here), pytest.raises(RunError, match="nic0 went away meanwhile"):
         impaired.apply(request)
     assert wire.links() == ["lo"] and not [one for one in journal.networks() if state.read(one) is not None]
+
+
+@pytest.mark.netns
+def test_another_device_that_goes_away_meanwhile_is_not_said_to_be_the_interface(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was: "nic0 went away meanwhile" while it was there. Looked at once more, it is as it is."""
+    looks = []
+
+    def torn(*arguments: object) -> object:
+        looks.append(arguments)
+        if len(looks) == 1:
+            raise NetlinkError(errno.ENODEV, "No such device")
+        return features(*arguments)  # type: ignore[arg-type]
+
+    features = nic_facts._features
+    monkeypatch.setattr(nic_facts, "_features", torn)
+    with namespaces.inside(wire.here):
+        assert nic_facts.of("nic0").name == "nic0" and len(looks) == 2
+        with pytest.raises(RunError, match="nic0: a device beside it went away"), nic_facts.present("nic0"):
+            raise OSError(errno.ENODEV, "No such device")
+        with pytest.raises(RunError, match="nic9 went away"), nic_facts.present("nic9"):
+            raise OSError(errno.ENXIO, "No such device or address")
 
 
 @pytest.mark.netns
