@@ -438,7 +438,8 @@ def test_another_device_that_goes_away_meanwhile_is_not_said_to_be_the_interface
 
 @pytest.mark.netns
 def test_what_a_killed_one_left_keeps_nobody_from_applying_again(wire: Wire) -> None:
-    """Its watchdogs may not have looked yet, or be dead as well."""
+    """Its watchdogs may not have looked yet, or be dead as well. As it was: a dry run took away what was left, and so
+    did an apply that was then refused."""
     before = wire.snapshot()
     process = wire.start("nic", "apply", "nic0", "--profile", "loss_5", "--", "sleep", "60")
     assert until(lambda: wire.links() != ["lo", "nic0"] and wire.shown()["phase"] == "attached")
@@ -446,6 +447,11 @@ def test_what_a_killed_one_left_keeps_nobody_from_applying_again(wire: Wire) -> 
         kill(pid, signal.SIGSTOP)
     process.kill()
     process.wait()
+    left, links = wire.snapshot(), wire.links()
+    said = wire.lossbench("nic", "apply", "nic0", "--profile", "loss_5", "--dry-run").stdout
+    assert "is taken away first" in said and "dev nic0 clsact" in said and "egress pref 1 " in said
+    wire.lossbench("nic", "apply", "nic0", "--profile", "loss_5", "--backend", "relay", expect=2)
+    assert (wire.snapshot(), wire.links()) == (left, links), "neither has changed anything"
     wire.lossbench("nic", "apply", "nic0", "--profile", "loss_5", "--for", "60s")
     assert wire.shown()["phase"] == "standing" and len(wire.links()) == 4, "the pair of one, not of two"
     assert "impaired already" in wire.lossbench("nic", "apply", "nic0", "--profile", "loss_5", expect=4).stderr

@@ -128,13 +128,14 @@ def seconds(text: str) -> float:
 def _applied(request: Request, undo: Undo) -> State:
     """Undone at once if anything fails or interrupts. While a command runs we hold it; else it stands by itself."""
     from lossbench.net.journal import Journal
-    from lossbench.net.nic import impaired, takedown
+    from lossbench.net.nic import impaired, left, takedown
     from lossbench.runs.interrupt import held
     from lossbench.runs.run import plain_errors
 
     facts, backend = impaired.examined(request)
     with plain_errors():
         with held():
+            facts = left.cleared(facts)
             book = Journal.claim(kind="nic")
             undo.later("the NIC", lambda: takedown.take_away_or_say(book))
         begun = impaired.begun(request, book, facts, backend)

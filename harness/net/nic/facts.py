@@ -67,6 +67,7 @@ class Facts:
     filters: dict[Side, tuple[Filter, ...]] = field(default_factory=dict)
     ahead: dict[Side, int] = field(default_factory=dict)  # tcx programs
     at: dict[str, str] = field(default_factory=dict)  # which of the devices below it has lro, hardware_tc, xdp
+    left: tuple[str, ...] = ()  # journals of ours that nobody works on any more: see left.py
 
 
 def of(name: str, environment: Mapping[str, str] | None = None) -> Facts:

@@ -21,6 +21,7 @@ def lines(request: Request, facts: Facts, backend: str) -> list[str]:
     """The gate and what leads onward are eBPF programs of ours, which `tc` can't write down: said in words."""
     out = [f"# {facts.name}: {request.name()} by {backend} for {request.for_s:g} s; nothing of others is changed"]
     out += ["# two watchdogs are started and proven alive first; the kernel's own deadline ends the loss without them"]
+    out += [f"# what was left there ({', '.join(facts.left)}) is taken away first"] if facts.left else []
     for side in request.sides:
         out += _detour(request, facts, backend, side)
     if not facts.clsact and not facts.old_ingress:
