@@ -23,7 +23,8 @@ from lossbench.errors import NotAbleError, RunError
 from lossbench.net import journal
 from lossbench.net.host import namespaces
 from lossbench.net.nic import facts as nic_facts
-from lossbench.net.nic import impaired, layers, safety, snapshot, standing, state, takedown, watchdog
+from lossbench.net.nic import impaired as nic_impaired
+from lossbench.net.nic import layers, safety, snapshot, standing, state, takedown, watchdog
 from lossbench.net.nic.facts import Facts, Ssh
 from lossbench.net.nic.request import Request
 from lossbench.net.nic.state import State
@@ -31,6 +32,7 @@ from lossbench.net.tc import kinds, offloads
 from lossbench.net.tc.rtnl_messages import Filter
 from lossbench.spec import profile as profiles
 from tests.forms import forms, full
+from tests.nic.victims import VICTIMS, applying, drill, impaired
 from tests.nic.wire import ADDRESS, COMMAND, PORT, Wire, kill, until, watchdogs
 
 SSH = "10.77.0.2 50000 10.77.0.1 22"
@@ -361,30 +363,14 @@ def identity(wire: Wire) -> str:
 
 
 @pytest.mark.netns
-@forms("victim", ["holder", "maker", "watchdog"])
-def test_whoever_is_killed_the_nic_is_as_before_within_the_lease_and_a_second(wire: Wire, victim: str) -> None:
-    """A few moments of many: `python tests/bench/nic_soak.py` takes 200."""
+@forms("victim", VICTIMS)
+def test_whoever_is_killed_the_nic_is_as_before_byte_for_byte(wire: Wire, victim: str) -> None:
+    """A few moments of many; `python tests/bench/nic_soak.py` takes 200, and says how soon."""
     furnished(wire)
     before, chance = wire.snapshot(), random.Random(victim)
     for _ in range(3):
         drill(wire, victim, chance.uniform(0.0, 3.0))
-        assert until(lambda: wire.snapshot() == before and wire.links() == ["lo", "nic0"]), victim
-
-
-def drill(wire: Wire, victim: str, after_s: float) -> None:
-    """Applies, kills with SIGKILL after a while. A standing one is then left to its end, two seconds later."""
-    apply = ["nic", "apply", "nic0", "--profile", "loss_5", "--for", "2s"]
-    if victim == "watchdog":
-        wire.lossbench(*apply)
-        time.sleep(after_s / 3)
-        for pid in watchdogs(wire)[:1]:
-            kill(pid, signal.SIGKILL)
-        return
-    more = ["--", "sleep", "60"] if victim == "holder" else []
-    process = wire.start(*apply[:-1], "60s" if more else "2s", *more)
-    time.sleep(after_s)
-    process.kill()
-    process.wait()
+        assert until(lambda: not applying(wire) and not impaired(wire) and wire.snapshot() == before), victim
 
 
 @pytest.mark.netns
@@ -403,13 +389,13 @@ def test_an_interface_that_goes_away_meanwhile_is_one_line_and_leaves_nothing(
 
         return instead
 
-    where, name = (nic_facts, "_features") if when == "it is looked at" else (impaired, "_open_gates")
+    where, name = (nic_facts, "_features") if when == "it is looked at" else (nic_impaired, "_open_gates")
     monkeypatch.setattr(where, name, deleted(getattr(where, name)))
     monkeypatch.setattr(watchdog, "arm", lambda book: None)
-    monkeypatch.setattr(impaired.alone, "refuse", lambda: None)
+    monkeypatch.setattr(nic_impaired.alone, "refuse", lambda: None)
     request = Request.of(profiles.load("loss_5"), interface="nic0", for_s=60)
     with namespaces.inside(wire.here), pytest.raises(RunError, match="nic0 went away meanwhile"):
-        impaired.apply(request)
+        nic_impaired.apply(request)
     assert wire.links() == ["lo"] and not [one for one in journal.networks() if state.read(one) is not None]
 
 
@@ -482,7 +468,7 @@ def test_a_maker_that_slept_through_its_time_makes_nothing_more_and_forgets_noth
     a_state(id=book.id, phase=state.APPLYING, until=state.now() - 1).save(book)
     assert watchdog._undone(book) and takedown.revoked(book) and book.folder.exists()
     with pytest.raises(RunError, match="taken back"):
-        impaired._not_revoked(book)(kind="link", name="lb0", before={})
+        nic_impaired._not_revoked(book)(kind="link", name="lb0", before={})
     book.release()
     assert watchdog._undone(book) and not book.folder.exists()
 
