@@ -73,7 +73,7 @@ def test_a_dry_run_of_netem_names_its_limit_and_priorities() -> None:
     request = Request.of(profiles.load("loss_1"), interface="eth1", for_s=60.0, seed=1)
     lines = plan.lines(request, Facts(name="eth1", index=2, mtu=1500), "netem")
     text = "\n".join(lines)
-    assert "root handle 1: netem limit " in text and "loss 1%" in text and "mtu 65535" in text
+    assert "root handle 1: netem limit " in text and "loss random 1%" in text and "mtu 65535" in text
     assert re.findall(r"lbXXXXeb ingress pref (\d+)", text) == ["2", "28672", "28673"]
 
 
