@@ -67,7 +67,7 @@ def _stands(one: Journal) -> str:
     if one.is_lab():
         return f"a standing network, left alone (lossbench net down --net {one.id}"
     nic = state.read(one)
-    if nic is not None and any(map(made.exists, one.made())) and not watchdog.due(one, nic):
+    if nic is not None and any(map(made.exists, one.made())) and not watchdog.surely_due(one, nic):
         return f"on {nic.interface} for a while, left alone (lossbench nic revert {nic.interface}"
     return ""
 

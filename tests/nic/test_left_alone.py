@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +17,7 @@ from lossbench.errors import NotAbleError, RunError
 from lossbench.files import Lock
 from lossbench.net import journal
 from lossbench.net.host import namespaces
-from lossbench.net.nic import alone, impaired, standing, state, takedown, watchdog
+from lossbench.net.nic import alone, impaired, left, standing, state, takedown, watchdog
 from lossbench.net.nic import facts as nic_facts
 from lossbench.net.nic.state import State
 from lossbench.net.nic.way.clock import Clock
@@ -145,6 +146,68 @@ def test_a_manager_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Mo
     monkeypatch.setattr(watchdog, "_managed", lambda: True)
     monkeypatch.setattr(watchdog, "UNIT_S", 0.1)
     assert not watchdog.by_systemd("0a1b", 0, ["true"], {})
+
+
+# --- what an earlier one left ----------------------------------------------------------------------------------------
+
+
+def here(book: journal.Journal, **changed: Any) -> State:
+    """On an interface of this namespace that is none."""
+    found = a_state(book, netns=namespaces.current(), index=NONE.index, **changed)
+    found.save(book)
+    return found
+
+
+NONE = nic_facts.Facts(name="eth1", index=99_999, mtu=1500)
+
+
+def test_a_device_that_seems_gone_in_one_look_is_no_reason_to_take_away_what_stands(
+    book: journal.Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was: a watchdog needs three looks in a row; `nic apply` and `clean` were content with one."""
+    monkeypatch.setattr(watchdog, "LOOK_S", 0.001)
+    found = here(book)
+    book.release()
+    torn = iter([True, True, False, True, True, False])
+    monkeypatch.setattr(watchdog, "_broken", lambda *_: next(torn))
+    with pytest.raises(NotAbleError, match="impaired already"):
+        left.on(NONE)
+    assert not watchdog.surely_due(book, found)
+    monkeypatch.setattr(watchdog, "_broken", lambda *_: True)
+    assert left.on(NONE) == (book.id,) and book.folder.exists(), "noted, and nothing else"
+
+
+@pytest.mark.parametrize("phase", [state.STANDING, state.ATTACHED])
+def test_what_a_watchdog_is_just_taking_away_is_waited_for(
+    book: journal.Journal, monkeypatch: pytest.MonkeyPatch, phase: str
+) -> None:
+    """As it was: "impaired already", for the two seconds in which packets that wait still leave."""
+    here(book, phase=phase, until=state.now() - 1)
+    book.release()
+    at_it, waits, take_away = threading.Event(), threading.Event(), takedown.take_away
+
+    def slow(*arguments: Any, **more: Any) -> Any:
+        at_it.set()
+        assert waits.wait(20)
+        return take_away(*arguments, **more)
+
+    monkeypatch.setattr(watchdog.takedown, "take_away", slow)
+    sleep = time.sleep
+    monkeypatch.setattr(journal.time, "sleep", lambda s: (waits.set(), sleep(s)))  # whoever waits for the lock
+    thread = threading.Thread(target=watchdog._undone, args=[book])
+    thread.start()
+    assert at_it.wait(20)
+    assert left.on(NONE) == (book.id,)
+    thread.join()
+    assert not watchdog.is_nic(book) and left.on(NONE) == ()
+
+
+def test_what_somebody_holds_is_refused_at_once(book: journal.Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    here(book, phase=state.ATTACHED)
+    monkeypatch.setattr(journal.time, "sleep", None)  # not to be called
+    with pytest.raises(NotAbleError, match="impaired already"):
+        left.on(NONE)
+    book.release()
 
 
 # --- where nobody could ----------------------------------------------------------------------------------------------

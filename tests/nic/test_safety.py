@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import shutil
 import signal
@@ -12,15 +13,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
 
 from lossbench.errors import NotAbleError, RunError
 from lossbench.net import journal
 from lossbench.net.host import namespaces
 from lossbench.net.nic import facts as nic_facts
-from lossbench.net.nic import impaired, safety, snapshot, standing, state, takedown, watchdog
+from lossbench.net.nic import impaired as nic_impaired
+from lossbench.net.nic import layers, safety, snapshot, standing, state, takedown, watchdog
 from lossbench.net.nic.facts import Facts, Ssh
 from lossbench.net.nic.request import Request
 from lossbench.net.nic.state import State
@@ -28,6 +32,7 @@ from lossbench.net.tc import kinds, offloads
 from lossbench.net.tc.rtnl_messages import Filter
 from lossbench.spec import profile as profiles
 from tests.forms import forms, full
+from tests.nic.victims import VICTIMS, applying, drill, impaired
 from tests.nic.wire import ADDRESS, COMMAND, PORT, Wire, kill, until, watchdogs
 
 SSH = "10.77.0.2 50000 10.77.0.1 22"
@@ -110,9 +115,53 @@ def test_a_vlan_and_a_bridge_stand_on_the_devices_below_them_and_a_veth_on_none(
         ip.link("add", ifname="nic0.5", kind="macvlan", link=nic, macvlan_mode="bridge")
         bridge, above = ip.link_lookup(ifname="br7")[0], ip.link_lookup(ifname="nic0.5")[0]
         ip.link("set", index=above, master=bridge)
-        assert list(nic_facts._with_those_below(ip, bridge).values()) == ["br7", "nic0.5", "nic0"]
-        assert list(nic_facts._with_those_below(ip, nic).values()) == ["nic0"]
+        assert list(layers.below(ip, bridge).values()) == ["br7", "nic0.5", "nic0"]
+        assert list(layers.below(ip, nic).values()) == ["nic0"]
         assert nic_facts.of("br7").at == dict.fromkeys(nic_facts.FEATURES, "br7")
+
+
+def test_a_vrf_takes_no_packets_of_its_members_past_them_and_a_bridge_may() -> None:
+    """As it was: a member of a VRF was refused, whose packets do pass its own clsact."""
+
+    class Link(dict[str, Any]):
+        def get_links(self, _: int) -> list[Link]:
+            return [self]
+
+        def get_attr(self, name: str) -> Any:
+            return self[name]
+
+    for kind, said in (("vrf", ""), ("bridge", "bridge m0"), ("bond", "bond m0")):
+        one: Any = Link(IFLA_IFNAME="m0", IFLA_LINKINFO=Link(IFLA_INFO_KIND=kind))
+        assert layers.master(one, 7) == said
+    assert layers.master(None, None) == ""  # type: ignore[arg-type]
+
+
+@full
+@pytest.mark.netns
+def test_a_member_of_a_vrf_loses_what_it_is_asked_to_lose(wire: Wire, everything: str) -> None:
+    with namespaces.open_inside(wire.here) as ip:
+        try:
+            ip.link("add", ifname="vrf7", kind="vrf", vrf_table=77)
+        except NetlinkError as error:
+            pytest.skip(f"no VRF in this kernel ({error})")
+        ip.link("set", index=ip.link_lookup(ifname="vrf7")[0], state="up")
+        ip.link("set", index=wire.index(), master=ip.link_lookup(ifname="vrf7")[0])
+    with namespaces.inside(wire.here):
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"vrf7")
+        sender.connect((ADDRESS["there"], PORT))
+    with namespaces.inside(wire.there):
+        receiver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        receiver.bind((ADDRESS["there"], PORT))
+        receiver.settimeout(0.5)
+    with sender, receiver:
+        sender.send(b"1234")
+        assert receiver.recv(100) == b"1234"
+        wire.lossbench("nic", "apply", "nic0", "--profile", everything, "--port", str(PORT))
+        sender.send(b"1234")
+        with pytest.raises(TimeoutError):
+            receiver.recv(100)
+    assert wire.shown()["sides"]["egress"]["dropped"] == 1
 
 
 def test_what_concerns_the_other_side_alone_is_not_refused() -> None:
@@ -314,30 +363,14 @@ def identity(wire: Wire) -> str:
 
 
 @pytest.mark.netns
-@forms("victim", ["holder", "maker", "watchdog"])
-def test_whoever_is_killed_the_nic_is_as_before_within_the_lease_and_a_second(wire: Wire, victim: str) -> None:
-    """A few moments of many: `python tests/bench/nic_soak.py` takes 200."""
+@forms("victim", VICTIMS)
+def test_whoever_is_killed_the_nic_is_as_before_byte_for_byte(wire: Wire, victim: str) -> None:
+    """A few moments of many; `python tests/bench/nic_soak.py` takes 200, and says how soon."""
     furnished(wire)
     before, chance = wire.snapshot(), random.Random(victim)
     for _ in range(3):
         drill(wire, victim, chance.uniform(0.0, 3.0))
-        assert until(lambda: wire.snapshot() == before and wire.links() == ["lo", "nic0"]), victim
-
-
-def drill(wire: Wire, victim: str, after_s: float) -> None:
-    """Applies, kills with SIGKILL after a while. A standing one is then left to its end, two seconds later."""
-    apply = ["nic", "apply", "nic0", "--profile", "loss_5", "--for", "2s"]
-    if victim == "watchdog":
-        wire.lossbench(*apply)
-        time.sleep(after_s / 3)
-        for pid in watchdogs(wire)[:1]:
-            kill(pid, signal.SIGKILL)
-        return
-    more = ["--", "sleep", "60"] if victim == "holder" else []
-    process = wire.start(*apply[:-1], "60s" if more else "2s", *more)
-    time.sleep(after_s)
-    process.kill()
-    process.wait()
+        assert until(lambda: not applying(wire) and not impaired(wire) and wire.snapshot() == before), victim
 
 
 @pytest.mark.netns
@@ -356,19 +389,43 @@ def test_an_interface_that_goes_away_meanwhile_is_one_line_and_leaves_nothing(
 
         return instead
 
-    where, name = (nic_facts, "_features") if when == "it is looked at" else (impaired, "_open_gates")
+    where, name = (nic_facts, "_features") if when == "it is looked at" else (nic_impaired, "_open_gates")
     monkeypatch.setattr(where, name, deleted(getattr(where, name)))
     monkeypatch.setattr(watchdog, "arm", lambda book: None)
-    monkeypatch.setattr(impaired.alone, "refuse", lambda: None)
+    monkeypatch.setattr(nic_impaired.alone, "refuse", lambda: None)
     request = Request.of(profiles.load("loss_5"), interface="nic0", for_s=60)
     with namespaces.inside(wire.here), pytest.raises(RunError, match="nic0 went away meanwhile"):
-        impaired.apply(request)
+        nic_impaired.apply(request)
     assert wire.links() == ["lo"] and not [one for one in journal.networks() if state.read(one) is not None]
 
 
 @pytest.mark.netns
+def test_another_device_that_goes_away_meanwhile_is_not_said_to_be_the_interface(
+    wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was: "nic0 went away meanwhile" while it was there. Looked at once more, it is as it is."""
+    looks = []
+
+    def torn(*arguments: object) -> object:
+        looks.append(arguments)
+        if len(looks) == 1:
+            raise NetlinkError(errno.ENODEV, "No such device")
+        return features(*arguments)  # type: ignore[arg-type]
+
+    features = nic_facts._features
+    monkeypatch.setattr(nic_facts, "_features", torn)
+    with namespaces.inside(wire.here):
+        assert nic_facts.of("nic0").name == "nic0" and len(looks) == 2
+        with pytest.raises(RunError, match="nic0: a device beside it went away"), nic_facts.present("nic0"):
+            raise OSError(errno.ENODEV, "No such device")
+        with pytest.raises(RunError, match="nic9 went away"), nic_facts.present("nic9"):
+            raise OSError(errno.ENXIO, "No such device or address")
+
+
+@pytest.mark.netns
 def test_what_a_killed_one_left_keeps_nobody_from_applying_again(wire: Wire) -> None:
-    """Its watchdogs may not have looked yet, or be dead as well."""
+    """Its watchdogs may not have looked yet, or be dead as well. As it was: a dry run took away what was left, and so
+    did an apply that was then refused."""
     before = wire.snapshot()
     process = wire.start("nic", "apply", "nic0", "--profile", "loss_5", "--", "sleep", "60")
     assert until(lambda: wire.links() != ["lo", "nic0"] and wire.shown()["phase"] == "attached")
@@ -376,6 +433,11 @@ def test_what_a_killed_one_left_keeps_nobody_from_applying_again(wire: Wire) -> 
         kill(pid, signal.SIGSTOP)
     process.kill()
     process.wait()
+    left, links = wire.snapshot(), wire.links()
+    said = wire.lossbench("nic", "apply", "nic0", "--profile", "loss_5", "--dry-run").stdout
+    assert "is taken away first" in said and "dev nic0 clsact" in said and "egress pref 1 " in said
+    wire.lossbench("nic", "apply", "nic0", "--profile", "loss_5", "--backend", "relay", expect=2)
+    assert (wire.snapshot(), wire.links()) == (left, links), "neither has changed anything"
     wire.lossbench("nic", "apply", "nic0", "--profile", "loss_5", "--for", "60s")
     assert wire.shown()["phase"] == "standing" and len(wire.links()) == 4, "the pair of one, not of two"
     assert "impaired already" in wire.lossbench("nic", "apply", "nic0", "--profile", "loss_5", expect=4).stderr
@@ -406,7 +468,7 @@ def test_a_maker_that_slept_through_its_time_makes_nothing_more_and_forgets_noth
     a_state(id=book.id, phase=state.APPLYING, until=state.now() - 1).save(book)
     assert watchdog._undone(book) and takedown.revoked(book) and book.folder.exists()
     with pytest.raises(RunError, match="taken back"):
-        impaired._not_revoked(book)(kind="link", name="lb0", before={})
+        nic_impaired._not_revoked(book)(kind="link", name="lb0", before={})
     book.release()
     assert watchdog._undone(book) and not book.folder.exists()
 

@@ -24,19 +24,21 @@ def machine(wire: Wire, tmp_path: Path) -> Iterator[Managed]:
 
 def test_watchdogs_are_units_of_systemd_and_give_the_nic_back_at_its_time(wire: Wire, machine: Managed) -> None:
     before = wire.snapshot()
-    machine.lossbench(*APPLY, "--for", "20s")
+    machine.lossbench(*APPLY, "--for", "10m")
     units = machine.units()
     assert len(units) == 2 and all(units.values()), "both, and not the processes that take a unit's place"
     for name, pid in units.items():
         assert f"system.slice/{name}" in machine.run("cat", f"/proc/{pid}/cgroup"), "no session takes it along"
     assert len(wire.links()) == 4
+    machine.lossbench("nic", "revert", "nic0")
+    machine.lossbench(*APPLY, "--for", "5s")
     assert until(lambda: wire.snapshot() == before and wire.links() == ["lo", "nic0"])
     assert until(lambda: not machine.units()), "they are forgotten, failed or not"
 
 
 def test_one_that_is_killed_or_stopped_is_a_unit_again_and_that_one_does_the_work(wire: Wire, machine: Managed) -> None:
     before = wire.snapshot()
-    machine.lossbench(*APPLY, "--for", "60s")
+    machine.lossbench(*APPLY, "--for", "10m")
     first, second = sorted(machine.units())
     machine.run("systemctl", "kill", "--signal=KILL", first)
     assert until(lambda: len(machine.units()) == 2 and first not in machine.units()), machine.units()

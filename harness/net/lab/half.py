@@ -21,7 +21,7 @@ from lossbench.net.host.place import Here
 from lossbench.net.host.stack import Stack
 from lossbench.net.journal import Journal
 from lossbench.net.nic import facts as nic_facts
-from lossbench.net.nic import impaired, state, takedown
+from lossbench.net.nic import impaired, left, state, takedown
 from lossbench.net.nic.request import DIRECTION, RULES, Request
 from lossbench.net.nic.state import State
 from lossbench.net.nic.way import detour
@@ -93,7 +93,7 @@ class Half:
             **{**asked, "counted": tuple(asked["counted"]), "spared": tuple(asked["spared"])},
         )
         facts, backend = impaired.examined(request)
-        self._request, self._facts = request, facts
+        self._request, self._facts = request, left.cleared(facts)
         self._book = Journal.claim(kind="nic")
         self._stack.callback(takedown.take_away_or_say, self._book)
         try:

@@ -18,6 +18,7 @@ from pyroute2.netlink.exceptions import NetlinkError
 from lossbench.errors import RunError, UsageError
 from lossbench.net.bpf import syscalls
 from lossbench.net.host.place import Here
+from lossbench.net.nic import layers
 from lossbench.net.tc import offloads
 from lossbench.net.tc.hook import PARENT, Side
 from lossbench.net.tc.rtnl import Reader
@@ -66,11 +67,22 @@ class Facts:
     filters: dict[Side, tuple[Filter, ...]] = field(default_factory=dict)
     ahead: dict[Side, int] = field(default_factory=dict)  # tcx programs
     at: dict[str, str] = field(default_factory=dict)  # which of the devices below it has lro, hardware_tc, xdp
+    left: tuple[str, ...] = ()  # journals of ours that nobody works on any more: see left.py
 
 
 def of(name: str, environment: Mapping[str, str] | None = None) -> Facts:
     """Of an interface in the current network namespace."""
-    with present(name), IPRoute() as ip:
+    with present(name):
+        try:
+            return _looked_at(name, environment)
+        except (NetlinkError, OSError) as error:
+            if not (_no_device(error) and _exists(name)):
+                raise
+            return _looked_at(name, environment)  # another one went away: above it, below it, anywhere
+
+
+def _looked_at(name: str, environment: Mapping[str, str] | None) -> Facts:
+    with IPRoute() as ip:
         found = ip.link_lookup(ifname=name) if 0 < len(name) < 16 else []
         if not found:
             known = ", ".join(sorted(link.get_attr("IFLA_IFNAME") for link in ip.get_links()))
@@ -79,9 +91,9 @@ def of(name: str, environment: Mapping[str, str] | None = None) -> Facts:
         index = int(found[0])
         link = ip.get_links(index)[0]
         ssh = ssh_connection(os.environ if environment is None else environment)
-        indices = _with_those_above(ip, index)
+        indices = layers.above(ip, index)
         default, gateways = _default_routes(ip, indices)
-        devices = _with_those_below(ip, index)
+        devices = layers.below(ip, index)
         features = {one: _features(one, number) for number, one in devices.items()}
         return Facts(
             name=name,
@@ -90,7 +102,7 @@ def of(name: str, environment: Mapping[str, str] | None = None) -> Facts:
             up=link.get_attr("IFLA_OPERSTATE") in ("UP", "UNKNOWN"),
             ethernet=link["ifi_type"] == ARPHRD_ETHER,
             loopback=bool(link["flags"] & 0x8),
-            master=_master(ip, link.get_attr("IFLA_MASTER")),
+            master=layers.master(ip, link.get_attr("IFLA_MASTER")),
             default_route=default,
             gateways=gateways,
             ssh=ssh,
@@ -109,13 +121,24 @@ def printable(name: str) -> str:
 
 @contextmanager
 def present(name: str) -> Iterator[None]:
-    """Somebody may delete it while we look at it, or put something there."""
+    """Somebody may delete it while we look at it, or put something there; or another one, which is not it."""
     try:
         yield
     except (NetlinkError, OSError) as error:
-        if (error.code if isinstance(error, NetlinkError) else error.errno) not in (errno.ENODEV, errno.ENXIO):
+        if not _no_device(error):
             raise
+        if _exists(name):
+            raise RunError(f"{name}: a device beside it went away meanwhile", next_step="try again") from error
         raise RunError(f"{name} went away meanwhile", next_step="ip -br link shows what there is") from error
+
+
+def _no_device(error: NetlinkError | OSError) -> bool:
+    return (error.code if isinstance(error, NetlinkError) else error.errno) in (errno.ENODEV, errno.ENXIO)
+
+
+def _exists(name: str) -> bool:
+    with IPRoute() as ip:
+        return bool(ip.link_lookup(ifname=name))
 
 
 def ssh_connection(environment: Mapping[str, str]) -> Ssh | None:
@@ -200,39 +223,6 @@ def _default_routes(ip: IPRoute, indices: set[int]) -> tuple[bool, tuple[str, ..
     return default, tuple(dict.fromkeys(gateways))
 
 
-def _with_those_above(ip: IPRoute, index: int) -> set[int]:
-    """The interface and VLANs and the like that stand on it: their packets are its packets."""
-    below = {int(link["index"]): link.get_attr("IFLA_LINK") for link in ip.get_links()}
-    own = {one: link for one, link in below.items() if link != one}
-    found = {index}
-    while more := {one for one, link in own.items() if link in found and one not in found and _stacked(ip, one)}:
-        found |= more
-    return found
-
-
-def _with_those_below(ip: IPRoute, index: int) -> dict[int, str]:
-    """The interface, and what it stands on in this namespace: the device of a VLAN, members of a bond. Packets pass
-    those too."""
-    links = {int(link["index"]): link for link in ip.get_links()}
-    found = [index]
-    for one in found:  # grows
-        below = [number for number, link in links.items() if link.get_attr("IFLA_MASTER") == one]
-        if _is_stacked(links[one]) and links[one].get_attr("IFLA_LINK_NETNSID") is None:
-            below.append(links[one].get_attr("IFLA_LINK"))
-        found += [number for number in below if number in links and number not in found]
-    return {number: str(links[number].get_attr("IFLA_IFNAME")) for number in found}
-
-
-def _stacked(ip: IPRoute, index: int) -> bool:
-    return _is_stacked(ip.get_links(index)[0])
-
-
-def _is_stacked(link: Any) -> bool:
-    """A veth's IFLA_LINK is its other end, which does not stand on it."""
-    info = link.get_attr("IFLA_LINKINFO")
-    return info is not None and info.get_attr("IFLA_INFO_KIND") in ("vlan", "macvlan", "ipvlan", "macsec")
-
-
 def _ways(ip: IPRoute, ssh: Ssh) -> set[int]:
     """Interfaces that a session runs over: the one that has the server's address, since packets come to it there, and
     the one by which answers leave. Of a link-local address every interface may have the same; its scope says which."""
@@ -248,15 +238,6 @@ def _ways(ip: IPRoute, ssh: Ssh) -> set[int]:
 def _address_of(found: Any) -> str:
     """The interface's own; of a point-to-point one IFA_ADDRESS is the other end's."""
     return str(ipaddress.ip_address(found.get_attr("IFA_LOCAL") or found.get_attr("IFA_ADDRESS")))
-
-
-def _master(ip: IPRoute, index: int | None) -> str:
-    if not index:
-        return ""
-    link = ip.get_links(index)[0]
-    info = link.get_attr("IFLA_LINKINFO")
-    kind = info.get_attr("IFLA_INFO_KIND") if info is not None else "master"
-    return f"{kind} {link.get_attr('IFLA_IFNAME')}"
 
 
 def _rdma(name: str) -> tuple[str, ...]:

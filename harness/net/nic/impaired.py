@@ -12,13 +12,12 @@ from typing import Any
 from pyroute2 import IPRoute
 
 from lossbench.errors import NotAbleError, RunError, UsageError
-from lossbench.net import journal
 from lossbench.net.host import namespaces
 from lossbench.net.host.place import Here
 from lossbench.net.impair import registry
 from lossbench.net.journal import Journal
 from lossbench.net.kernel import Kernel
-from lossbench.net.nic import alone, safety, snapshot, state, takedown, watchdog
+from lossbench.net.nic import alone, left, safety, snapshot, state, takedown, watchdog
 from lossbench.net.nic import facts as nic_facts
 from lossbench.net.nic.facts import Facts, connections
 from lossbench.net.nic.request import RULES, Request
@@ -36,7 +35,7 @@ BACKENDS = ("netem", "ebpf")  # what goes on when its maker has ended
 
 
 def examined(request: Request) -> tuple[Facts, str]:
-    """(what the interface is, which backend); refuses before anything is changed."""
+    """(what the interface is, which backend); refuses before anything is changed, and changes nothing."""
     if not request.attached:
         alone.refuse()
     for profile in request.profiles():
@@ -46,9 +45,7 @@ def examined(request: Request) -> tuple[Facts, str]:
         if profile.corrupt_percent and any(rule.profile == profile for rule in request.ever("ingress")):
             text = f"profile {profile.name} damages packets: at ingress their checksum has been looked at already"
             raise NotAbleError(text, next_step="--side egress")
-    facts = nic_facts.of(request.interface)
-    if _refuse_twice(facts):
-        facts = nic_facts.of(request.interface)
+    facts = left.found(request.interface)
     for gateway in facts.gateways:
         if gateway in {one.partition("/")[0] for one in request.traffic.peers}:
             raise NotAbleError(f"{gateway} is the gateway, which is never touched", next_step="leave it out of --to")
@@ -58,30 +55,6 @@ def examined(request: Request) -> tuple[Facts, str]:
     if kernel.no_program() is not None:
         raise NotAbleError(f"{kernel.no_program()}: a NIC's gate is an eBPF program", next_step="run as root")
     return facts, _backend(request, kernel)
-
-
-def _refuse_twice(facts: Facts, *, but: str = "") -> bool:
-    """Whether something was taken away that had been left there."""
-    removed = False
-    for book in journal.networks():
-        found = state.read(book)
-        same = found is not None and (found.netns, found.index) == (namespaces.current(), facts.index)
-        if found is None or not same or book.id == but or takedown.revoked(book):
-            continue
-        if not _left_behind(book):
-            step = f"lossbench nic revert {facts.name}"
-            raise NotAbleError(f"{facts.name} is impaired already ({found.profile}, {book.id})", next_step=step)
-        removed = True
-    return removed
-
-
-def _left_behind(book: Journal) -> bool:
-    """By somebody who was killed a moment ago; now gone, not only when a watchdog has looked again."""
-    with journal.abandoned(book) as ours:
-        found = state.read(book) if ours else None
-        if found is not None and watchdog.due(book, found, holder_alive=False):
-            takedown.take_away_or_say(book)
-        return not book.folder.exists()
 
 
 def _fits(request: Request, facts: Facts) -> None:
@@ -127,6 +100,7 @@ def _refusal(backend: str, request: Request, kernel: Kernel) -> str | None:
 def apply(request: Request) -> State:
     """All of it; undone at once if anything fails. While it is attached this process holds it."""
     facts, backend = examined(request)
+    facts = left.cleared(facts)
     book = Journal.claim(kind="nic")
     try:
         found, detours = put(request, book, facts, begun(request, book, facts, backend))
@@ -169,7 +143,8 @@ def begun(request: Request, book: Journal, facts: Facts, backend: str) -> State:
         ssh=connections(facts.ssh.server_port) if facts.ssh is not None else (),
     )
     found.save(book)
-    _refuse_twice(facts, but=book.id)  # another one may have begun since
+    if left.on(facts, but=book.id):  # another one may have begun since
+        raise NotAbleError(f"{facts.name} was impaired by another one meanwhile", next_step="try again")
     watchdog.arm(book)
     return found
 

@@ -12,6 +12,8 @@ from lossbench.net.nic.way.netem import QUEUE_PACKETS
 from lossbench.net.nic.way.programs import Traffic
 from lossbench.net.tc.hook import Side
 from lossbench.net.tc.offloads import CHECKSUM, SEGMENTATION
+from lossbench.spec.losses import GilbertElliottLoss, IidLoss, State4Loss
+from lossbench.spec.placement import Rule
 from lossbench.spec.profile import Profile
 
 ID = "XXXX"
@@ -21,6 +23,7 @@ def lines(request: Request, facts: Facts, backend: str) -> list[str]:
     """The gate and what leads onward are eBPF programs of ours, which `tc` can't write down: said in words."""
     out = [f"# {facts.name}: {request.name()} by {backend} for {request.for_s:g} s; nothing of others is changed"]
     out += ["# two watchdogs are started and proven alive first; the kernel's own deadline ends the loss without them"]
+    out += [f"# what was left there ({', '.join(facts.left)}) is taken away first"] if facts.left else []
     for side in request.sides:
         out += _detour(request, facts, backend, side)
     if not facts.clsact and not facts.old_ingress:
@@ -53,7 +56,8 @@ def _detour(request: Request, facts: Facts, backend: str, side: Side) -> list[st
     if backend == "netem":
         out += [*_pair(c, d), f"tc qdisc add dev {d} clsact", f"tc filter add dev {d} ingress pref 1 {onward}"]
         out.append(f"ip link set {c} txqueuelen {QUEUE_PACKETS}")
-        out.append(f"tc qdisc replace dev {c} root handle 1: netem {netem_words(profile)}")
+        words = netem_words(request.rules[side][0])
+        out.append(f"tc qdisc replace dev {c} root handle 1: netem {words}   # seed: tc of iproute2 6.6, or without")
         out.append(f"tc qdisc add dev {b} clsact")
         out.append(f"tc filter add dev {b} ingress pref {FIRST_PRIO} bpf ... action mirred   # to {c}")
         out.append(f"tc filter add dev {b} ingress pref {REST_PRIO} bpf ... action gact   # counts the rest")
@@ -71,19 +75,51 @@ def traffic_words(traffic: Traffic) -> str:
     return "; ".join(parts) or "all packets"
 
 
-def netem_words(profile: Profile) -> str:
-    """As `tc` takes them, of the parts that most profiles have."""
-    out = []
-    if profile.delay is not None:
-        jitter = f" {profile.delay.jitter_ms:g}ms" if profile.delay.jitter_ms else ""
-        out.append(f"delay {profile.delay.mean_ms:g}ms{jitter}")
-    if profile.loss is not None:
-        model = getattr(profile.loss, "model", "iid")
-        if model == "iid":
-            out.append(f"loss {100 * profile.mean_loss():g}%")
-        else:
-            out.append(f"loss {model} (mean {100 * profile.mean_loss():g}%)")
-    out += [f"duplicate {profile.duplicate_percent:g}%"] if profile.duplicate_percent else []
-    out += [f"corrupt {profile.corrupt_percent:g}%"] if profile.corrupt_percent else []
-    out += [f"rate {profile.rate_mbit:g}mbit"] if profile.rate_mbit else []
-    return " ".join([f"limit {limit_packets(profile)}", *out])
+def netem_words(rule: Rule) -> str:
+    """All that is sent (netem.options), as `tc` takes it."""
+    profile = rule.profile
+    out = [f"limit {limit_packets(profile)}", *_delay_words(profile), *_loss_words(profile)]
+    out += [f"duplicate {_percent(profile.duplicate_percent)}"] if profile.duplicate_percent else []
+    out += [f"corrupt {_percent(profile.corrupt_percent)}"] if profile.corrupt_percent else []
+    out += [f"rate {profile.rate_mbit:.12g}mbit"] if profile.rate_mbit else []
+    if (slot := profile.slot) is not None:
+        out.append(f"slot {slot.min_ms:.12g}ms {slot.max_ms:.12g}ms")
+        out += [f"packets {slot.packets}"] if slot.packets else []
+        out += [f"bytes {slot.bytes}"] if slot.bytes else []
+    return " ".join([*out, f"seed {rule.seed}"])
+
+
+def _percent(number: float) -> str:
+    return f"{number:.12g}%"
+
+
+def _delay_words(profile: Profile) -> list[str]:
+    """Without a table of a distribution the kernel's own is uniform, for which tc has no word."""
+    out, delay, reorder = [], profile.delay, profile.reorder
+    if delay is not None:
+        correlation = f" {_percent(delay.correlation_percent)}" if delay.correlation_percent else ""
+        jitter = f" {delay.jitter_ms:.12g}ms{correlation}" if delay.jitter_ms or correlation else ""
+        out.append(f"delay {delay.mean_ms:.12g}ms{jitter}")
+        out += [f"distribution {delay.distribution}"] if delay.jitter_ms and delay.distribution != "uniform" else []
+    if reorder is not None:
+        correlation = f" {_percent(reorder.correlation_percent)}" if reorder.correlation_percent else ""
+        out.append(f"reorder {_percent(reorder.percent)}{correlation} gap {reorder.gap}")
+    return out
+
+
+def _loss_words(profile: Profile) -> list[str]:
+    """tc takes ecn only beside losses; without any it does nothing."""
+    loss = profile.loss
+    if isinstance(loss, IidLoss):
+        correlation = f" {_percent(loss.correlation_percent)}" if loss.correlation_percent else ""
+        words = f"loss random {_percent(loss.percent)}{correlation}"
+    elif isinstance(loss, GilbertElliottLoss):
+        good, bad = loss.chain().states
+        shares = (good[0].probability, bad[0].probability, bad[0].loss, good[0].loss)
+        words = " ".join(["loss gemodel", *(_percent(100 * share) for share in shares)])
+    elif isinstance(loss, State4Loss):
+        order = (loss.p13_percent, loss.p31_percent, loss.p32_percent, loss.p23_percent, loss.p14_percent)
+        words = " ".join(["loss state", *map(_percent, order)])
+    else:
+        return []
+    return [words, "ecn"] if profile.ecn and profile.mean_loss() else [words]

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -32,6 +33,7 @@ NUMBERS = (0, 1)
 LOOK_S, TRY_AGAIN_S = 0.2, 1.0
 UNREADABLE = 10  # looks in a row: then its state is damaged
 BROKEN, BROKEN_LOOKS = "a device that packets are led over is gone or down", 2
+WORKER = "its watchdog"
 BOOT_S = 10.0  # for a new watchdog to come up, before another is started
 UNIT_S = 5.0  # for systemd to answer
 ARMED_S = 90.0  # two starts of Python on a full machine, or an emulated one
@@ -138,7 +140,7 @@ def watch(book: Journal, number: int) -> None:
     mine = Lock.take(_lock(book, number), wait_s=1.0, make=False)
     unread, broken, units = 0, 0, True
     again_at = time.monotonic() + BOOT_S  # the other one may still be coming up
-    while mine is not None and _is_nic(book):
+    while mine is not None and is_nic(book):
         try:
             found = state.read(book)
             unread = unread + 1 if found is None else 0
@@ -147,18 +149,15 @@ def watch(book: Journal, number: int) -> None:
             over = unread > UNREADABLE or broken > BROKEN_LOOKS or why not in ("", BROKEN)
             if over and not _undone(book):
                 time.sleep(TRY_AGAIN_S)
-            if time.monotonic() > again_at and _is_nic(book) and not alive(book, 1 - number):
+            if time.monotonic() > again_at and is_nic(book) and not alive(book, 1 - number):
                 start(book, [1 - number], units=units)
-                again_at, units = (
-                    time.monotonic() + BOOT_S,
-                    not units,
-                )  # it needs its time to come up; if not so, then so
+                again_at, units = time.monotonic() + BOOT_S, not units  # it needs its time to come up
         except Exception:  # noqa: BLE001 - a dead watchdog is worse than any of them
             time.sleep(TRY_AGAIN_S)
         time.sleep(LOOK_S)
 
 
-def _is_nic(book: Journal) -> bool:
+def is_nic(book: Journal) -> bool:
     return (book.folder / state.FILE).exists()
 
 
@@ -174,6 +173,26 @@ def due(book: Journal, found: State, *, holder_alive: bool | None = None) -> str
             clock.close()
     lives = book.owner_alive() if holder_alive is None else holder_alive
     return found.over(holder_alive=lives, lease=lease) or (BROKEN if _broken(book, found) else "")
+
+
+def surely_due(book: Journal, found: State, *, holder_alive: bool | None = None) -> str:
+    """As a watchdog decides it: a device that seems to be gone may be a dump that others' changes have torn, so it is
+    looked at as often as a watchdog does."""
+    why = due(book, found, holder_alive=holder_alive)
+    for _ in range(BROKEN_LOOKS):
+        if why != BROKEN:
+            break
+        time.sleep(LOOK_S)
+        why = due(book, found, holder_alive=holder_alive)
+    return why
+
+
+def at_it(book: Journal) -> bool:
+    """Whether one holds it, or was the last to hold it: it takes it away."""
+    try:
+        return (book.folder / "lock").read_text(encoding="utf-8", errors="replace").startswith(WORKER)
+    except OSError:
+        return False
 
 
 def _broken(book: Journal, found: State) -> bool:
@@ -195,6 +214,9 @@ def _undone(book: Journal) -> bool:
     One who holds it and hangs, or outlives its time, does not keep it: the kernel's own clock has ended the loss."""
     lock = Lock.take(book.folder / "lock", make=False)
     try:
+        if lock is not None:
+            with suppress(OSError):  # a full disk keeps nobody from ending it
+                lock.say(f"{WORKER} (pid {os.getpid()})")
         found = state.read(book)
         lives = lock is None
         if found is None and lives:
