@@ -8,12 +8,15 @@ import secrets
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from lossbench.cli.console import Terminal, say
 from lossbench.errors import LossbenchError, NotAbleError, UsageError, VanishedError
+
+if TYPE_CHECKING:
+    from lossbench.net.lab.check import Checked
 
 app = typer.Typer(
     no_args_is_help=True, help="Machines over SSH (lab.toml): check them, put a profile on all, revert it."
@@ -24,24 +27,25 @@ JSON = typer.Option(False, "--json", help="One JSON object.")
 
 @app.command("check")
 def check(file: Path = FILE, as_json: bool = JSON) -> None:
-    """Is every machine reachable, able and right: versions, clock, MTU, marks, bare loss and rate to the next one."""
+    """Is every machine reachable, able and right: versions, clock, MTU, marks, bare loss and rate to the next one; and
+    does the switch answer."""
     from lossbench.net.lab.check import check as check_lab
     from lossbench.spec import lab as labs
 
-    rows = check_lab(labs.load(file))
+    found = check_lab(labs.load(file))
     if as_json:
-        sys.stdout.write(json.dumps({"machines": [asdict(row) for row in rows]}) + "\n")
+        sys.stdout.write(json.dumps(asdict(found)) + "\n")
     else:
-        _show_check(rows)
-    if any(row.wrong for row in rows):
+        _show_check(found)
+    if not found.usable():
         raise typer.Exit(NotAbleError.exit_code)
 
 
-def _show_check(rows: list[Any]) -> None:
+def _show_check(found: Checked) -> None:
     from rich import box
     from rich.table import Table
 
-    console = Terminal()
+    console, rows = Terminal(), found.machines
     table = Table(box=box.SIMPLE, pad_edge=False)
     for name in ("host", "kernel", "backends", "clock ms", "to", "loss %", "Mbit/s", "MTU", "DSCP"):
         table.add_column(name, justify="left" if name in ("host", "kernel", "backends", "to") else "right")
@@ -64,7 +68,13 @@ def _show_check(rows: list[Any]) -> None:
             console.print(f"- {row.name} ({row.ssh}) can't be used: {text}", markup=False, soft_wrap=True)
         for text in row.notes:
             console.print(f"- {row.name}: {text}", markup=False, soft_wrap=True)
-    if not any(row.wrong for row in rows):
+    for text in found.wrong:
+        console.print(f"- the lab can't be used: {text}", markup=False, soft_wrap=True)
+    for text in found.notes:
+        console.print(f"- {text}", markup=False, soft_wrap=True)
+    if found.switch is not None:
+        console.print(f"- the switch answers: {len(found.switch)} queues, {sum(found.switch.values())} drops so far")
+    if found.usable():
         console.print(f"all {len(rows)} machines can be used" if len(rows) > 1 else "the machine can be used")
 
 
