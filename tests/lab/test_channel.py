@@ -16,12 +16,16 @@ from typing import Any
 
 import pytest
 
+from lossbench.cli.hardware import lab as lab_commands
 from lossbench.errors import NotAbleError, UsageError, VanishedError
 from lossbench.net.lab import bundle, channel
 from lossbench.net.lab.channel import ssh_command
 from lossbench.runs.lab import agent
 from lossbench.spec import lab as labs
+from lossbench.spec.asking import labfile
 from lossbench.spec.lab import Lab, Machine
+from lossbench.spec.userfile import check
+from tests.forked import lossbench
 from tests.nic.wire import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,6 +103,59 @@ def test_two_machines_with_one_address_or_target_are_a_mistake(tmp_path: Path) -
     path.write_text(path.read_text() * 2)
     with pytest.raises(UsageError, match="two machines have ssh node0"):
         labs.load(path)
+
+
+def test_a_single_table_where_a_list_belongs_is_said_as_it_is_written(tmp_path: Path) -> None:
+    """As it was: "machine: input should be a valid tuple"."""
+    path = written(tmp_path)
+    path.write_text(path.read_text().replace("[[machine]]", "[machine]"))
+    with pytest.raises(UsageError, match=r"\[machine\] is one machine alone; \[\[machine\]\]"):
+        labs.load(path)
+
+
+def test_a_lab_that_is_not_there_is_one_to_begin_with(tmp_path: Path) -> None:
+    """As it was: "no such file", and nothing wrote one."""
+    path = tmp_path / "mine.toml"
+    with pytest.raises(UsageError, match="lossbench lab init .*mine.toml"):
+        labs.load(path)
+    done = lossbench("lab", "init", str(path), "node0", "root@node1", "--interface", "eth7", "--", "node2")
+    assert done.returncode == 0, done.stderr
+    lab = labs.load(path)
+    assert [(one.ssh, one.interface) for one in lab.machine] == [(n, "eth7") for n in ("node0", "root@node1", "node2")]
+    assert lossbench("lab", "init", str(path)).returncode == 2, "never over one that is there"
+    assert "not a name that ssh takes" in lossbench("lab", "init", str(tmp_path / "x.toml"), "a b").stderr
+
+
+def test_what_is_commented_out_in_it_can_be_said() -> None:
+    """Every word of it is a key of ours; and the example is the same text."""
+    text = labfile.text()
+    assert (ROOT / "examples" / "lab.toml").read_text() == text, "lossbench lab init examples/lab.toml"
+    said = re.sub(r"^# (?=\[switch\]|[a-z_]+ = )", "", text, flags=re.MULTILINE)
+    lab = check(Lab, tomllib.loads(said), origin="test")
+    assert {*lab.machine[0].model_fields_set} == set(Machine.model_fields) and lab.switch.counters
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["h1", "nvidia-smi", "-L"], ("lab.toml", "h1", ["nvidia-smi", "-L"])),
+        (["my.toml", "h1", "id"], ("my.toml", "h1", ["id"])),
+        (["./h1", "h0", "id"], ("h1", "h0", ["id"])),
+    ],
+)
+def test_exec_takes_the_usual_file_where_none_is_named(words: list[str], found: Any) -> None:
+    """As it was: "h1: no such file"; the default that the help named could never be meant."""
+    file, host, command = lab_commands._addressed(words)
+    assert (str(file), host, command) == found
+
+
+def test_exec_says_who_is_no_host(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'node1' is no lab's file, and no host; hosts are h0, h1"):
+        lab_commands._addressed(["node1", "id"])
+    with pytest.raises(UsageError, match=r"lossbench lab exec my.toml h0 -- COMMAND"):
+        lab_commands._addressed(["my.toml"])
+    done = lossbench("lab", "exec", str(written(tmp_path)), "h3", "--", "nvidia-smi", "-L")
+    assert "no host 'h3'; hosts are h0" in done.stderr
 
 
 def test_host_keys_are_always_checked_and_no_password_is_asked_for() -> None:
