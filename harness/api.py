@@ -269,18 +269,19 @@ def _advice(kernel: Kernel, able: dict[str, str | None], allowed: str | None, fa
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
-KINDS = ("profile", "experiment", "campaign", "suite", "run", "result")
+KINDS = ("profile", "experiment", "campaign", "lab", "suite", "run", "result")
 
 
 def schema(kind: str) -> dict[str, Any]:
-    """Of what users write (profile, experiment, campaign) and of what runs leave (suite, run, result)."""
+    """Of what users write (profile, experiment, campaign, lab) and of what runs leave (suite, run, result)."""
     from lossbench.results.models import RunSummary, SuitePlan, SuiteSummary
     from lossbench.spec.asking.campaign import Campaign
     from lossbench.spec.asking.reference import described
     from lossbench.spec.experiment import Experiment
+    from lossbench.spec.lab import Lab
     from lossbench.spec.profile import Profile
 
-    of_kind: tuple[type[BaseModel], ...] = (Profile, Experiment, Campaign, SuitePlan, RunSummary, SuiteSummary)
+    of_kind: tuple[type[BaseModel], ...] = (Profile, Experiment, Campaign, Lab, SuitePlan, RunSummary, SuiteSummary)
     models = dict(zip(KINDS, of_kind, strict=True))
     found = described(models[kind])
     return {"$schema": DIALECT, "title": f"lossbench {kind}", **(_as_written(found) if kind == "experiment" else found)}

@@ -12,11 +12,11 @@ from lossbench.cli.console import say
 def schema(
     ctx: typer.Context,
     kind: str = typer.Argument(
-        "", help="profile, experiment, campaign, suite, run, result, commands or covers; empty lists them."
+        "", help="profile, experiment, campaign, lab, suite, run, result, commands or covers; empty lists them."
     ),
     markdown: bool = typer.Option(False, "--markdown", help="As tables for people instead."),
 ) -> None:
-    """JSON schemas: of profiles, experiments and campaigns that you write, and of what runs leave (suite.json,
+    """JSON schemas: of profiles, experiments, campaigns and labs that you write, and of what runs leave (suite.json,
     summary.json). covers: by what a verdict judges every condition on every backend, as a table.
 
     Example: lossbench schema experiment > experiment.schema.json

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -34,7 +34,7 @@ class Machine(Frozen):
     ranks: Annotated[int, Field(ge=1, le=64)] = 1
     """Processes of a run on it."""
     python: str = "python3"
-    """Which Python there: 3.11 or newer, with lossbench's packages (make wheelhouse)."""
+    """Which Python there: 3.11 or newer, with lossbench's packages (pip install lossbench; make wheelhouse)."""
     past_rdma: bool = False
     """Its interface has an RDMA device, whose traffic no rule meets; only TCP/IP is meant (NCCL_IB_DISABLE=1)."""
     sudo: bool = False
@@ -91,6 +91,8 @@ class Switch(Frozen):
     """How it is set up: queues, priorities, buffer."""
     counters: tuple[str, ...] = ()
     """A command of yours, run here, that prints JSON: a list of {port, queue, drops}."""
+    folder: str = ""
+    """Where counters is run, and its paths are taken from; none: the folder of lab.toml."""
 
 
 class Lab(Frozen):
@@ -128,17 +130,27 @@ class Lab(Frozen):
 
 
 def load(path: Path) -> Lab:
-    data = read_toml(path)
+    data = read_toml(path, if_none=f"lossbench lab init {path} writes one to edit")
+    if isinstance(data.get("machine"), dict):
+        raise UsageError(f"{path}: [machine] is one machine alone", next_step="[[machine]], once for each of them")
     data.setdefault("name", path.stem)
-    config = data.get("ssh_config")
-    if isinstance(config, str) and config:
-        data["ssh_config"] = str((path.parent / _at_home(config, path)).absolute())
+    _from_its_folder(data, "ssh_config", path)
+    if isinstance(switch := data.get("switch"), dict):
+        switch.setdefault("folder", ".")
+        _from_its_folder(switch, "folder", path)
     return check(Lab, data, origin=str(path))
 
 
-def _at_home(config: str, path: Path) -> Path:
+def _from_its_folder(holder: dict[str, Any], key: str, path: Path) -> None:
+    """Where the file is, whoever reads it from wherever."""
+    given = holder.get(key)
+    if isinstance(given, str) and given:
+        holder[key] = str((path.parent / _at_home(given, path, key)).absolute())
+
+
+def _at_home(config: str, path: Path, key: str) -> Path:
     try:
         return Path(config).expanduser()
     except RuntimeError:
-        text = f"{path}: ssh_config: no such user: {shown(config.partition('/')[0])}"
+        text = f"{path}: {key}: no such user: {shown(config.partition('/')[0])}"
         raise UsageError(text, next_step="give the file's whole path") from None

@@ -31,11 +31,11 @@ MOST_SHOWN = 200
 Model = TypeVar("Model", bound=Frozen)
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path, *, if_none: str = "") -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UsageError(f"{path}: no such file") from None
+        raise UsageError(f"{path}: no such file", next_step=if_none) from None
     except (OSError, ValueError) as error:  # not UTF-8, or no possible name of a file
         raise UsageError(f"{shown(path)}: can't be read ({shown(error)})") from None
     try:

@@ -5,23 +5,30 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shlex
+import shutil
 import subprocess
 import sys
-from contextlib import nullcontext
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lossbench.errors import UsageError, VanishedError
-from lossbench.net.lab import bundle, channel, check
+from lossbench.cli.hardware import lab as lab_commands
+from lossbench.errors import NotAbleError, UsageError, VanishedError
+from lossbench.net.lab import bundle, channel
 from lossbench.net.lab.channel import ssh_command
 from lossbench.runs.lab import agent
 from lossbench.spec import lab as labs
+from lossbench.spec.asking import labfile
 from lossbench.spec.lab import Lab, Machine
+from lossbench.spec.userfile import check
+from tests.forked import lossbench
 from tests.nic.wire import until
 
+ROOT = Path(__file__).resolve().parents[2]
 PLAIN = {"ssh": "node0", "interface": "eth1", "address": "10.0.0.1"}
 HOSTILE = [
     "",
@@ -98,6 +105,59 @@ def test_two_machines_with_one_address_or_target_are_a_mistake(tmp_path: Path) -
         labs.load(path)
 
 
+def test_a_single_table_where_a_list_belongs_is_said_as_it_is_written(tmp_path: Path) -> None:
+    """As it was: "machine: input should be a valid tuple"."""
+    path = written(tmp_path)
+    path.write_text(path.read_text().replace("[[machine]]", "[machine]"))
+    with pytest.raises(UsageError, match=r"\[machine\] is one machine alone; \[\[machine\]\]"):
+        labs.load(path)
+
+
+def test_a_lab_that_is_not_there_is_one_to_begin_with(tmp_path: Path) -> None:
+    """As it was: "no such file", and nothing wrote one."""
+    path = tmp_path / "mine.toml"
+    with pytest.raises(UsageError, match="lossbench lab init .*mine.toml"):
+        labs.load(path)
+    done = lossbench("lab", "init", str(path), "node0", "root@node1", "--interface", "eth7", "--", "node2")
+    assert done.returncode == 0, done.stderr
+    lab = labs.load(path)
+    assert [(one.ssh, one.interface) for one in lab.machine] == [(n, "eth7") for n in ("node0", "root@node1", "node2")]
+    assert lossbench("lab", "init", str(path)).returncode == 2, "never over one that is there"
+    assert "not a name that ssh takes" in lossbench("lab", "init", str(tmp_path / "x.toml"), "a b").stderr
+
+
+def test_what_is_commented_out_in_it_can_be_said() -> None:
+    """Every word of it is a key of ours; and the example is the same text."""
+    text = labfile.text()
+    assert (ROOT / "examples" / "lab.toml").read_text() == text, "lossbench lab init examples/lab.toml"
+    said = re.sub(r"^# (?=\[switch\]|[a-z_]+ = )", "", text, flags=re.MULTILINE)
+    lab = check(Lab, tomllib.loads(said), origin="test")
+    assert {*lab.machine[0].model_fields_set} == set(Machine.model_fields) and lab.switch.counters
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["h1", "nvidia-smi", "-L"], ("lab.toml", "h1", ["nvidia-smi", "-L"])),
+        (["my.toml", "h1", "id"], ("my.toml", "h1", ["id"])),
+        (["./h1", "h0", "id"], ("h1", "h0", ["id"])),
+    ],
+)
+def test_exec_takes_the_usual_file_where_none_is_named(words: list[str], found: Any) -> None:
+    """As it was: "h1: no such file"; the default that the help named could never be meant."""
+    file, host, command = lab_commands._addressed(words)
+    assert (str(file), host, command) == found
+
+
+def test_exec_says_who_is_no_host(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="'node1' is no lab's file, and no host; hosts are h0, h1"):
+        lab_commands._addressed(["node1", "id"])
+    with pytest.raises(UsageError, match=r"lossbench lab exec my.toml h0 -- COMMAND"):
+        lab_commands._addressed(["my.toml"])
+    done = lossbench("lab", "exec", str(written(tmp_path)), "h3", "--", "nvidia-smi", "-L")
+    assert "no host 'h3'; hosts are h0" in done.stderr
+
+
 def test_host_keys_are_always_checked_and_no_password_is_asked_for() -> None:
     lab = Lab(machine=(Machine(**PLAIN, sudo=True),), ssh_config="/x/config")
     command = ssh_command(lab, lab.machine[0], ["python3", "-c", "print('a b')"])
@@ -126,7 +186,7 @@ def test_what_your_ssh_configuration_does_for_your_own_sessions_is_not_done_for_
 HANGS = """
 import json, sys
 sys.stdin.buffer.readline()
-print(json.dumps({"boot": "have"}), flush=True); print(json.dumps({"boot": "agent"}), flush=True)
+print(json.dumps({"boot": "have"}), flush=True); print(json.dumps({"boot": "agent", "root": True}), flush=True)
 with open(sys.argv[1], "ab") as said:
     for line in sys.stdin.buffer:
         said.write(line); said.flush()
@@ -175,6 +235,47 @@ def test_an_agent_that_hears_nothing_gives_back_what_it_holds_whether_or_not_a_n
         assert given == [True]
 
 
+# --- an agent that does not come -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("by", "sudo", "status", "words", "step"),
+    [
+        ("ssh", False, 255, "Permission denied (publickey)", "`ssh node0` must work without a question"),
+        ("ssh", False, 127, "sh: 1: /opt/no/python: not found", "is /opt/no/python there? python = in lab.toml"),
+        ("ssh", True, 1, "sudo: /opt/no/python: command not found", "is /opt/no/python there?"),
+        ("ssh", True, 1, "sudo: a password is required", "sudo must ask nothing there"),
+        ("ssh", False, 1, "a login script that ends", "`ssh node0 /opt/no/python -V` must work"),
+        ("slurm", False, 2, "slurmstepd: error: execve(): /opt/no/python: No such file", "is /opt/no/python there?"),
+        ("slurm", True, 1, "sudo: a password is required", "sudo must ask nothing there"),
+        ("slurm", False, 1, "srun: error: Unable to create step", "`srun --overlap --nodelist=node0 true` must work"),
+    ],
+)
+def test_an_agent_that_never_came_is_answered_by_who_has_failed(
+    monkeypatch: pytest.MonkeyPatch, by: Any, sudo: bool, status: int, words: str, step: str
+) -> None:
+    """As it was: "`ssh node0` must work without a question" whatever it was, under srun too, and exit status 1."""
+    monkeypatch.setattr(channel, "agent_command", lambda *_: ["sh", "-c", f"echo '{words}' >&2; exit {status}"])
+    machine = Machine(**PLAIN, sudo=sudo, python="/opt/no/python")
+    with pytest.raises(NotAbleError) as raised:
+        channel.Channel(Lab(machine=(machine,), by=by), 0)
+    assert words in raised.value.message and raised.value.next_step.startswith(step)
+
+
+def test_who_is_not_root_there_is_told_so_before_anything_else_is_asked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As it was: "PermissionError: [Errno 1] bpf(16): Operation not permitted", of the interface's first question."""
+    nobody = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
+    if nobody and shutil.which("setpriv") is None:
+        pytest.skip("needs setpriv")
+    command = [*nobody, "env", f"XDG_CACHE_HOME={tmp_path}", sys.executable, "-u", "-c", bundle.BOOT]
+    monkeypatch.setattr(channel, "agent_command", lambda *_: command)
+    with pytest.raises(NotAbleError, match=r"h0 \(node0\): not root there") as raised:
+        channel.Channel(Lab(machine=(Machine(ssh="node0", interface="lo"),)), 0)
+    assert raised.value.next_step.startswith("ssh as root, or sudo = true")
+
+
 # --- the bundle -----------------------------------------------------------------------------------------------------
 
 
@@ -190,11 +291,37 @@ def test_the_same_code_is_the_same_bundle_and_a_machine_gets_it_once(tmp_path: P
     hello = json.dumps({"sha": checksum, "size": len(data)}).encode() + b"\n"
     question = b'{"n": 1, "do": "machine.time", "with": {}}\n'
     first = [json.loads(line) for line in booted(tmp_path, hello, data, question).stdout.splitlines()]
-    assert first[:2] == [{"boot": "need"}, {"boot": "agent"}] and first[2]["n"] == 1
+    assert [one.get("boot") for one in first] == ["need", "agent", None] and first[2]["n"] == 1
     again = [json.loads(line) for line in booted(tmp_path, hello, question).stdout.splitlines()]
-    assert again[:2] == [{"boot": "have"}, {"boot": "agent"}]
+    assert [one.get("boot") for one in again] == ["have", "agent", None]
     (home,) = (tmp_path / "lossbench" / "agents").iterdir()
     assert home.name == checksum and (home / "lossbench" / "netem_profiles" / "loss_1.toml").exists()
+
+
+def test_all_packages_that_a_machine_lacks_are_named_at_once_with_the_next_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it was: one after the other; and without scapy a check was content, and the run ended in its midst."""
+    bare = [sys.executable, "-S", "-I", "-u", "-c", bundle.BOOT]
+    monkeypatch.setattr(channel, "agent_command", lambda *_: bare)
+    with pytest.raises(NotAbleError, match=f"python3 lacks {', '.join(bundle.NEEDS)}") as raised:
+        channel.Channel(Lab(machine=(Machine(**PLAIN),)), 0)
+    assert "python3 -m pip install lossbench" in raised.value.next_step and "wheelhouse" in raised.value.next_step
+
+
+LOADED = """
+import json, sys
+import lossbench.runs.lab.agent, lossbench.proof.probe.exchange
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+"""
+
+
+def test_what_an_agent_needs_is_what_it_loads() -> None:
+    """A package that it begins to need and nobody looks for ends a run on machines that lack it."""
+    loaded = json.loads(subprocess.check_output([sys.executable, "-c", LOADED]))
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    ours = {re.split(r"[^a-z0-9_-]", one)[0] for one in wanted}
+    assert ours & set(loaded) == set(bundle.NEEDS)
 
 
 def test_a_torn_bundle_is_not_run(tmp_path: Path) -> None:
@@ -247,68 +374,4 @@ def test_an_agent_answers_in_order_until_its_channel_ends() -> None:
         io.BytesIO(b'{"n": 1, "do": "machine.time", "with": {}}\n{"n": 0, "do": "beat", "with": {}}\nnonsense\n'), out
     )
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
-    assert lines[0] == {"boot": "agent"} and lines[1]["n"] == 1 and len(lines) == 2
-
-
-# --- what a check says ----------------------------------------------------------------------------------------------
-
-
-def judged(**changed: Any) -> check.Row:
-    about = {"lossbench": check.__version__, "root": True, "backends": ["ebpf"], "torch": "2.8", "kernel": "6"}
-    interface = {"addresses": ["10.0.0.1"], "up": True, "mtu": 1500, "ssh_here": False}
-    found = {
-        "about": about,
-        "clock": (0.01, 0.001),
-        "interface": interface,
-        "name": "eth1",
-        "address": "10.0.0.1",
-        **changed,
-    }
-    row = check.Row(name="h0", ssh="node0")
-    check._judge_alone(row, found)
-    return row
-
-
-def test_a_machine_that_is_right_has_nothing_said_of_it() -> None:
-    assert judged().wrong == [] and judged().notes == []
-
-
-def test_a_clock_off_by_a_minute_and_another_version_are_said() -> None:
-    assert "+60.0 s off" in judged(clock=(0.01, 60.0)).notes[0]
-    about = {"lossbench": "0.0.1", "root": False, "backends": [], "torch": "", "kernel": "6"}
-    row = judged(about=about, interface={"addresses": [], "up": False, "mtu": 1500, "ssh_here": True})
-    text = " ".join([*row.wrong, *row.notes])
-    for word in (
-        "lossbench 0.0.1 there",
-        "not root",
-        "has not the address 10.0.0.1",
-        "is down",
-        "no torch",
-        "share an",
-    ):
-        assert word in text
-
-
-class Told:
-    """Channels to machines of which only h1 is wrong: its address is another one's."""
-
-    def __init__(self, *_: object) -> None:
-        self.open, self.closed = dict.fromkeys(range(3)), dict[int, Any]()
-
-    def each(self, _: object) -> dict[int, Any]:
-        about = {"lossbench": check.__version__, "root": True, "backends": ["ebpf"], "torch": "2.8", "kernel": "6"}
-        found = {"about": about, "clock": (0.01, 0.001), "name": "eth1"}
-        interfaces = [{"addresses": [f"10.0.0.{n}"], "up": True, "mtu": 1500, "ssh_here": False} for n in (1, 9, 3)]
-        return {n: {**found, "interface": one, "address": f"10.0.0.{n + 1}"} for n, one in enumerate(interfaces)}
-
-
-def test_a_wrong_address_is_its_own_machines_mistake_and_not_of_the_one_that_sends_there(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As it was: "to h1: Cannot assign requested address", and h0 could not be used."""
-    tried: list[tuple[int, int]] = []
-    monkeypatch.setattr(check, "channels", lambda _: nullcontext(Told()))
-    monkeypatch.setattr(check, "_to_the_next", lambda _, rank, other, __: tried.append((rank, other)))
-    rows = check.check(Lab(machine=tuple(Machine(ssh=f"n{n}", interface="eth1") for n in range(3))))
-    assert [bool(row.wrong) for row in rows] == [False, True, False] and tried == [(2, 0)]
-    assert rows[0].notes == ["the way to h1 was not tried: h1 can't be used"]
+    assert lines[0]["boot"] == "agent" and lines[1]["n"] == 1 and len(lines) == 2

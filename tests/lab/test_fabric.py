@@ -16,6 +16,8 @@ from lossbench.net.lab.network import asked
 from lossbench.proof.judge import judge_timing
 from lossbench.proof.verdict import Status
 from lossbench.proof.watched import Quiet
+from lossbench.spec import lab as labs
+from lossbench.spec.lab import Switch
 from lossbench.spec.placement import Hook
 
 UP = [Hook(rank=rank, direction="uplink") for rank in (0, 1)]
@@ -94,11 +96,40 @@ def test_a_switch_that_can_not_be_asked_is_said(tmp_path: Path, said: str, words
     path = tmp_path / "ask.py"
     path.write_text(said)
     with pytest.raises(NotAbleError, match=words):
-        asked((sys.executable, str(path)))
+        asked(Switch(counters=(sys.executable, str(path))))
     with pytest.raises(NotAbleError, match="can't be asked"):
-        asked((str(tmp_path / "none"),))
+        asked(Switch(counters=(str(tmp_path / "none"),)))
     path.write_text('print(\'[{"port": 1, "queue": 2, "drops": 5}]\')')
-    assert asked((sys.executable, str(path))) == {"port 1 queue 2": 5} and asked(()) is None
+    told = asked(Switch(counters=(sys.executable, str(path))))
+    assert told == {"port 1 queue 2": 5} and asked(Switch()) is None
+
+
+def test_drops_of_one_queue_that_are_said_in_parts_are_added_up(tmp_path: Path) -> None:
+    """As it was: the last one overwrote the others, and what the switch had dropped was a leak."""
+    path = tmp_path / "ask.py"
+    path.write_text(
+        'print(\'[{"port": 1, "drops": 5}, {"port": 1, "queue": 0, "drops": 7}, {"port": 2, "drops": 1}]\')'
+    )
+    told = asked(Switch(counters=(sys.executable, str(path))))
+    assert told == {"port 1 queue 0": 12, "port 2 queue 0": 1}
+
+
+def test_a_command_for_the_switch_is_taken_from_the_folder_of_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was: from the current folder, while ssh_config of the same file was taken from the file's."""
+    script = tmp_path / "ask_switch"
+    script.write_text("#!/bin/sh\ncat said.json\n")
+    script.chmod(0o755)
+    (tmp_path / "said.json").write_text('[{"port": 3, "drops": 4}]')
+    machine = '[[machine]]\nssh = "n"\ninterface = "eth1"\n[switch]\ncounters = ["./ask_switch"]\n'
+    (tmp_path / "lab.toml").write_text(machine)
+    (tmp_path / "else").mkdir()
+    monkeypatch.chdir(tmp_path / "else")
+    assert asked(labs.load(Path("../lab.toml")).switch) == {"port 3 queue 0": 4}
+    (tmp_path / "lab.toml").write_text(machine + 'folder = "else"\n')
+    with pytest.raises(NotAbleError, match="can't be asked"):
+        asked(labs.load(tmp_path / "lab.toml").switch)
 
 
 def test_on_a_machine_of_its_own_no_program_of_ours_sets_a_sysctl(monkeypatch: pytest.MonkeyPatch) -> None:

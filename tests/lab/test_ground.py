@@ -115,6 +115,7 @@ def test_what_results_were_made_on_is_the_lab_and_not_its_controller(tmp_path: P
     repeats the run was refused."""
     machine = {"ssh": "secret", "interface": "eth1", "address": "10.0.0.1", "gpus": 8}
     said = {"name": "rack", "ssh_config": "/home/me/config", "machine": [machine], "switch": {"name": "sn5600"}}
+    said["switch"]["folder"] = "/home/me"  # type: ignore[index]
     ground = LabGround.__new__(LabGround)
     ground.lab, ground._again, ground._about = check(Lab, said, origin="test"), "--lab my.toml", {0: {"facts": FACTS}}
     here = Placed(address="10.0.0.1", control="10.1.0.1", interface="eth1")

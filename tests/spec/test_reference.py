@@ -27,10 +27,11 @@ def test_at_least_95_percent_of_the_fields_say_what_they_are(kind: str) -> None:
     assert len(missing) <= 0.05 * len(described), missing
 
 
-def test_the_reference_in_the_docs_is_what_the_fields_say() -> None:
-    text = (DOCS / "experiments.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(("kind", "page"), [("experiment", "experiments.md"), ("lab", "lab.md")])
+def test_the_reference_in_the_docs_is_what_the_fields_say(kind: str, page: str) -> None:
+    text = (DOCS / page).read_text(encoding="utf-8")
     _, _, rest = text.partition("<!-- reference -->\n")
     shown, _, _ = rest.partition("<!-- end of reference -->")
-    assert shown == tables(api.schema("experiment"), title="experiment"), (
-        "lossbench schema experiment --markdown, between the marks in docs/experiments.md"
+    assert shown == tables(api.schema(kind), title=kind), (
+        f"lossbench schema {kind} --markdown, between the marks in docs/{page}"
     )

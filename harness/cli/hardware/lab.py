@@ -4,44 +4,74 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from lossbench.cli.console import Terminal, say
 from lossbench.errors import LossbenchError, NotAbleError, UsageError, VanishedError
 
+if TYPE_CHECKING:
+    from lossbench.net.lab.check import Checked
+
+USUAL = Path("lab.toml")
+HOST = re.compile(r"h[0-9]+")
 app = typer.Typer(
-    no_args_is_help=True, help="Machines over SSH (lab.toml): check them, put a profile on all, revert it."
+    no_args_is_help=True, help="Machines over SSH (lab.toml): name them, check them, put a profile on all, revert it."
 )
-FILE = typer.Argument(Path("lab.toml"), help="The lab's file.")
+FILE = typer.Argument(USUAL, help="The lab's file.")
 JSON = typer.Option(False, "--json", help="One JSON object.")
+
+
+@app.command("init")
+def init(
+    file: Path = typer.Argument(USUAL, help="To be written; never over one that is there."),
+    machines: list[str] = typer.Argument(None, metavar="[SSH]...", help="As ssh takes them: node0 root@node1."),
+    interface: str = typer.Option("eth1", "--interface", help="Of the data network."),
+) -> None:
+    """Write a lab.toml to edit, with comments.
+
+    Example: lossbench lab init lab.toml node0 root@node1 --interface eth1
+    """
+    from lossbench.files import disk_errors
+    from lossbench.spec.asking import labfile
+
+    if file.suffix != ".toml":
+        raise UsageError(f"{file} is no .toml file", next_step="lossbench lab init lab.toml node0 node1")
+    if file.exists():
+        raise UsageError(f"{file} is there already", next_step="give another name")
+    text = labfile.text(machines or labfile.NODES, interface=interface)
+    with disk_errors(file, full="free some space"), open(file, "x", encoding="utf-8") as target:
+        target.write(text)
+    say(f"{file} written; look through it, then: lossbench lab check {file}")
 
 
 @app.command("check")
 def check(file: Path = FILE, as_json: bool = JSON) -> None:
-    """Is every machine reachable, able and right: versions, clock, MTU, marks, bare loss and rate to the next one."""
+    """Is every machine reachable, able and right: versions, clock, MTU, marks, bare loss and rate to the next one; and
+    does the switch answer."""
     from lossbench.net.lab.check import check as check_lab
     from lossbench.spec import lab as labs
 
-    rows = check_lab(labs.load(file))
+    found = check_lab(labs.load(file))
     if as_json:
-        sys.stdout.write(json.dumps({"machines": [asdict(row) for row in rows]}) + "\n")
+        sys.stdout.write(json.dumps(asdict(found)) + "\n")
     else:
-        _show_check(rows)
-    if any(row.wrong for row in rows):
+        _show_check(found)
+    if not found.usable():
         raise typer.Exit(NotAbleError.exit_code)
 
 
-def _show_check(rows: list[Any]) -> None:
+def _show_check(found: Checked) -> None:
     from rich import box
     from rich.table import Table
 
-    console = Terminal()
+    console, rows = Terminal(), found.machines
     table = Table(box=box.SIMPLE, pad_edge=False)
     for name in ("host", "kernel", "backends", "clock ms", "to", "loss %", "Mbit/s", "MTU", "DSCP"):
         table.add_column(name, justify="left" if name in ("host", "kernel", "backends", "to") else "right")
@@ -64,7 +94,13 @@ def _show_check(rows: list[Any]) -> None:
             console.print(f"- {row.name} ({row.ssh}) can't be used: {text}", markup=False, soft_wrap=True)
         for text in row.notes:
             console.print(f"- {row.name}: {text}", markup=False, soft_wrap=True)
-    if not any(row.wrong for row in rows):
+    for text in found.wrong:
+        console.print(f"- the lab can't be used: {text}", markup=False, soft_wrap=True)
+    for text in found.notes:
+        console.print(f"- {text}", markup=False, soft_wrap=True)
+    if found.switch is not None:
+        console.print(f"- the switch answers: {len(found.switch)} queues, {sum(found.switch.values())} drops so far")
+    if found.usable():
         console.print(f"all {len(rows)} machines can be used" if len(rows) > 1 else "the machine can be used")
 
 
@@ -163,21 +199,34 @@ def _fail_if_any(found: dict[int, Any]) -> None:
 
 @app.command("exec", context_settings={"ignore_unknown_options": True})
 def execute(
-    file: Path = FILE,
-    host: str = typer.Argument(..., help="h0, h1, ..."),
-    command: list[str] = typer.Argument(None, metavar="-- COMMAND [ARGS]...", help="What to run there."),
+    words: list[str] = typer.Argument(
+        ..., metavar="[FILE] HOST -- COMMAND [ARGS]...", help="FILE: lab.toml if none is named. HOST: h0, h1, ..."
+    ),
 ) -> None:
-    """Run a program on a machine, by your own ssh: lossbench lab exec lab.toml h1 -- nvidia-smi"""
+    """Run a program on a machine, by your own ssh: lossbench lab exec h1 -- nvidia-smi"""
     from lossbench.net.lab.channel import ssh_command
     from lossbench.spec import lab as labs
 
+    file, host, command = _addressed(words)
     lab = labs.load(file)
     if host not in lab.names():
         raise UsageError(f"no host '{host[:40]}'", next_step=f"hosts are {', '.join(lab.names())}")
     if not command:
-        raise UsageError("no command given", next_step="lossbench lab exec lab.toml h0 -- COMMAND")
+        raise UsageError("no command given", next_step=f"lossbench lab exec {file} {host} -- COMMAND")
     line = ssh_command(lab, lab.machine[lab.names().index(host)], command)
     try:
         os.execvp(line[0], line)
     except OSError as error:
         raise NotAbleError(f"no ssh ({error.strerror})", next_step="install OpenSSH's client") from None
+
+
+def _addressed(words: list[str]) -> tuple[Path, str, list[str]]:
+    """(file, host, command): who begins with a host means the usual file."""
+    first = words[0]
+    if HOST.fullmatch(first):
+        return USUAL, first, words[1:]
+    if not first.endswith(".toml") and "/" not in first:
+        raise UsageError(f"'{first[:40]}' is no lab's file, and no host", next_step="hosts are h0, h1, ...")
+    if len(words) < 2:
+        raise UsageError("no host given", next_step=f"lossbench lab exec {first} h0 -- COMMAND")
+    return Path(first), words[1], words[2:]

@@ -12,15 +12,22 @@ from pathlib import Path
 
 from lossbench.processes import PACKAGE
 
+# What an agent imports, at its start or later; the whole list, so that nobody is told of one after the other.
+NEEDS = ("numpy", "pydantic", "pyroute2", "scapy")
 LEFT_OUT = ("__pycache__", ".pytest_cache")
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the same content is the same file, whenever it is packed
 
 # Runs on the other machine, before anything of ours is there: standard library only, any Python 3.
 # 1 we name the bundle; 2 it says whether it has it; 3 if not, we send it; 4 it becomes the agent.
-BOOT = """
-import hashlib, io, json, os, pathlib, sys, tempfile, zipfile
+BOOT = (
+    f"needs = {NEEDS}"
+    + """
+import hashlib, importlib.util, io, json, os, pathlib, sys, tempfile, zipfile
 if sys.version_info < (3, 11):
     print(json.dumps({"boot": "old", "python": sys.version.split()[0]}), flush=True); raise SystemExit(0)
+lacks = [name for name in needs if importlib.util.find_spec(name) is None]
+if lacks:
+    print(json.dumps({"boot": "lacks", "what": ", ".join(lacks)}), flush=True); raise SystemExit(0)
 asked = json.loads(sys.stdin.buffer.readline())
 base = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "lossbench" / "agents"
 home = base / asked["sha"]
@@ -47,6 +54,7 @@ except ImportError as error:
     print(json.dumps({"boot": "lacks", "what": error.name or str(error)}), flush=True); raise SystemExit(0)
 agent.main()
 """
+)
 
 
 @cache

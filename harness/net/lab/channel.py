@@ -25,6 +25,7 @@ LONGEST_LINE = 64 << 20
 LAST_WORDS = 3
 CLOCK_TRIES = 7
 BEAT_S = 0.5
+SSH_FAILED = 255  # itself; any other status is that of what it started
 
 
 def agent_command(lab: Lab, machine: Machine, remote: Sequence[str]) -> list[str]:
@@ -51,7 +52,7 @@ class Channel:
     """Asked by one thread at a time; the others wait."""
 
     def __init__(self, lab: Lab, rank: int) -> None:
-        self.name, self.machine, self.rank = lab.names()[rank], lab.machine[rank], rank
+        self.name, self.machine, self.rank, self._by = lab.names()[rank], lab.machine[rank], rank, lab.by
         command = agent_command(lab, self.machine, [self.machine.python, "-u", "-c", BOOT])
         try:
             self._process = subprocess.Popen(
@@ -73,8 +74,9 @@ class Channel:
         self._ended = threading.Event()
         self._sending, self._asking = threading.Lock(), threading.Lock()
         self._booted = False
-        for target in (self._read, self._listen):
-            threading.Thread(target=target, daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+        threading.Thread(target=self._read, daemon=True).start()
         try:
             self._boot()
         except BaseException:
@@ -91,7 +93,11 @@ class Channel:
         elif answer.get("boot") == "have":
             answer = self._answer(60)
         if answer.get("boot") != "agent":
-            raise NotAbleError(f"{self.name} ({self.machine.ssh}): {_boot_words(answer, self.machine)}")
+            text, step = _boot_words(answer, self.machine)
+            raise NotAbleError(f"{self.name} ({self.machine.ssh}): {text}", next_step=step)
+        if not answer.get("root"):  # first of all: whatever it is asked would fail by a reason of its own
+            step = "submit it as root, or --sudo" if self._by == "slurm" else "ssh as root, or sudo = true in lab.toml"
+            raise NotAbleError(f"{self.name} ({self.machine.ssh}): not root there", next_step=step)
         self._booted = True
         threading.Thread(target=self._live, daemon=True).start()
         machine = self.machine
@@ -170,12 +176,12 @@ class Channel:
     def _gone(self) -> LossbenchError:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=2)
+        self._listener.join(timeout=2)  # its last words may be on their way
         words = "; ".join(self._words[-LAST_WORDS:]) or "the connection ended"
         if self._booted:
             return VanishedError(f"{self.name} ({self.machine.ssh}) is gone: {words}", next_step="lossbench lab check")
-        kind = NotAbleError if self._process.returncode == 255 else RunError
-        step = f"`ssh {self.machine.ssh}` must work without a question; a host that is new to it must be accepted once"
-        return kind(f"{self.name} ({self.machine.ssh}): {words}", next_step=step)
+        step = _never_came(self._by, self._process.returncode, words, self.machine)
+        return NotAbleError(f"{self.name} ({self.machine.ssh}): {words}", next_step=step)
 
     def _read(self) -> None:
         assert self._process.stdout is not None
@@ -211,12 +217,28 @@ class Channel:
             self._process.wait()
 
 
-def _boot_words(answer: dict[str, Any], machine: Machine) -> str:
-    kind = answer.get("boot")
+def _never_came(by: str, code: int | None, words: str, machine: Machine) -> str:
+    """What to do about an agent that has not said a word: by who has failed, which is not always ssh."""
+    if by == "ssh" and code == SSH_FAILED:
+        return f"`ssh {machine.ssh}` must work without a question; a host that is new to it must be accepted once"
+    if "No such file" in words or "not found" in words:
+        return f"is {machine.python} there? python = in lab.toml names it by its whole path"
+    if machine.sudo and "sudo" in words:
+        return "sudo must ask nothing there (NOPASSWD in sudoers); or do without it, as root"
+    if by == "slurm":
+        return f"`srun --overlap --nodelist={machine.ssh} true` must work"
+    return f"`ssh {machine.ssh} {machine.python} -V` must work; python = and sudo = stand in lab.toml"
+
+
+def _boot_words(answer: dict[str, Any], machine: Machine) -> tuple[str, str]:
+    """(what is wrong, what to do)."""
+    kind, other = answer.get("boot"), "or name another one by python = in lab.toml"
     if kind == "old":
-        return f"{machine.python} is Python {answer.get('python')}; 3.11 or newer is needed (python = in lab.toml)"
+        text = f"{machine.python} is Python {answer.get('python')}; 3.11 or newer is needed"
+        return text, "python = in lab.toml names another one"
     if kind == "lacks":
-        return f"{machine.python} has no {answer.get('what')}; pip install it there, or bring it by make wheelhouse"
+        step = f"there: {machine.python} -m pip install lossbench (without a way out: make wheelhouse); {other}"
+        return f"{machine.python} lacks {answer.get('what')}", step
     if kind == "disk":
-        return f"our code can't be put there ({answer.get('why')})"
-    return f"our code did not arrive whole ({kind})"
+        return f"our code can't be put there ({answer.get('why')})", "free some space; XDG_CACHE_HOME is where it goes"
+    return f"our code did not arrive whole ({kind})", "once more"

@@ -10,41 +10,48 @@ from typing import Any
 
 from pyroute2 import IPRoute
 
-from lossbench import __version__
 from lossbench.errors import NotAbleError
-from lossbench.net.host import rootless
 from lossbench.net.kernel import Kernel
-from lossbench.net.nic import facts, impaired
+from lossbench.net.nic import facts, impaired, safety, standing
+from lossbench.net.nic.way.clock import SIDES
 from lossbench.net.tc import offloads
+from lossbench.net.tc.hook import Side
 
 
 class Machine:
     def about(self) -> dict[str, Any]:
-        kernel = Kernel.tried() if not rootless.needed() else None
-        able = impaired.able(kernel) if kernel is not None else []
+        kernel = Kernel.tried()
         return {
             "host": socket.gethostname(),
-            "lossbench": __version__,
             "python": platform.python_version(),
             "kernel": platform.release(),
             "architecture": platform.machine(),
-            "root": not rootless.needed(),
-            "torch": _torch_version(),
-            "backends": able,
+            "torch": _version("torch"),
+            "numpy": _version("numpy"),
+            "backends": impaired.able(kernel),
+            "no_gate": kernel.no_program() or "",
             "cpus": os.cpu_count() or 1,
         }
 
     def time(self) -> float:
         return time.time()
 
-    def interface(self, name: str) -> dict[str, Any]:
-        found = facts.of(name)
-        on = offloads.read(name, None)
+    def interface(self, name: str, *, past_rdma: bool) -> dict[str, Any]:
+        """With what would be refused: at egress alone, and what ingress adds. What stands there of ours says nothing
+        of what stood before."""
+        found, on = facts.of(name), offloads.read(name, None)
+        ours = [one.profile for _, one in standing.standing() if one.interface == name]
+        sides: tuple[tuple[Side, ...], ...] = ((), ()) if ours else (("egress",), SIDES)
+        one_side, both = (safety.reasons(found, some, this_nic=True, past_rdma=past_rdma) for some in sides)
         return {
             "mtu": found.mtu,
             "up": found.up,
             "default_route": found.default_route,
             "ssh_here": found.ssh_here,
+            "gateways": list(found.gateways),
+            "impaired": ", ".join(ours),
+            "refused": one_side,
+            "refused_in": [one for one in both if one not in one_side],
             "addresses": _addresses(found.index),
             "offloads": sorted(word for word in on if on[word] and ("segmentation" in word or word.startswith("rx-"))),
         }
@@ -76,12 +83,12 @@ class Machine:
         return str(names[0])
 
 
-def _torch_version() -> str:
+def _version(package: str) -> str:
     """Without loading it, which takes seconds."""
     from importlib import metadata
 
     try:
-        return metadata.version("torch")
+        return metadata.version(package)
     except metadata.PackageNotFoundError:
         return ""
 

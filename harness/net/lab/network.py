@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from lossbench.net.tc.hook import Side
 from lossbench.net.tc.shaping import ClassState
 from lossbench.processes import inherited
 from lossbench.spec.experiment import Direction, Experiment
+from lossbench.spec.lab import Switch
 from lossbench.spec.placement import Hook, Rules
 
 SWITCH_S = 10.0  # for the user's own command that asks the switch
@@ -138,7 +140,7 @@ class LabNetwork:
             links={rank: _link(report, sockets=sockets) for rank, report in reports.items()},
             hooks=_by_hook({rank: report.hooks for rank, report in reports.items()}),
             detours=_by_hook({rank: report.detours for rank, report in reports.items()}),
-            fabric=Fabric(cards=cards, switch=asked(self.machines.lab.switch.counters) if sockets else None),
+            fabric=Fabric(cards=cards, switch=asked(self.machines.lab.switch) if sockets else None),
         )
 
     def _interface(self, rank: int) -> str:
@@ -234,19 +236,23 @@ def _link(report: Report, *, sockets: bool) -> LinkCounts:
     return report.link if sockets else LinkCounts(**{**vars(report.link), "sockets": None})
 
 
-def asked(command: tuple[str, ...]) -> dict[str, int] | None:
+def asked(switch: Switch) -> dict[str, int] | None:
     """What the switch says it has lost, by port and queue; None without a command."""
+    command = switch.counters
     if not command:
         return None
     name = command[0]
     try:
         keys: dict[str, Any] = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL}
-        done = subprocess.run(command, timeout=SWITCH_S, env=inherited(), **keys)
+        done = subprocess.run(command, timeout=SWITCH_S, env=inherited(), cwd=switch.folder or None, **keys)
         if done.returncode:
             words = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
             raise NotAbleError(f"the switch can't be asked ({name}: {words[:200]})", next_step="see [switch] counters")
         found = json.loads(done.stdout)
-        return {f"port {one['port']} queue {one.get('queue', 0)}": int(one["drops"]) for one in found}
+        counted: Counter[str] = Counter()
+        for one in found:  # it may name a queue twice: by reason, or by traffic class
+            counted[f"port {one['port']} queue {one.get('queue', 0)}"] += int(one["drops"])
+        return dict(counted)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NotAbleError(f"the switch can't be asked ({name}: {error})", next_step="see [switch] counters") from None
     except (ValueError, TypeError, KeyError, OverflowError) as error:

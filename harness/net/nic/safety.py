@@ -15,11 +15,12 @@ FIRST = 1
 
 def refuse(facts: Facts, sides: Sequence[Side], *, this_nic: bool, past_rdma: bool = False) -> None:
     """Before anything is changed, with what to do instead."""
-    for reason, step in _reasons(facts, sides, this_nic=this_nic, past_rdma=past_rdma):
+    for reason, step in reasons(facts, sides, this_nic=this_nic, past_rdma=past_rdma):
         raise NotAbleError(f"{facts.name}: {reason}", next_step=step)
 
 
-def _reasons(facts: Facts, sides: Sequence[Side], *, this_nic: bool, past_rdma: bool) -> list[tuple[str, str]]:
+def reasons(facts: Facts, sides: Sequence[Side], *, this_nic: bool, past_rdma: bool) -> list[tuple[str, str]]:
+    """(why not, what to do); for whoever only looks, too."""
     out = []
     if facts.loopback or not facts.ethernet:
         out.append(("no Ethernet interface", "choose one with a wire: ip -br link"))

@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import IO, Any
 
 from lossbench.errors import LossbenchError, NotAbleError
+from lossbench.net.host import rootless
 from lossbench.net.lab.half import Half
 from lossbench.net.lab.held import Nic
 from lossbench.net.lab.machine import Machine
@@ -85,7 +86,8 @@ def answer(agent: Agent, line: bytes) -> dict[str, Any]:
 
 def serve(source: IO[bytes], target: IO[bytes]) -> None:
     agent = Agent()
-    target.write(b'{"boot": "agent"}\n')
+    hello = {"boot": "agent", "root": not rootless.needed()}
+    target.write(json.dumps(hello).encode() + b"\n")
     target.flush()
     asked: SimpleQueue[bytes | None] = SimpleQueue()
     threading.Thread(target=_hear, args=(source, agent, asked), daemon=True).start()

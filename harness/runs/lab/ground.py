@@ -8,6 +8,7 @@ from typing import Any
 
 from lossbench.errors import NotAbleError, UsageError
 from lossbench.net.impair import registry
+from lossbench.net.lab import fit
 from lossbench.net.lab.channel import Channel
 from lossbench.net.lab.network import LabNetwork
 from lossbench.net.lab.orders import Channels
@@ -50,16 +51,9 @@ class LabGround:
         self.launcher = LabLauncher(self._machines)
 
     def _refuse(self) -> None:
-        for rank, one in self._about.items():
-            if not one["machine"]["root"]:
-                raise NotAbleError(f"h{rank}: not root there", next_step="ssh as root, or sudo = true in lab.toml")
         mtus = {f"h{rank}": one["interface"]["mtu"] for rank, one in self._about.items()}
-        if len(set(mtus.values())) > 1:
-            raise NotAbleError(f"machines differ in their MTU ({mtus})", next_step="set the same one on all")
-        if len({":" in one.address for one in self._placed}) > 1:
-            raise NotAbleError(
-                "some machines have IPv4 and some IPv6 addresses", next_step="give all the same in lab.toml"
-            )
+        for text, step in fit.mixed(mtus, [one.address for one in self._placed]):
+            raise NotAbleError(text, next_step=step)
         refuse_shared(self._placed, these_nics=self._these_nics)
         if len(self._placed) < 2:
             raise NotAbleError("a run needs two machines", next_step="one alone: lossbench nic apply")
@@ -67,7 +61,7 @@ class LabGround:
     def about(self) -> About:
         """Not by whom, and by which names, the machines are reached."""
         said = self.lab.model_dump(
-            mode="json", exclude={"ssh_config": True, "machine": {"__all__": {"ssh", "control"}}}
+            mode="json", exclude={"ssh_config": True, "machine": {"__all__": {"ssh", "control"}}, "switch": {"folder"}}
         )
         machines = {f"h{rank}": one["facts"] for rank, one in sorted(self._about.items())}
         return About(machines=machines, lab=said, again=self._again)
