@@ -60,16 +60,18 @@ class Results(Suite):
 
         return frame(self.content, name)
 
-    def plot(self, name: str = "", panel: int = 0) -> Any:
-        """A matplotlib figure by the picture's name (convergence, drift, sweep, tail, ...); without one, the first."""
+    def plot(self, name: str = "", panel: int | None = None) -> Any:
+        """A matplotlib figure by the picture's name (convergence, drift, sweep, tail, ...); without one, the first.
+        Several panels stand side by side on it; `panel=2` is the third of them, alone."""
         from lossbench.report.plots.figures import all_pictures
+        from lossbench.report.plots.together import figure_of
 
         pictures = {picture.name: picture for picture in all_pictures(self.content)}
         if not pictures:
             raise UsageError(f"{self.name} {self.id} has nothing to draw")
         if name and name not in pictures:
             raise UsageError(f"no picture '{name}'", next_step=f"known: {', '.join(pictures)}")
-        return pictures[name or next(iter(pictures))].panels[panel].figure
+        return figure_of(pictures[name or next(iter(pictures))], panel)
 
     def page(self, path: Path | str) -> Path:
         """Everything as one HTML file."""
