@@ -3,18 +3,19 @@
 import lossbench
 r = lossbench.run("quickstart", settings=["topology.hosts=8"], seeds=3)
 r.findings, r.table("results"), r.plot("drift")
+r = lossbench.run(command=["python", "train.py"], hosts=4, loss="3%")
 (old,) = lossbench.load("latest")
 """
 
 from __future__ import annotations
 
-import inspect
 import os
 import secrets
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ if TYPE_CHECKING:  # each function loads what it needs: results can be read wher
     from pydantic import BaseModel
 
     from lossbench.net.kernel import Kernel
-    from lossbench.report.between.compare import Line
+    from lossbench.report.export.comparison import Comparison
     from lossbench.report.export.handle import Results
     from lossbench.report.groups import Group
     from lossbench.results.index import Suite
@@ -43,26 +44,26 @@ def _silent(*_: Any) -> None:
     """Progress that nobody wants to see."""
 
 
-def run(suite: str | adhoc.Asked, *, progress: Callable[..., None] | None = None, **how: Any) -> Results:
-    """A suite by name, an experiment's file, or a folder to resume; `how` as for `made`. Its results: `r.findings`,
-    `r.table("results")`, `r.plot("drift")`. In a notebook there is a line of progress."""
+def run(
+    suite: str | adhoc.Asked = "",
+    *,
+    command: Sequence[str] | str = (),
+    progress: Callable[..., None] | None = None,
+    **how: Any,
+) -> Results:
+    """A suite by name, an experiment's file, or a folder to resume. Or `command`, a program of yours, in a network of
+    so many words: hosts=4, loss="3%", burst=8, delay="20ms", rate="1gbit", profile="bursty_5", time_limit="20m",
+    sweep={"loss": [0, 1, 5]}. `how` as for `made`: settings, seeds, ... Its results: `r.findings`, `r.plot("drift")`,
+    `r.table("results")`. In a notebook there is a line of progress."""
     from lossbench.net.host.loops import out_of_sight
     from lossbench.report.export.handle import Progress, Results
+    from lossbench.spec.asking.in_python import known_to, said_of_arguments, taken
 
-    _known_to(made, how)
+    known_to(made, how)
+    what = taken(suite, command, how)
     shown = progress or (Progress() if "ipykernel" in sys.modules else _silent)
-    with out_of_sight():
-        return Results.at(made(suite, progress=shown, **how).folder)
-
-
-def _known_to(asked: Callable[..., Any], how: Mapping[str, Any]) -> None:
-    """A misspelt argument is said with the name that was meant, as an option would be."""
-    known = [name for name in inspect.signature(asked).parameters if name not in ("suite", "progress")]
-    for name in how:
-        if name not in known:
-            from lossbench.spec.userfile import did_you_mean
-
-            raise TypeError(f"run() has no argument '{name}'; {did_you_mean(name, known)}")
+    with out_of_sight(), said_of_arguments() if command else nullcontext():
+        return Results.at(made(what, progress=shown, **how).folder)
 
 
 def made(
@@ -163,15 +164,16 @@ def load(*which: str, where: Path | str = RUNS) -> list[Results]:
     return [Results.of(one) for one in found]
 
 
-def compare(a: str | Suite, b: str | Suite, *, where: Path | str = RUNS, with_simulated: bool = False) -> list[Line]:
-    """What differs between two results (or their names), number by number, with significance."""
-    from lossbench.report.between.compare import result_lines
+def compare(a: str | Suite, b: str | Suite, *, where: Path | str = RUNS, with_simulated: bool = False) -> Comparison:
+    """What differs between two results (or their names), number by number, with significance: a list of lines, which
+    shows itself as the command's tables (in a notebook, or by rich's print)."""
+    from lossbench.report.export.comparison import Comparison
 
     sides = [load(one, where=where) if isinstance(one, str) else [one] for one in (a, b)]
     for word, found in zip((a, b), sides, strict=True):
         if len(found) != 1:
             raise UsageError(f"{word} names {len(found)} results", next_step="give a folder or an id")
-    return result_lines(sides[0][0], sides[1][0], with_simulated=with_simulated)
+    return Comparison(sides[0][0], sides[1][0], with_simulated=with_simulated)
 
 
 def replay(
@@ -276,7 +278,7 @@ def schema(kind: str) -> dict[str, Any]:
     """Of what users write (profile, experiment, campaign, lab) and of what runs leave (suite, run, result)."""
     from lossbench.results.models import RunSummary, SuitePlan, SuiteSummary
     from lossbench.spec.asking.campaign import Campaign
-    from lossbench.spec.asking.reference import described
+    from lossbench.spec.asking.reference import as_written, described
     from lossbench.spec.experiment import Experiment
     from lossbench.spec.lab import Lab
     from lossbench.spec.profile import Profile
@@ -284,16 +286,4 @@ def schema(kind: str) -> dict[str, Any]:
     of_kind: tuple[type[BaseModel], ...] = (Profile, Experiment, Campaign, Lab, SuitePlan, RunSummary, SuiteSummary)
     models = dict(zip(KINDS, of_kind, strict=True))
     found = described(models[kind])
-    return {"$schema": DIALECT, "title": f"lossbench {kind}", **(_as_written(found) if kind == "experiment" else found)}
-
-
-def _as_written(out: dict[str, Any]) -> dict[str, Any]:
-    """As a file is written: profiles also by name or path, the name from the file, a sweep, a full form."""
-    out["required"] = [name for name in out.get("required", []) if name != "name"]
-    dotted = {"type": "object", "title": "Full", "description": "Changes for --full, and its own sweep."}
-    out["properties"]["full"] = dotted
-    entry = out["$defs"]["Impair"]["properties"]
-    named = {"type": "string", "description": "A profile that comes along, or the path of a TOML file."}
-    about = entry["profile"].pop("description", "")
-    entry["profile"] = {"description": about, "anyOf": [named, entry["profile"]]}
-    return out
+    return {"$schema": DIALECT, "title": f"lossbench {kind}", **(as_written(found) if kind == "experiment" else found)}

@@ -9,7 +9,6 @@ with lossbench.Network(hosts=4, loss="3%") as net:
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import tomllib
@@ -34,12 +33,12 @@ from lossbench.runs.launch.environment import Identity, outside_of_a_run
 from lossbench.runs.run import plain_errors
 from lossbench.runs.standing import put_up
 from lossbench.spec.asking import adhoc
+from lossbench.spec.asking.in_python import CONDITION, said_of_arguments, word
 from lossbench.spec.asking.points import points_of
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.topology import Host
 
 PROBES = 20_000
-CONDITION = ("loss", "burst", "delay", "rate", "profile")
 
 
 @dataclass(kw_only=True)
@@ -79,11 +78,9 @@ class Network:
         self._stack.__exit__(kind, value, trace)
 
     def _experiment(self) -> Experiment:
-        words: dict[str, Any] = {name: _word(getattr(self, name)) for name in ("hosts", *CONDITION)}
-        try:
+        words: dict[str, Any] = {name: word(getattr(self, name)) for name in CONDITION}
+        with said_of_arguments():
             text = adhoc.text(adhoc.Asked(**words))
-        except UsageError as error:
-            raise UsageError(_as_arguments(error.message), next_step=_as_arguments(error.next_step)) from None
         return points_of(tomllib.loads(text), path=Path("Network"), settings=[])[-1][1]
 
     def _build(self, experiment: Experiment, backend: str) -> None:
@@ -115,17 +112,6 @@ class Network:
         """Send probes and compare: what was asked, what the kernel dropped, what receivers miss."""
         with plain_errors():
             return prove_network(self.network, packets=packets, payload_bytes=64, token=1)
-
-
-def _word(value: str | float | None) -> str:
-    """As on a command line, where a bare number counts in the unit that people mean: loss=3 is 3%."""
-    return "" if value is None else str(value)
-
-
-def _as_arguments(text: str) -> str:
-    """Options, as Python calls them: --loss 3% is loss="3%"."""
-    option = rf"--({'|'.join(('hosts', *CONDITION))})\b"
-    return re.sub(option, r"\1", re.sub(rf"{option} (\d[^\s:;,]*)", r'\1="\2"', text))
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,19 @@ def test_a_dry_run_says_how_long_it_takes_by_what_the_same_points_took_before(fo
 
 
 def test_what_init_writes_is_what_the_same_words_run(folder: Path) -> None:
-    words = ("--hosts", "3", "--sweep", "loss=0,2", "--delay", "5ms", "--time-limit", "90s")
+    words = (
+        "--hosts",
+        "3",
+        "--sweep",
+        "loss=0,2",
+        "--delay",
+        "5ms",
+        "--time-limit",
+        "90s",
+        "--seeds",
+        "1",
+        "--capture",
+    )
     assert lossbench("init", "mine.toml", *words, "--", "python", "ring.py", cwd=folder).returncode == 0
     said = [
         lossbench("run", *how, "--dry-run", *after, cwd=folder).stdout

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from lossbench.cli.making import preview
+from lossbench.cli.making import init, preview, run
 from lossbench.errors import NotAbleError, UsageError
 from lossbench.net.kernel import Kernel
 from lossbench.runs.launch.program import _present
+from lossbench.spec.asking import adhoc, points, written
 from lossbench.spec.asking.adhoc import Asked
 
 QDISCS = ("clsact", "htb", "fq", "prio", "tbf")
@@ -87,3 +90,47 @@ def test_the_list_of_schemas_has_all_that_are_made(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(schema, "say", said.append)
     schema.schema(SimpleNamespace(), kind="", markdown=False)  # type: ignore[arg-type]
     assert said[0].splitlines()[-2:] == ["commands", "covers"]
+
+
+OF_THIS_ONCE = {
+    *("suite", "full", "until"),  # a command has no full form, and none can end by --until
+    *("out", "resume", "dry_run", "tee", "as_json", "html", "plots", "junit", "github_summary", "tag", "note"),
+    *("lab", "slurm", "nodes", "interface", "sbatch", "sudo", "yes_these_nics"),
+}
+
+
+def test_init_takes_every_option_of_run_that_a_file_can_hold() -> None:
+    """As it was: no --seeds, --capture, --set, --backend, --data-dir; what it wrote was not what the words ran."""
+    taken = {verb: set(inspect.signature(verb).parameters) - {"ctx"} for verb in (run.run, init.init)}
+    assert taken[run.run] - taken[init.init] == OF_THIS_ONCE
+    assert taken[init.init] - taken[run.run] == {"file"}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["seeds=3", "capture.packets=100000", "backend=simulated"],
+        ["topology.hosts=3", "topology.rate_mbit=1gbit", "topology.mtu=1400"],
+        ["impair.0.direction=both", 'essential=["fault"]', "probe.packets=500"],
+        ["workload.options.data_dir='/some where'", "workload.barrier=true", "workload.time_limit_s=20m"],
+        ["why=a sentence, with a [bracket]", "shaping.queue=fifo", "capture.bytes=64"],
+    ],
+)
+def test_what_is_set_stands_in_the_file_that_init_writes(settings: list[str]) -> None:
+    asked, file = Asked(loss="3%", sweep=("loss=1,2",)), Path("mine.toml")
+    text = written.text(asked, settings=settings, file=file)
+    ran = points.points_of(tomllib.loads(adhoc.text(asked)), path=file, settings=settings)
+    assert points.points_of(tomllib.loads(text), path=file, settings=[]) == ran
+    assert written.text(asked, settings=[], file=file) == adhoc.text(asked)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("topolgy.hosts=2", "unknown key 'topolgy'"),
+        ('sweep={"topology.hosts" = [2, 3]}', "can't be written at its place; leave it out, and edit the file"),
+    ],
+)
+def test_what_has_no_place_in_a_file_is_no_line_of_it(setting: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        written.text(Asked(), settings=[setting], file=Path("mine.toml"))

@@ -240,5 +240,7 @@ def test_a_result_is_a_value_with_tables_pictures_and_words(tmp_path: Path) -> N
         found.table("winners")
     shown = Console(record=True, width=100)
     shown.print(found)
-    assert "accuracy" in shown.export_text() and "asked and proven" in found._repr_html_()
+    said = shown.export_text()  # as it was: what came out stood below all tables
+    assert said.index(found.findings[0][:30]) < said.index("asked and proven")
+    assert "asked and proven" in found._repr_html_()
     assert found.page(tmp_path / "page.html").stat().st_size > 10_000

@@ -22,17 +22,25 @@ def init(
     profile: str = words.PROFILE,
     sweep: list[str] = words.SWEEP,
     time_limit: str = words.TIME_LIMIT,
+    settings: list[str] = words.SETTINGS,
+    seeds: int | None = words.SEEDS,
+    backend: str | None = words.BACKEND,
+    data_dir: Path | None = words.DATA_DIR,
+    capture: bool = words.CAPTURE,
 ) -> None:
     """Write an experiment as a file to edit, with comments.
 
     Example: lossbench init mine.toml --hosts 4 --sweep loss=0,1,5 -- python train.py
     """
     from lossbench.files import disk_errors
-    from lossbench.spec.asking import adhoc
+    from lossbench.spec.asking import adhoc, written
 
     condition = {"hosts": hosts, "loss": loss, "burst": burst, "delay": delay, "rate": rate, "profile": profile}
     command = words.command_of(ctx) or adhoc.EXAMPLE
-    text = adhoc.text(adhoc.Asked(command=command, **condition, sweep=tuple(sweep), time_limit=time_limit))
+    asked = adhoc.Asked(command=command, **condition, sweep=tuple(sweep), time_limit=time_limit)
+    settings = words.as_settings(settings, capture=capture, backend=backend, data_dir=data_dir)
+    settings += [f"seeds={seeds}"] if seeds is not None else []
+    text = written.text(asked, settings=settings, file=file)
     if file.suffix != ".toml":
         raise UsageError(f"{file} is no .toml file", next_step="lossbench init mine.toml")
     if file.exists():

@@ -30,13 +30,10 @@ INTERFACE = typer.Option("", "--interface", help="With --slurm: of the data netw
 SBATCH = typer.Option([], "--sbatch", help="With --slurm: an option for sbatch, such as --partition=gpu.")
 SUDO = typer.Option(False, "--sudo", help="With --slurm: become root on the nodes by `sudo -n`.")
 THESE_NICS = typer.Option(False, "--yes-these-nics", help="In a lab: even with default route or SSH on them.")
-SETTINGS = typer.Option([], "--set", metavar="KEY=VALUE", help="Change a key, e.g. topology.hosts=8.")
-BACKEND = typer.Option(None, "--backend", help="By name (lossbench doctor), or simulated (no network); else automatic.")
-RESUME = typer.Option(False, "--resume", help="Go on with a run that was ended: its folder, or the same words again.")
+RESUME = typer.Option(False, "--resume", help="Continue an interrupted run: its folder, or the same words again.")
 UNTIL = typer.Option(
     "", "--until", metavar="p99=5%", help="Stop a service's clients once its 95 % interval is this narrow."
 )
-DATA_DIR = typer.Option(None, "--data-dir", help="Folder with data sets (or LOSSBENCH_DATA).")
 
 
 def run(
@@ -52,16 +49,16 @@ def run(
     profile: str = words.PROFILE,
     sweep: list[str] = words.SWEEP,
     time_limit: str = words.TIME_LIMIT,
-    settings: list[str] = SETTINGS,
-    seeds: int | None = typer.Option(None, "--seeds", min=1, help="Repeat every point with this many seeds."),
+    settings: list[str] = words.SETTINGS,
+    seeds: int | None = words.SEEDS,
     full: bool = typer.Option(False, "--full", help="The suite's large form (GPUs, hours) instead of its small one."),
-    backend: str | None = BACKEND,
-    data_dir: Path | None = DATA_DIR,
+    backend: str | None = words.BACKEND,
+    data_dir: Path | None = words.DATA_DIR,
     out: Path = typer.Option(Path("results/runs"), "--out", help="Folder for the results."),
     resume: bool = RESUME,
     until: str = UNTIL,
     dry_run: bool = typer.Option(False, "--dry-run", help="Say what would be run, and how long; change nothing."),
-    capture: bool = typer.Option(False, "--capture", help="Keep a pcap of every host (the first 100,000 packets)."),
+    capture: bool = words.CAPTURE,
     tee: bool = typer.Option(False, "--tee", help="Show what rank 0 prints, as it prints it."),
     lab: Path | None = LAB,
     slurm: bool = SLURM,
@@ -97,9 +94,7 @@ def run(
     words.refuse_idle(ctx, lab=lab is not None, slurm=slurm)
     if (suite is None) == (asked is None):
         raise _not_one_thing(suite)
-    settings += ["capture.packets=100000"] if capture else []
-    settings += [f"backend={backend}"] if backend is not None else []
-    settings += [f"workload.options.data_dir={str(data_dir.resolve())!r}"] if data_dir is not None else []
+    settings = words.as_settings(settings, capture=capture, backend=backend, data_dir=data_dir)
     chosen: dict[str, Any] = {"settings": settings, "seeds": seeds, "full": full, "until": until}
     if dry_run:
         chosen |= {"resume": resume, "machines": _machines(lab, nodes, slurm=slurm)}

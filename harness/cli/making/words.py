@@ -36,6 +36,24 @@ SWEEP = typer.Option([], "--sweep", metavar="KEY=V,V", help="Several points, suc
 TIME_LIMIT = typer.Option("10m", "--time-limit", metavar="10m", help="Stop the command after this long; off: never.")
 
 
+# What a file can hold too: options of `run` and of `init`.
+SETTINGS = typer.Option([], "--set", metavar="KEY=VALUE", help="Change a key, e.g. topology.hosts=8.")
+SEEDS = typer.Option(None, "--seeds", min=1, help="Repeat every point with this many seeds.")
+CAPTURE = typer.Option(False, "--capture", help="Keep a pcap of every host (the first 100,000 packets).")
+BACKEND = typer.Option(None, "--backend", help="By name (lossbench doctor), or simulated (no network); else automatic.")
+DATA_DIR = typer.Option(None, "--data-dir", help="Folder with data sets (or LOSSBENCH_DATA).")
+
+
+def as_settings(settings: list[str], *, capture: bool, backend: str | None, data_dir: Path | None) -> list[str]:
+    """What has an option of its own, as --set would say it."""
+    return [
+        *settings,
+        *(["capture.packets=100000"] if capture else []),
+        *([f"backend={backend}"] if backend is not None else []),
+        *([f"workload.options.data_dir={str(data_dir.resolve())!r}"] if data_dir is not None else []),
+    ]
+
+
 class WithCommand(TyperCommand):
     """Whatever stands behind `--` is a command, and no word of it an option of ours."""
 

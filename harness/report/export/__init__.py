@@ -1,1 +1,2 @@
-"""RESULTS FOR OTHER PROGRAMS: data frames, a value for Python and notebooks (handle), trackers, network simulators."""
+"""RESULTS FOR OTHER PROGRAMS: data frames, values for Python and notebooks (handle, comparison), trackers, network
+simulators."""

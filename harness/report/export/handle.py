@@ -4,7 +4,6 @@ Report libraries are loaded when something is asked for."""
 from __future__ import annotations
 
 import html
-import io
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -60,16 +59,18 @@ class Results(Suite):
 
         return frame(self.content, name)
 
-    def plot(self, name: str = "", panel: int = 0) -> Any:
-        """A matplotlib figure by the picture's name (convergence, drift, sweep, tail, ...); without one, the first."""
+    def plot(self, name: str = "", panel: int | None = None) -> Any:
+        """A matplotlib figure by the picture's name (convergence, drift, sweep, tail, ...); without one, the first.
+        Several panels stand side by side on it; `panel=2` is the third of them, alone."""
         from lossbench.report.plots.figures import all_pictures
+        from lossbench.report.plots.together import figure_of
 
         pictures = {picture.name: picture for picture in all_pictures(self.content)}
         if not pictures:
             raise UsageError(f"{self.name} {self.id} has nothing to draw")
         if name and name not in pictures:
             raise UsageError(f"no picture '{name}'", next_step=f"known: {', '.join(pictures)}")
-        return pictures[name or next(iter(pictures))].panels[panel].figure
+        return figure_of(pictures[name or next(iter(pictures))], panel)
 
     def page(self, path: Path | str) -> Path:
         """Everything as one HTML file."""
@@ -83,28 +84,23 @@ class Results(Suite):
         return f"<lossbench {self.name} {self.id}: {self.verdict}, {made}, {self.folder}>"
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        del options
+        del console
         from rich.text import Text
 
-        from lossbench.report.tables.table import terminal
+        from lossbench.report.tables.table import rendered
 
         yield Text(repr(self))
         yield from map(Text, self.findings)
         for table in self.content.tables:
-            terminal(console, table)
+            yield from rendered(table, width=options.max_width)
 
     def _repr_html_(self) -> str:
         """For notebooks: the findings, then the table of results."""
-        from rich.console import Console
+        from lossbench.report.export.shown import as_html
 
-        from lossbench.report.tables.table import terminal
-
-        out = Console(record=True, file=io.StringIO(), width=110, highlight=False, force_jupyter=False)
-        for table in [self.content.named[name] for name in ("proven", "results") if name in self.content.named]:
-            terminal(out, table)
-        tables = out.export_html(inline_styles=True, code_format="<pre style='line-height:1.2'>{code}</pre>")
-        said = "".join(f"<p>{html.escape(text)}</p>" for text in self.findings)
-        return f"<b>{html.escape(self.name)}</b> {html.escape(self.id)}: {self.verdict}{said}{tables}"
+        tables = [self.content.named[name] for name in ("proven", "results") if name in self.content.named]
+        head = f"<b>{html.escape(self.name)}</b> {html.escape(self.id)}: {self.verdict}"
+        return head + as_html(self.findings, tables)
 
 
 class Progress:

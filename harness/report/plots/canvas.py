@@ -12,13 +12,13 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import matplotlib
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
@@ -38,6 +38,7 @@ LINES = ("-", "--", ":", "-.")
 WIDE, HIGH = 4.4, 3.1  # inches: at 390 px its letters have 12 px
 AT_THE_LINE = 14  # letters of a name that fits beside its line
 IN_TWO_COLUMNS = 20  # characters: more do not fit beside each other below a plot
+SHEET: ContextVar[Callable[[], Axes] | None] = ContextVar("SHEET", default=None)  # where panels are put, if set
 STYLE = {
     "axes.edgecolor": INK,
     "axes.labelcolor": INK,
@@ -129,14 +130,20 @@ class Panel:
         if len(named) < 2 or any(len(key.name) > AT_THE_LINE for key in named):
             return
         self.figure.draw_without_rendering()
-        low, high = self.axes.get_ylim()
-        log = self.axes.get_yscale() == "log"
-        span = [math.log10(v) if log and v > 0 else v for v in (low, high)]
-        ends = [(_place(key.y, span, log=log), key) for key in named]
-        for at, key in _apart([(place, key) for place, key in ends if place is not None]):
+        for at, key in _apart(self._ends(named)):
             self.axes.text(
                 1.02, at, label(key.name), color=key.colour, transform=self.axes.transAxes, va="center", fontsize=11
             )
+
+    def spread(self) -> float:
+        """How far apart its lines end, as a share of its height: what an eye would see."""
+        ends = [at for at, _ in self._ends([key for key in self.keys if key.x])]
+        return round(max(ends) - min(ends), 2) if ends else 0.0
+
+    def _ends(self, keys: list[Key]) -> list[tuple[float, Key]]:
+        log = self.axes.get_yscale() == "log"
+        span = [math.log10(v) if log and v > 0 else v for v in self.axes.get_ylim()]
+        return [(at, key) for key in keys if (at := _place(key.y, span, log=log)) is not None]
 
 
 @dataclass(frozen=True)
@@ -145,15 +152,22 @@ class Picture:
     title: str
     says: str  # below it: how to read it
     panels: list[Panel]
+    again: Callable[[], Picture | None] | None = None  # the same on other axes: no axes can leave their figure
+
+    def finish(self) -> None:
+        for one in self.panels:
+            one.plain_ticks()
+            one.name_lines()
 
 
 def panel(title: str = "", *, wide: float = WIDE, high: float = HIGH) -> Panel:
     """No pyplot: nothing global, no display."""
-    figure = Drawn(figsize=(wide, high), layout="constrained")
-    axes = figure.subplots()
+    sheet = SHEET.get()
+    axes = sheet() if sheet is not None else Drawn(figsize=(wide, high), layout="constrained").subplots()
     if title:
         axes.set_title(label(title), fontsize=11.5)
-    return Panel(figure, axes, title)
+    assert isinstance(axes.figure, Figure)  # whole, not a part of one
+    return Panel(axes.figure, axes, title)
 
 
 def alike(panels: Sequence[Panel]) -> None:
@@ -258,17 +272,17 @@ def save(pictures: Iterable[Picture], folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         for picture in pictures:
             for number, one in enumerate(picture.panels):
-                _legend(one)
+                legend(one)
                 for suffix in ("svg", "pdf", "png"):
                     path = folder / f"{picture.name}{f'-{number + 1}' if number else ''}.{suffix}"
                     with matplotlib.rc_context(STYLE):
                         one.figure.savefig(path, dpi=160, facecolor="white")
                     out.append(path)
-                _legend(one, away=True)
+                legend(one, away=True)
     return out
 
 
-def _legend(one: Panel, *, away: bool = False) -> None:
+def legend(one: Panel, *, away: bool = False) -> None:
     """Below the axes, where it hides nothing; a page has its own."""
     if away:
         for found in one.figure.legends:
@@ -278,15 +292,3 @@ def _legend(one: Panel, *, away: bool = False) -> None:
         columns = 1 if max(len(key.name) for key in one.keys) > IN_TWO_COLUMNS else 2
         one.figure.set_size_inches(WIDE, HIGH + 0.2 * math.ceil(len(one.keys) / columns))
         one.figure.legend(loc="outside lower center", ncols=columns)
-
-
-def stairs(x: Any, y: Any, *, held: bool) -> Curve:
-    """As steps, corner by corner. `held`: a value stays until the next; else the next one is there at once."""
-    xs, ys = np.repeat(np.asarray(x, dtype=float), 2), np.repeat(np.asarray(y, dtype=float), 2)
-    return Curve(xs[1:], ys[:-1]) if held else Curve(xs[:-1], ys[1:])
-
-
-def without_zeros(one: Curve) -> Curve:
-    """For a logarithmic axis: zero has no place there, and the line has a gap."""
-    y = np.where(one.y > 0, one.y, np.nan)
-    return Curve(one.x, y, one.low, one.high)

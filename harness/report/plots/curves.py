@@ -173,3 +173,15 @@ def together(curves: Iterable[Curve]) -> Curve | None:
         return Curve(x, np.exp(mean))
     half = stats.t.ppf(0.975, len(some) - 1) * table.std(0, ddof=1) / np.sqrt(len(some))
     return Curve(x, np.exp(mean), np.exp(mean - half), np.exp(mean + half))
+
+
+def stairs(x: Any, y: Any, *, held: bool) -> Curve:
+    """As steps, corner by corner. `held`: a value stays until the next; else the next one is there at once."""
+    xs, ys = np.repeat(np.asarray(x, dtype=float), 2), np.repeat(np.asarray(y, dtype=float), 2)
+    return Curve(xs[1:], ys[:-1]) if held else Curve(xs[:-1], ys[1:])
+
+
+def without_zeros(one: Curve) -> Curve:
+    """For a logarithmic axis: zero has no place there, and the line has a gap."""
+    y = np.where(one.y > 0, one.y, np.nan)
+    return Curve(one.x, y, one.low, one.high)

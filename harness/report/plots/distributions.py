@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from lossbench.report.content import Content
-from lossbench.report.plots.canvas import COLOURS, MOST_CURVES, MOST_LINES, Picture, alike, looks, panel, stairs
-from lossbench.report.plots.curves import Curve
+from lossbench.report.plots.canvas import COLOURS, MOST_CURVES, MOST_LINES, Picture, alike, looks, panel
+from lossbench.report.plots.curves import Curve, stairs
 from lossbench.report.samples import SampleSet
 from lossbench.results import measures
 from lossbench.results.naming import key_of

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import matplotlib
@@ -10,19 +12,9 @@ import numpy as np
 
 from lossbench.report.content import Content
 from lossbench.report.groups import Group
-from lossbench.report.plots.canvas import (
-    MOST_CURVES,
-    MOST_LINES,
-    STYLE,
-    Panel,
-    Picture,
-    alike,
-    looks,
-    panel,
-    without_zeros,
-)
+from lossbench.report.plots.canvas import MOST_CURVES, MOST_LINES, STYLE, Panel, Picture, alike, looks, panel
 from lossbench.report.plots.colocation import by_rate, cost_by_loss, speed_up_by_loss
-from lossbench.report.plots.curves import Curve, Curves
+from lossbench.report.plots.curves import Curve, Curves, without_zeros
 from lossbench.report.plots.distributions import bursts, slower_than
 from lossbench.report.plots.over_time import backlog_over_time, drops_over_time, rates_over_time
 from lossbench.report.plots.paper import beside_the_paper
@@ -54,12 +46,22 @@ def all_pictures(content: Content) -> list[Picture]:
     ]
     content.problems += drawn.problems
     with matplotlib.rc_context(STYLE):
-        content.pictures = [picture for make in makers if (picture := make()) is not None]
+        some = [replace(picture, again=make) for make in makers if (picture := make()) is not None]
+        content.pictures = _telling_first(some)
         for picture in content.pictures:
-            for one in picture.panels:
-                one.plain_ticks()
-                one.name_lines()
+            picture.finish()
     return content.pictures
+
+
+def _telling_first(pictures: list[Picture]) -> list[Picture]:
+    """Drift before loss where its lines lie further apart: curves that coincide are no beginning."""
+    spread = {one.name: max(panel.spread() for panel in one.panels) for one in pictures}
+    if spread.get("drift", 0.0) <= spread.get("convergence", math.inf):
+        return pictures
+    drift = next(one for one in pictures if one.name == "drift")
+    others = [one for one in pictures if one is not drift]
+    place = [one.name for one in others].index("convergence")
+    return [*others[:place], drift, *others[place:]]
 
 
 def convergence(drawn: Curves) -> Picture | None:
@@ -104,7 +106,8 @@ def _panels(drawn: Curves, of: Callable[[Group], Curve | None], y: str, x: str, 
         for one in out:
             one.axes.set_yscale("log")
     alike(out)
-    return out
+    first = max(out, key=Panel.spread, default=None)  # of small multiples the one that shows most; the others as swept
+    return [first, *(one for one in out if one is not first)] if first is not None else []
 
 
 def _styles(groups: Sequence[Group], key: str) -> dict[str, dict[str, Any]]:

@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from lossbench.report.content import Content
-from lossbench.report.plots.canvas import COLOURS, Panel, Picture, alike, panel, stairs
+from lossbench.report.plots.canvas import COLOURS, Panel, Picture, alike, panel
+from lossbench.report.plots.curves import stairs
 from lossbench.results.index import Run
 from lossbench.results.naming import key_of
 
 MOST_PANELS = 6
 LEAST_LOOKS = 4
 UP, DOWN = "uplink", "downlink"
+Lines: TypeAlias = Mapping[str, tuple[Any, Any]]  # by kind: (seconds, values)
 
 
 def backlog_over_time(content: Content) -> Picture | None:
     """Of the first run of each point; the first, the last, and some between."""
     found = [(run.name, read(run.folder / "queues.jsonl")) for run in _first_runs(content)]
-    panels = []
-    for name, lines in _some([(name, lines) for name, lines in found if lines]):
-        one = panel(name)
-        for colour, (kind, (seconds, kb)) in zip(COLOURS, lines.items(), strict=False):
-            one.curve(stairs(seconds, kb, held=True), kind, {"color": colour})
-        panels.append(_from_zero(one, "kB waiting at a port"))
-    alike(panels)
+    panels = _panels([(name, lines) for name, lines in found if lines], "kB waiting at a port")
     says = "Mean over the switch's ports, looked at four times a second; the first seed of each point."
     return Picture("queues", "Queues at the switch", says, panels) if panels else None
 
@@ -37,13 +33,8 @@ def backlog_over_time(content: Content) -> Picture | None:
 def drops_over_time(content: Content) -> Picture | None:
     """Beside what waited, what did not fit: by class, where anything was lost."""
     found = [(run.name, lost_by_class(run.folder / "queues.jsonl")) for run in _first_runs(content)]
-    panels = []
-    for name, lines in _some([(name, lines) for name, lines in found if any(sum(lost) for _, lost in lines.values())]):
-        one = panel(name)
-        for colour, (kind, (seconds, lost)) in zip(COLOURS, lines.items(), strict=False):
-            one.curve(stairs(seconds, lost, held=True), kind, {"color": colour})
-        panels.append(_from_zero(one, "packets per second"))
-    alike(panels)
+    some = [(name, lines) for name, lines in found if any(sum(lost) for _, lost in lines.values())]
+    panels = _panels(some, "packets per second")
     says = "All of the switch's queues together, between two looks at their counters; the first seed of each point."
     return Picture("drops", "Lost in the switch's queues", says, panels) if panels else None
 
@@ -51,15 +42,24 @@ def drops_over_time(content: Content) -> Picture | None:
 def rates_over_time(content: Content) -> Picture | None:
     """What all hosts sent, and the share that was lost, between two looks at the counters."""
     found = [(run.name, sent_and_lost(run.folder / "counters.jsonl")) for run in _first_runs(content)]
-    panels = []
-    for name, (seconds, packets, lost) in _some([(name, some) for name, some in found if len(some[0]) >= LEAST_LOOKS]):
-        one = panel(name)
-        for kind, values, colour in (("sent", packets, COLOURS[0]), ("lost", lost, COLOURS[1])):
-            one.curve(stairs(seconds, values, held=True), kind, {"color": colour})
-        panels.append(_from_zero(one, "packets per second"))
-    alike(panels)
+    some = [(name, {"sent": (x, y), "lost": (x, lost)}) for name, (x, y, lost) in found if len(x) >= LEAST_LOOKS]
+    panels = _panels(some, "packets per second")
     says = "All hosts together, counted by the kernel at the uplinks; the first seed of each point."
     return Picture("rates", "Packets sent and lost", says, panels) if panels else None
+
+
+def _panels(found: Sequence[tuple[str, Lines]], words: str) -> list[Panel]:
+    """One for each point, of a line for each kind, from zero, all on one scale."""
+    panels = []
+    for name, lines in _some(found):
+        one = panel(name)
+        for colour, (kind, (seconds, values)) in zip(COLOURS, lines.items(), strict=False):
+            one.curve(stairs(seconds, values, held=True), kind, {"color": colour})
+        one.axes.set(xlabel="seconds", ylabel=words)
+        one.axes.set_ylim(bottom=0)
+        panels.append(one)
+    alike(panels)
+    return panels
 
 
 def _first_runs(content: Content) -> list[Run]:
@@ -67,16 +67,10 @@ def _first_runs(content: Content) -> list[Run]:
     return [run for run in content.suite.runs if first[key_of(run.summary.point)] is run]
 
 
-def _some(found: list[Any]) -> Iterator[Any]:
+def _some(found: Sequence[Any]) -> Iterator[Any]:
     if found:
         for number in np.unique(np.linspace(0, len(found) - 1, min(MOST_PANELS, len(found))).round().astype(int)):
             yield found[number]
-
-
-def _from_zero(one: Panel, words: str) -> Panel:
-    one.axes.set(xlabel="seconds", ylabel=words)
-    one.axes.set_ylim(bottom=0)
-    return one
 
 
 def read(path: Path) -> dict[str, tuple[list[float], list[float]]]:

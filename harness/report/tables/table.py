@@ -6,7 +6,7 @@ import csv
 import io
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,21 +46,25 @@ NAME_WIDTH = 26  # of the first column; longer names take two lines
 
 
 def terminal(console: Console, table: Table) -> None:
+    for one in rendered(table, width=console.width):
+        console.print(one)
+
+
+def rendered(table: Table, *, width: int) -> Iterator[RichTable | Text]:
     """Numbers are never cut: columns that do not fit go into a further table below, with the names again."""
     first = min(max((len(part) for row in table.rows for part in row[0].text.split("\n")), default=4), NAME_WIDTH)
-    for part, columns in enumerate(_fitting(table, room=console.width - first - 2)):
+    for part, columns in enumerate(_fitting(table, room=width - first - 2)):
         title = table.title if part == 0 else f"{table.title} (continued)"
         out = RichTable(box=box.SIMPLE, pad_edge=False, padding=0, title=Text(title), title_justify="left")
         out.add_column(Text(table.head[0]), overflow="fold", min_width=first)
         for number in columns:
             words = all(re.fullmatch(r"[a-z ]*", row[number].text) for row in table.rows)
-            head, width = Text(_head(table.head[number])), _width(table, number)
-            out.add_column(head, justify="left" if words else "right", min_width=width, max_width=width)
+            head, wide = Text(_head(table.head[number])), _width(table, number)
+            out.add_column(head, justify="left" if words else "right", min_width=wide, max_width=wide)
         for row in table.rows:
             out.add_row(*(Text(row[n].text, style=STYLES[row[n].style]) for n in (0, *columns)))
-        console.print(out)
-    for note in table.notes:
-        console.print(note, markup=False)
+        yield out
+    yield from map(Text, table.notes)
 
 
 def _head(name: str) -> str:

@@ -82,7 +82,7 @@ class Arm(NamedTuple):
     def text(self) -> str:
         """An inline table."""
         inside = "".join(f', "{key}" = {value}' for key, value in self.sets)
-        return f"{{ name = {_quoted(self.name)}{inside} }}"
+        return f"{{ name = {quoted(self.name)}{inside} }}"
 
 
 def text(asked: Asked) -> str:
@@ -91,24 +91,24 @@ def text(asked: Asked) -> str:
     rate = _with_unit(asked.rate, "--rate") if asked.rate else ""
     lines = [
         "# An experiment for lossbench: lossbench run THIS_FILE",
-        f"name = {_quoted(_name(asked.command))}",
+        f"name = {quoted(_name(asked.command))}",
         "",
         "[topology]",
         f"hosts = {_hosts(asked.hosts)}  # one rank each, around one switch",
-        f"rate_mbit = {_quoted(rate)}"
+        f"rate_mbit = {quoted(rate)}"
         if rate
         else '# rate_mbit = "1gbit"  # of every link; without it there is no limit',
         "",
         "[workload]",
-        f"command = [{', '.join(_quoted(word) for word in asked.command)}]  # `python` is the one that runs lossbench",
+        f"command = [{', '.join(quoted(word) for word in asked.command)}]  # `python` is the one that runs lossbench",
         "barrier = false  # true for programs that say door.ready()",
-        f"time_limit_s = {_quoted(_time_limit(asked.time_limit))}  # then it is stopped, and counts as failed",
+        f"time_limit_s = {quoted(_time_limit(asked.time_limit))}  # then it is stopped, and counts as failed",
         "",
         "[probe]",
         f"packets = {PROBES}  # sent before your program starts, to prove the loss",
         "",
         "[[impair]]  # what happens to packets; each point of the sweep puts its own profile here",
-        f"profile = {_quoted(CLEAN)}",
+        f"profile = {quoted(CLEAN)}",
         "",
         "[sweep]  # every line is a point: run, judged and shown by itself",
         "arm = [",
@@ -188,7 +188,7 @@ def _profile(asked: Asked) -> tuple[str, list[str]]:
         if asked.loss or asked.burst or asked.delay:
             raise UsageError("--profile is a whole condition", next_step="give it, or --loss, --burst and --delay")
         profiles.load(asked.profile)
-        return _quoted(asked.profile), [Path(asked.profile).stem]
+        return quoted(asked.profile), [Path(asked.profile).stem]
     loss = _number(asked.loss, "--loss") if asked.loss else 0.0
     delay = _number(asked.delay, "--delay") if asked.delay else 0.0
     if asked.burst and not asked.loss:
@@ -208,9 +208,9 @@ def _profile(asked: Asked) -> tuple[str, list[str]]:
         parts.append(f"delay = {{ mean_ms = {delay:g} }}")
     words += [f"{delay:g} ms"] if delay or _sweeps(asked, "delay") else []
     if not parts:
-        return _quoted(CLEAN), words or [CLEAN]
+        return quoted(CLEAN), words or [CLEAN]
     name = re.sub(r"[^a-z0-9.]+", "_", " ".join(words)).strip("_")
-    return f'{{ name = {_quoted(name)}, why = "asked for on the command line", {", ".join(parts)} }}', words
+    return f'{{ name = {quoted(name)}, why = "asked for on the command line", {", ".join(parts)} }}', words
 
 
 def condition(*, loss: str = "", burst: str = "", delay: str = "", profile: str = "") -> tuple[Any, str]:
@@ -269,6 +269,6 @@ def _hosts(value: str) -> str:
     return str(int(value))
 
 
-def _quoted(value: str) -> str:
+def quoted(value: str) -> str:
     """A TOML string: JSON's are, but for one character."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -31,6 +31,18 @@ def described(model: type[BaseModel]) -> dict[str, Any]:
     return schema
 
 
+def as_written(experiment: dict[str, Any]) -> dict[str, Any]:
+    """Its schema as a file is written: profiles also by name or path, the name from the file, a sweep, a full form."""
+    experiment["required"] = [name for name in experiment.get("required", []) if name != "name"]
+    dotted = {"type": "object", "title": "Full", "description": "Changes for --full, and its own sweep."}
+    experiment["properties"]["full"] = dotted
+    entry = experiment["$defs"]["Impair"]["properties"]
+    named = {"type": "string", "description": "A profile that comes along, or the path of a TOML file."}
+    about = entry["profile"].pop("description", "")
+    entry["profile"] = {"description": about, "anyOf": [named, entry["profile"]]}
+    return experiment
+
+
 def _or_with_unit(name: str, field: dict[str, Any]) -> dict[str, Any]:
     """A number whose unit is in its name may be written with one."""
     unit, kept = counted_in(name), ("default", "description", "title")
