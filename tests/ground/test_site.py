@@ -1,4 +1,4 @@
-"""The docs as a site: it builds, no link of it is dead, it asks for nothing from elsewhere, and the notebook is a page."""
+"""The docs as a site: it builds, no link is dead, it asks for nothing from elsewhere, the notebook is a page."""
 
 from __future__ import annotations
 
