@@ -78,11 +78,12 @@ soak: $(VENV)/.dev
 bars: $(VENV)/.dev
 	$(BIN)/python tests/bench/bars.py
 
-# `make wheel`: lossbench alone, in dist. What an older build left in build/lib would be in it, too.
+# `make wheel`: lossbench alone, in $(DIST). What an older build left in build/lib would be in it, too.
 WHEEL = rm -rf build/lib build/bdist.* && $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps
+DIST ?= dist
 wheel: $(VENV)/bin/python
-	$(WHEEL) --wheel-dir dist .
-	@ls dist/lossbench-$(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' harness/__init__.py)-*.whl
+	$(WHEEL) --wheel-dir $(DIST) .
+	@ls $(DIST)/lossbench-$(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' harness/__init__.py)-*.whl
 
 # For machines without a way out that have torch already: everything else as files. There:
 #   pip install --no-index --find-links wheelhouse 'lossbench[report,text]'

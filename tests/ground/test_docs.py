@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -23,6 +25,7 @@ PAGES = [
 ]
 PAGES += sorted((ROOT / "docs").glob("*.md"))
 MENTION = re.compile(r"^(?:sudo )?(?:\.venv/bin/)?lossbench (\S.*)$")
+OURS = ("lossbench", "lb")
 ACTS = ("--install-completion",)  # as soon as it is read
 START = re.compile(r"^(?:\$ |- run: )?(?:sudo )?(?:\.venv/bin/)?lossbench (.*)$")
 
@@ -47,6 +50,10 @@ def mentioned(page: Path) -> list[str]:
     parts = [part for code in re.findall(r"`([^`]+)`", prose) for part in " ".join(code.split()).split(" && ")]
     found = [found[1].replace("\\|", "|").split(" > ")[0] for part in parts if (found := MENTION.match(part))]
     return [line for line in found if line not in ACTS]
+
+
+def python_blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 PRINTED = [(page, line) for page in PAGES for line in dict.fromkeys(commands(page))]
@@ -100,6 +107,21 @@ def test_a_command_between_backticks_is_one_that_the_command_line_takes(page: Pa
         names_exist(line, taken(line))
     except Exception as error:
         assert type(error).__name__ in ("NoArgsIsHelpError", "MissingParameter") and " -" not in line, error
+
+
+def is_there(module: str, name: str) -> bool:
+    return hasattr(importlib.import_module(module), name) or importlib.util.find_spec(f"{module}.{name}") is not None
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=lambda page: page.name)
+def test_blocks_of_python_are_python_and_take_from_lossbench_what_is_there(page: Path) -> None:
+    """What they do is seen in tests/cli/test_as_printed.py and tests/runs/test_notebook.py."""
+    for block in python_blocks(page):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in OURS:
+                assert is_there("lossbench", node.attr), node.attr
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lossbench"):
+                assert all(is_there(str(node.module), one.name) for one in node.names), ast.unparse(node)
 
 
 def test_scripts_that_pages_speak_of_are_there() -> None:
