@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 OUT    ?= results/runs
 
-.PHONY: demo test tested test-all docs test-guest test-guest-clock test-guest-pair test-guest-full setup check clean bars fuzz soak wheelhouse
+.PHONY: demo test tested test-all docs wheel test-guest test-guest-clock test-guest-pair test-guest-full setup check clean bars fuzz soak wheelhouse
 # Where this is set (many containers), every process would compile our hundreds of files anew: half a second a command.
 unexport PYTHONDONTWRITEBYTECODE
 # `make wheelhouse PYTHON=3.12` names the version that the wheels are for, everywhere else PYTHON is a program.
@@ -52,10 +52,9 @@ test-guest-full: $(VENV)/.dev
 	$(COMPILED)
 	$(GUEST) 14400 $(PYTEST_GUEST) -m "netns and not clock and not wallclock and not training" --timeout 3000 tests
 
-# The docs as a site, in build/docs; nothing is fetched but the builder itself. MkDocs with mkdocs-material reads the same file.
-docs: $(VENV)/.ready
-	$(BIN)/pip install -q -c constraints.txt zensical
-	$(BIN)/zensical build -f mkdocs.yml --clean
+# The docs as a site, in build/docs; a link that leads nowhere ends it. MkDocs with mkdocs-material reads the same file.
+docs: $(VENV)/.dev
+	$(BIN)/python -m zensical build -f mkdocs.yml --clean --strict
 
 setup: $(VENV)/.dev
 
@@ -79,6 +78,13 @@ soak: $(VENV)/.dev
 bars: $(VENV)/.dev
 	$(BIN)/python tests/bench/bars.py
 
+# `make wheel`: lossbench alone, in $(DIST). What an older build left in build/lib would be in it, too.
+WHEEL = rm -rf build/lib build/bdist.* && $(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps
+DIST ?= dist
+wheel: $(VENV)/bin/python
+	$(WHEEL) --wheel-dir $(DIST) .
+	@ls $(DIST)/lossbench-$(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' harness/__init__.py)-*.whl
+
 # For machines without a way out that have torch already: everything else as files. There:
 #   pip install --no-index --find-links wheelhouse 'lossbench[report,text]'
 WHEELHOUSE ?= wheelhouse
@@ -86,7 +92,7 @@ PLATFORM   ?= manylinux2014_$(shell uname -m)
 ARCH        = $(patsubst manylinux2014_%,%,$(PLATFORM))
 wheelhouse: $(VENV)/.ready
 	mkdir -p $(WHEELHOUSE)
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir $(WHEELHOUSE) .
+	$(WHEEL) --wheel-dir $(WHEELHOUSE) .
 	$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["project"]; print(*[r for r in p["dependencies"] + p["optional-dependencies"]["report"] + p["optional-dependencies"]["text"] if not r.startswith("torch")], sep="\n")' > $(WHEELHOUSE)/requirements.txt
 	$(BIN)/python -m pip download --quiet --disable-pip-version-check --dest $(WHEELHOUSE) --only-binary :all: -c constraints.txt -r $(WHEELHOUSE)/requirements.txt \
 	  $(foreach tag,manylinux2014 manylinux_2_17 manylinux_2_27 manylinux_2_28,--platform $(tag)_$(ARCH)) --implementation cp $(if $(filter 3.%,$(PYTHON)),--python-version $(PYTHON))

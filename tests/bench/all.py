@@ -51,7 +51,7 @@ class Slice:
 
 
 def slices() -> list[str]:
-    return ["check", *ROOMS, "quiet", "fuzz", "soak", *PROGRAMS, *GUEST]
+    return ["check", "demo", *ROOMS, "quiet", "fuzz", "soak", *PROGRAMS, *GUEST]
 
 
 def run_slice(name: str) -> Slice:
@@ -63,7 +63,12 @@ def run_slice(name: str) -> Slice:
         program, *words = PROGRAMS[name]
         bad = subprocess.run([sys.executable, str(ROOT / "tests" / "bench" / program), *words], check=False).returncode
         return Slice(name, "red" if bad else "green", failed=[program] if bad else [])
-    target = {"check": ["check"], "fuzz": ["fuzz"], "soak": ["soak", "SOAK_MIN=5"]}.get(name) or [GUEST[name]]
+    target = {
+        "check": ["check"],
+        "demo": ["demo", f"OUT={STATE}/demo"],
+        "fuzz": ["fuzz"],
+        "soak": ["soak", "SOAK_MIN=5"],
+    }.get(name) or [GUEST[name]]
     done = subprocess.run(["make", *target], cwd=ROOT, check=False)
     return Slice(name, "red" if done.returncode else "green", failed=[f"make {target[0]}"] if done.returncode else [])
 

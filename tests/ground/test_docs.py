@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+import typer
 import typer.main
 
-from lossbench import api
+from lossbench import __version__, api
 from lossbench.cli.app import app
 from lossbench.cli.screen import manual
 from lossbench.proof.covers import rows
+from lossbench.spec import profile
+from lossbench.spec.asking import points
 from tests.shared import ROOT, python_files
 
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "ARCHITECTURE.md")]
+PAGES = [
+    ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "ARCHITECTURE.md", "examples/README.md")
+]
 PAGES += sorted((ROOT / "docs").glob("*.md"))
+MENTION = re.compile(r"^(?:sudo )?(?:\.venv/bin/)?lossbench (\S.*)$")
+OURS = ("lossbench", "lb")
+ACTS = ("--install-completion",)  # as soon as it is read
 START = re.compile(r"^(?:\$ |- run: )?(?:sudo )?(?:\.venv/bin/)?lossbench (.*)$")
 
 
@@ -34,25 +44,101 @@ def commands(page: Path) -> list[str]:
     return out
 
 
-ALL = [(page, line) for page in PAGES for line in dict.fromkeys(commands(page))]
+def mentioned(page: Path) -> list[str]:
+    """What calls lossbench between backticks, in sentences and in tables."""
+    prose = re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    parts = [part for code in re.findall(r"`([^`]+)`", prose) for part in " ".join(code.split()).split(" && ")]
+    found = [found[1].replace("\\|", "|").split(" > ")[0] for part in parts if (found := MENTION.match(part))]
+    return [line for line in found if line not in ACTS]
+
+
+def python_blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+
+
+PRINTED = [(page, line) for page in PAGES for line in dict.fromkeys(commands(page))]
+MENTIONED = [(page, line) for page in PAGES for line in dict.fromkeys(mentioned(page))]
 
 
 def test_there_are_commands_to_look_at() -> None:
-    assert len(ALL) > 50
+    """As it was: of commands between backticks, all of examples/README.md among them, none was looked at."""
+    assert len(PRINTED) > 50 and len(MENTIONED) > 50
+    assert sum(page.parent.name == "examples" for page, _ in MENTIONED) >= 5
+    assert any(line.startswith("net up") for page, line in MENTIONED if page.name == "README.md")
 
 
-@pytest.mark.parametrize(("page", "line"), ALL, ids=[f"{page.name}: {line[:60]}" for page, line in ALL])
-def test_a_printed_command_is_one_that_the_command_line_takes(page: Path, line: str) -> None:
+def taken(line: str) -> typer.Context:
+    """As the command line reads it, without doing it."""
     words = [word for word in shlex.split(line) if word not in ("...", "&&")]
+    if "run" in words[:1] and "--" in words:
+        words = words[: words.index("--")]  # what is behind it is the user's own
     command = typer.main.get_command(app)
     context = command.make_context("lossbench", words)
     while hasattr(command, "resolve_command"):
         rest = [*context._protected_args, *context.args]
         if not rest:
-            return  # a verb alone shows its help
+            return context  # a verb alone shows its help
         name, command, rest = command.resolve_command(context, rest)
         assert command is not None, line
         context = command.make_context(name, rest, parent=context)
+    return context
+
+
+def names_exist(line: str, context: typer.Context) -> None:
+    """A suite, a condition and a script that a line names."""
+    given = context.params if context.info_name == "run" else {}
+    if (suite := given.get("suite")) and re.fullmatch(r"[a-z][a-z0-9-]*", suite):
+        assert suite in points.suite_names(), line
+    conditions = [given.get("profile"), *re.findall(r"impair\.\d\.profile=([\w-]+)", line)]
+    assert {name for name in conditions if name} <= set(profile.names()), line
+    for script in re.findall(r"(?:examples|tests)/[\w/]+\.(?:py|sh|toml)", line):
+        assert (ROOT / script).exists(), line
+
+
+@pytest.mark.parametrize(("page", "line"), PRINTED, ids=[f"{page.name}: {line[:60]}" for page, line in PRINTED])
+def test_a_printed_command_is_one_that_the_command_line_takes(page: Path, line: str) -> None:
+    names_exist(line, taken(line))
+
+
+@pytest.mark.parametrize(("page", "line"), MENTIONED, ids=[f"{page.name}: {line[:60]}" for page, line in MENTIONED])
+def test_a_command_between_backticks_is_one_that_the_command_line_takes(page: Path, line: str) -> None:
+    """A verb alone may be spoken of without what it needs."""
+    try:
+        names_exist(line, taken(line))
+    except Exception as error:
+        assert type(error).__name__ in ("NoArgsIsHelpError", "MissingParameter") and " -" not in line, error
+
+
+def is_there(module: str, name: str) -> bool:
+    return hasattr(importlib.import_module(module), name) or importlib.util.find_spec(f"{module}.{name}") is not None
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=lambda page: page.name)
+def test_blocks_of_python_are_python_and_take_from_lossbench_what_is_there(page: Path) -> None:
+    """What they do is seen in tests/cli/test_as_printed.py and tests/runs/test_notebook.py."""
+    for block in python_blocks(page):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in OURS:
+                assert is_there("lossbench", node.attr), node.attr
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lossbench"):
+                assert all(is_there(str(node.module), one.name) for one in node.names), ast.unparse(node)
+
+
+def test_scripts_that_pages_speak_of_are_there() -> None:
+    for page in PAGES:
+        for path in re.findall(
+            r"`(?:python |bash )?((?:tests|examples)/[\w/]+\.\w+)", page.read_text(encoding="utf-8")
+        ):
+            assert (ROOT / path).exists(), f"{page.name}: {path}"
+
+
+def test_one_version_is_named_everywhere() -> None:
+    """As it was: two wheels that don't understand each other were both 0.2.0."""
+    cited = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    wheels = [
+        name for page in PAGES for name in re.findall(r"lossbench-(\d[\d.]+)-py3", page.read_text(encoding="utf-8"))
+    ]
+    assert f"\nversion: {__version__}\n" in cited and set(wheels) == {__version__}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

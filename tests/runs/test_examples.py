@@ -31,6 +31,16 @@ def run(folder: Path, *words: str, cwd: Path | None = None) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
+@pytest.mark.training
+@pytest.mark.netns
+def test_ddp_runs_as_it_is_and_loses_packets(tmp_path: Path) -> None:
+    """The shortest form of the next one: no clean network beside it."""
+    found = run(tmp_path, "--hosts", "2", "--sweep", "loss=5", "--", "python", str(EXAMPLES / "ddp.py"), "10")
+    (one,) = found["summary"]
+    assert one["columns"]["outcome"] == "valid" and one["columns"]["fault"] == "valid", one["reasons"]
+    assert one["workload"]["lost_percent"] > 0.5 and one["workload"]["packets"] > 100
+
+
 @full
 @pytest.mark.training
 @pytest.mark.netns
@@ -128,6 +138,14 @@ def test_the_workflow_is_one_and_its_commands_are_ours() -> None:
         done = subprocess.run([*LOSSBENCH, words[1], "--help"], capture_output=True, text=True)
         for option in (word for word in words if word.startswith("--")):
             assert option in done.stdout, option
+
+
+def test_the_workflow_has_what_it_installs() -> None:
+    """As it was: it installed a submodule that the checkout had left out, and its cache found no pyproject.toml."""
+    text = (EXAMPLES / "github-workflow.yml").read_text()
+    checkout, python, install = re.split(r"\n      - ", text)[1:4]
+    assert "actions/checkout" in checkout and "submodules: true" in checkout
+    assert "pip install './lossbench[" in install and "cache-dependency-path: lossbench/pyproject.toml" in python
 
 
 def test_sudo_is_told_where_githubs_summary_goes() -> None:
