@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -31,6 +32,7 @@ SBATCH = typer.Option([], "--sbatch", help="With --slurm: an option for sbatch, 
 SUDO = typer.Option(False, "--sudo", help="With --slurm: become root on the nodes by `sudo -n`.")
 THESE_NICS = typer.Option(False, "--yes-these-nics", help="In a lab: even with default route or SSH on them.")
 SETTINGS = typer.Option([], "--set", metavar="KEY=VALUE", help="Change a key, e.g. topology.hosts=8.")
+ARMS = typer.Option([], "--arm", metavar="NAME", help="Of a suite's arms only this one; may be repeated.")
 BACKEND = typer.Option(None, "--backend", help="By name (lossbench doctor), or simulated (no network); else automatic.")
 RESUME = typer.Option(False, "--resume", help="Go on with a run that was ended: its folder, or the same words again.")
 UNTIL = typer.Option(
@@ -53,6 +55,7 @@ def run(
     sweep: list[str] = words.SWEEP,
     time_limit: str = words.TIME_LIMIT,
     settings: list[str] = SETTINGS,
+    arm: list[str] = ARMS,
     seeds: int | None = typer.Option(None, "--seeds", min=1, help="Repeat every point with this many seeds."),
     full: bool = typer.Option(False, "--full", help="The suite's large form (GPUs, hours) instead of its small one."),
     backend: str | None = BACKEND,
@@ -97,6 +100,7 @@ def run(
     words.refuse_idle(ctx, lab=lab is not None, slurm=slurm)
     if (suite is None) == (asked is None):
         raise _not_one_thing(suite)
+    settings += [f"arm={json.dumps(name)}" for name in arm]
     settings += ["capture.packets=100000"] if capture else []
     settings += [f"backend={backend}"] if backend is not None else []
     settings += [f"workload.options.data_dir={str(data_dir.resolve())!r}"] if data_dir is not None else []
