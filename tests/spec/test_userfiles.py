@@ -176,9 +176,7 @@ def test_what_is_set_goes_before_an_arm_and_the_arm_says_so(tmp_path: Path) -> N
         "slow, policy=pace=5": (10, {"policy": "pace=5"}),
         "fast, policy=pace=5": (100, {"policy": "pace=5"}),
     }
-    assert arms_with(tmp_path, "arm=fast", "topology.rate_mbit=5") == {
-        "fast, rate_mbit=5": (5, {"policy": "pace=20"}),
-    }
+    assert arms_with(tmp_path, "arm=fast", "topology.rate_mbit=5") == {"fast, rate_mbit=5": (5, {"policy": "pace=20"})}
 
 
 def test_what_makes_arms_alike_or_reaches_none_is_refused(tmp_path: Path) -> None:
@@ -189,9 +187,7 @@ def test_what_makes_arms_alike_or_reaches_none_is_refused(tmp_path: Path) -> Non
     for name in ("shared queue", "strict"):
         with pytest.raises(UsageError, match="makes points alike"):
             points.points(points.find("colocation"), settings=["shaping.priority=0.25"])
-        ((chosen, one),) = points.points(
-            points.find("colocation"), settings=[f"arm={name}", "shaping.priority=0.25"]
-        )
+        ((chosen, one),) = points.points(points.find("colocation"), settings=[f"arm={name}", "shaping.priority=0.25"])
         assert one.shaping is not None and one.shaping.priority == 0.25 and chosen["arm"] == f"{name}, priority=0.25"
 
 

@@ -100,10 +100,7 @@ def run(
     words.refuse_idle(ctx, lab=lab is not None, slurm=slurm)
     if (suite is None) == (asked is None):
         raise _not_one_thing(suite)
-    settings += [f"arm={json.dumps(name)}" for name in arm]
-    settings += ["capture.packets=100000"] if capture else []
-    settings += [f"backend={backend}"] if backend is not None else []
-    settings += [f"workload.options.data_dir={str(data_dir.resolve())!r}"] if data_dir is not None else []
+    settings += _also_set(arm, capture=capture, backend=backend, data_dir=data_dir)
     chosen: dict[str, Any] = {"settings": settings, "seeds": seeds, "full": full, "until": until}
     if dry_run:
         chosen |= {"resume": resume, "machines": _machines(lab, nodes, slurm=slurm)}
@@ -113,6 +110,14 @@ def run(
     files_of = {"html": html, "plots": plots, "junit": junit, "github": github_summary}
     chosen |= {"out": out, "resume": resume, "lab": machines, "these_nics": yes_these_nics}
     _made(asked or suite or "", chosen, files_of, (tag, note), as_json=as_json, tee=tee)
+
+
+def _also_set(arms: list[str], *, capture: bool, backend: str | None, data_dir: Path | None) -> list[str]:
+    """Options that stand for a --set."""
+    found = [f"arm={json.dumps(name)}" for name in arms]
+    found += ["capture.packets=100000"] if capture else []
+    found += [f"backend={backend}"] if backend is not None else []
+    return found + ([f"workload.options.data_dir={str(data_dir.resolve())!r}"] if data_dir is not None else [])
 
 
 def _not_one_thing(suite: str | None) -> UsageError:

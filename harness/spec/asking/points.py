@@ -112,7 +112,8 @@ def _written(
     out, met = [], arms.Met()
     for combination in itertools.product(*sweep.values()):
         chosen = dict(zip(sweep, combination, strict=True))
-        point, swept = _copy(data), []
+        point = _copy(data)
+        swept: arms.Pairs = []
         for key, value in chosen.items():
             swept += [(key, value)] if key != ARM else arms.keys_of(value, path)
         for key, value in swept:
