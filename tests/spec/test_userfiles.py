@@ -191,6 +191,15 @@ def test_what_makes_arms_alike_or_reaches_none_is_refused(tmp_path: Path) -> Non
         assert one.shaping is not None and one.shaping.priority == 0.25 and chosen["arm"] == f"{name}, priority=0.25"
 
 
+def test_a_control_keeps_what_makes_it_one() -> None:
+    """`--set workload.options.mbit=24` is about the arms in which something is offered."""
+    found = points.points(points.find("colocation"), settings=["workload.options.mbit=24"])
+    offered = {chosen["arm"]: one.workload.options["mbit"] for chosen, one in found}
+    assert offered.pop("web alone") == 0 and set(offered.values()) == {24} and "strict" in offered
+    with pytest.raises(UsageError, match="mbit would change nothing: every point keeps its own"):
+        points.points(points.find("colocation"), settings=["arm=web alone", "workload.options.mbit=24"])
+
+
 def test_what_others_stated_of_an_arm_is_not_stated_of_a_changed_one(tmp_path: Path) -> None:
     settings = ["arm=packets 10 %", "impair.0.profile.loss.percent=5"]
     ((_, one),) = points.points(points.find("packet-loss-llm"), settings=settings)

@@ -12,6 +12,8 @@ from lossbench.spec.userfile import did_you_mean, shown
 
 ARM = "arm"
 STATED = "stated"  # what others say of an arm as it was written
+KEEPS = "keeps"  # keys that make an arm what it is: the command line changes them in the others
+WORDS = ("name", KEEPS)  # of an arm, beside its keys
 Pairs = list[tuple[str, Any]]
 
 
@@ -26,7 +28,15 @@ def keys_of(arm: Any, path: Path) -> Pairs:
         raise UsageError(
             f"{path}: every {ARM} of the sweep needs a name", next_step='{ name = "shared", "shaping.priority" = 0 }'
         )
-    return [(key, value) for key, value in arm.items() if key != "name"]
+    return [(key, value) for key, value in arm.items() if key not in WORDS]
+
+
+def kept_by(chosen: dict[str, Any]) -> list[str]:
+    """Keys that the arm of this point keeps."""
+    keeps = chosen[ARM].get(KEEPS, []) if ARM in chosen else []
+    if not isinstance(keeps, list) or not all(isinstance(key, str) for key in keeps):
+        raise UsageError(f"{ARM} '{chosen[ARM]['name']}': {KEEPS} is a list of its keys")
+    return keeps
 
 
 def wanted(arms: Any, names: list[str], path: Path) -> list[Any]:
@@ -46,13 +56,13 @@ class Met:
         self.reached: set[str] = set()  # keys that some point takes
         self.beaten: list[Pairs] = []  # of each point what was set in place of its own
 
-    def won(self, swept: Pairs, pairs: Pairs) -> Pairs:
+    def won(self, swept: Pairs, pairs: Pairs, *, keeps: Iterable[str] = ()) -> Pairs:
         """What is set once more, since this point had set it. A table that it sets as a whole is another program's, or
         another profile's: of it only what stands there already is changed."""
         beaten = []
         for key, value in pairs:
             own = [
-                within(one, key) or _stands(other, key.removeprefix(f"{one}.").split("."))
+                one not in keeps and (within(one, key) or _stands(other, key.removeprefix(f"{one}.").split(".")))
                 for one, other in swept
                 if within(one, key) or within(key, one)
             ]
@@ -75,8 +85,8 @@ class Met:
         for key, _ in pairs:
             if key not in self.reached:
                 raise UsageError(
-                    f"--set {key} would change nothing: every point sets what stands above it as a whole",
-                    next_step="set that, or change a copy of the file",
+                    f"--set {key} would change nothing: every point keeps its own, or sets what stands above it",
+                    next_step="other arms (--arm NAME), or a copy of the file",
                 )
         for number, (chosen, point) in enumerate(points):
             for before, (other, same) in enumerate(points[:number]):

@@ -118,7 +118,7 @@ def _written(
             swept += [(key, value)] if key != ARM else arms.keys_of(value, path)
         for key, value in swept:
             _assign(point, key, _copy(value), origin=f"{path}: sweep")
-        for key, value in met.won(swept, pairs):
+        for key, value in met.won(swept, pairs, keeps=arms.kept_by(chosen)):
             _assign(point, key, _copy(value), origin=f"--set {key}")
         if ARM in chosen:
             chosen[ARM] = met.name(chosen[ARM], point)
@@ -143,7 +143,7 @@ def keys_set(data: dict[str, Any], *, settings: list[str], full: bool = False) -
     if isinstance(sweep, dict):
         ways = [arm for arm in sweep.get(ARM, []) if isinstance(arm, dict)]
         pairs += [(key, value) for key, values in sweep.items() if key != ARM for value in values]
-        pairs += [(key, value) for arm in ways for key, value in arm.items() if key != "name"]
+        pairs += [(key, value) for arm in ways for key, value in arms.keys_of(arm, Path())]
     return {key for pair in pairs for key in _keys_below(*pair)}
 
 
