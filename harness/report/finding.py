@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 from lossbench.report import inference
 from lossbench.report.gathered import Gathered
-from lossbench.report.groups import OUTCOMES, RESENT, TIMES, Group, asked_loss, main_measure
+from lossbench.report.groups import OUTCOMES, RESENT, TIMES, Group, asked_loss, baseline_of, main_measure
 from lossbench.report.inference import Difference
 from lossbench.report.service.said import sentences
 from lossbench.report.tables.differences import MOST as MOST_TIMES
-from lossbench.report.tables.differences import baseline_of
 from lossbench.results.measures import RATIOS, short, told_apart
 from lossbench.results.naming import key_of
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from lossbench.spec.about import Measure
 RESENT, MEMORY = "tcp_resent_percent", "memory_mb"
 TIMES = ("wall_s", "ms_step_mean", "ms_step", "p50_ms")
 OUTCOMES = ("accuracy", "perplexity", "eval_loss", "train_loss")
+CALLED = {"baseline", "uncontended"}  # by the name of its arm a suite says what others are compared with
 NOT_SHOWN = ("shown", "note", "path", "doubt", "doubted", measures.BESIDE)  # words about a row
 
 
@@ -179,3 +181,25 @@ def main_measure(groups: Sequence[Group], column: str, wanted: tuple[str, ...]) 
     if column == "timing" and here:  # results of before had no mean step: what most lines have
         return max(here, key=lambda name: sum(name in group.values for group in groups))
     return here[0] if here else fitting[0] if fitting else ""
+
+
+def baseline_of(groups: list[Group], wanted: str) -> Group:
+    """The line that was asked for; else what a reader would take: a line called baseline or uncontended, or
+    without loss and reliable, or without loss, or reliable; the first where none, or all, are that."""
+    found = [group for group in groups if group.name == wanted] or [g for g in groups if wanted in g.name]
+    if wanted and len(found) != 1:
+        known = ", ".join(f"'{group.name}'" for group in groups)
+        problem = "no line" if not found else f"{len(found)} lines"
+        raise UsageError(f"--baseline {wanted}: {problem} of that name", next_step=f"known: {known}")
+    return found[0] if wanted else _usual(groups)
+
+
+def _usual(groups: list[Group]) -> Group:
+    free, named = ([asked_loss(one) == 0 for one in groups], [set(re.split(r"\W+", one.name)) for one in groups])
+    reliable = ["reliable" in words for words in named]
+    both = [one and other for one, other in zip(free, reliable, strict=True)]
+    called = [not words.isdisjoint(CALLED) for words in named]
+    for fits in (called, both, free, reliable):
+        if any(fits) and not all(fits):
+            return groups[fits.index(True)]
+    return groups[0]

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lossbench.results.measures import needed
 
+_T = TypeVar("_T")
 LEVEL = 0.95
 ALPHA = 0.05  # of all comparisons of a table together
 BOOTSTRAP_FROM = 20  # a bootstrap of fewer values only shuffles them
@@ -63,6 +64,43 @@ def estimate(values: Sequence[float], *, bootstrap: bool = False, yes_or_no: boo
         return Estimate(n=n, mean=mean, sd=sd, low=low, high=high, method="bootstrap")
     half = float(stats.t.ppf((1 + LEVEL) / 2, n - 1)) * sd / math.sqrt(n)
     return Estimate(n=n, mean=mean, sd=sd, low=mean - half, high=mean + half, method="t")
+
+
+def ratio_of_means(over: Sequence[float], under: Sequence[float]) -> Estimate | None:
+    """Of pairs, with Fieller's interval: no seed is left out for how it came out. No ends where what is below can't be
+    told from nothing."""
+    n = len(over)
+    if not n or np.mean(under) == 0:
+        return None
+    x, y = float(np.mean(over)), float(np.mean(under))
+    if n == 1:
+        return Estimate(n=1, mean=x / y)
+    from scipy import stats
+
+    t = float(stats.t.ppf((1 + LEVEL) / 2, n - 1))
+    xx, xy, _, yy = (t**2 / n * np.cov(over, under)).ravel()
+    apart = float(np.std(np.asarray(over) - x / y * np.asarray(under), ddof=1) / abs(y))
+    out = Estimate(n=n, mean=x / y, sd=apart, method="Fieller")
+    a, b = y**2 - float(yy), x * y - float(xy)
+    if a <= 0:
+        return out
+    root = math.sqrt(max(0.0, b**2 - a * (x**2 - float(xx))))
+    return replace(out, low=(b - root) / a, high=(b + root) / a)
+
+
+def jackknife(values: Sequence[_T], said: Callable[[Sequence[_T]], float | None]) -> Estimate | None:
+    """What is said of all of them, and how far it moves when one is left out; no ends where nothing is said then."""
+    whole, n = said(values) if values else None, len(values)
+    if whole is None or n == 1:
+        return None if whole is None else Estimate(n=1, mean=whole)
+    without = [said([*values[:one], *values[one + 1 :]]) for one in range(n)]
+    known = [part for part in without if part is not None]
+    if len(known) < n:
+        return Estimate(n=n, mean=whole, method="jackknife")
+    found = estimate([n * whole - (n - 1) * part for part in known], yes_or_no=False)
+    assert found is not None
+    half = found.half or 0.0
+    return Estimate(n=n, mean=whole, sd=found.sd, low=whole - half, high=whole + half, method="jackknife")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,8 @@ from lossbench.report.gathered import Gathered
 from lossbench.report.groups import groups_of
 from lossbench.report.plots.figures import all_pictures
 from lossbench.report.plots.over_time import lost_by_class, read
-from lossbench.report.service.arms import Arm, arms_of, curve, loads, partner, ratio, speed_up_at, taken_back
+from lossbench.report.service import claims
+from lossbench.report.service.arms import Arm, arms_of, curve, falling, loads, partner, ratio, speed_up_at, taken_back
 from lossbench.report.service.cost import carried, costs
 from lossbench.report.tables.colocation import colocation, cost
 from lossbench.report.tables.slowdowns import slowdowns
@@ -98,6 +99,81 @@ def test_the_speed_up_at_a_loss_lies_between_its_neighbours(tmp_path: Path) -> N
     assert speed_up_at(arms, load, loss=0.9) is None, "not beyond the curve"
 
 
+def by_seed(name: str, means: list[float], losses: list[float], *, priority: float, alone: bool = False) -> Arm:
+    arm = made_arm(200, 0.0, priority=priority)
+    arm.name, arm.alone, arm.web["mean_ms"], arm.loss = name, alone, dict(enumerate(means)), dict(enumerate(losses))
+    return arm
+
+
+def test_no_seed_is_left_out_for_how_it_came_out() -> None:
+    """As it was: a seed in which sharing cost nothing, and one whose curve ended below 10 %, were dropped unsaid."""
+    shared = by_seed("shared", [200, 220, 99], [0.0, 0.0, 0.0], priority=0)
+    strict = by_seed("strict", [110, 120, 90], [0.3, 0.32, 0.09], priority=1)
+    alone = by_seed("alone", [100, 110, 100], [], priority=1, alone=True)
+    arms = [shared, strict, alone]
+    back = taken_back(strict, shared, alone)
+    assert back is not None and back.n == 3 and back.mean == pytest.approx((90 + 100 + 9) / (100 + 110 - 1))
+    assert back.method == "Fieller" and back.low is None, "what sharing costs can't be told from nothing"
+    at = speed_up_at(arms, shared.load)
+    assert at is not None and at.n == 3 and at.method == "jackknife"
+    assert claims.times(at, 5).endswith("3 of 5 seeds)")
+    shared.web["mean_ms"][2], shared.loss = 210, {0: 0.0, 1: 0.0, 2: 0.0}
+    back = taken_back(strict, shared, alone)
+    assert back is not None and back.low is not None and back.high is not None and back.low < back.mean < back.high
+
+
+def test_a_curve_that_surely_falls_is_said() -> None:
+    shared = by_seed("shared", [200, 210, 220], [0, 0, 0], priority=0)
+    middle = by_seed("middle", [100, 105, 110], [0.1, 0.1, 0.1], priority=0.5)
+    strict = by_seed("strict", [120, 127, 131], [0.2, 0.2, 0.2], priority=1)
+    ((before, after, by),) = falling([shared, middle, strict], shared.load)
+    assert (before.name, after.name) == ("middle", "strict") and by.mean < 1
+    strict.web["mean_ms"] = {0: 90, 1: 120, 2: 100}
+    assert not falling([shared, middle, strict], shared.load), "it may be by chance"
+
+
+@pytest.mark.parametrize(
+    ("tail", "verdict"),
+    [
+        ([104, 103, 105], "within 15%"),
+        ([130, 131, 129], "beyond 15%"),
+        ([100, 120, 109], "if within 15% so few seeds can't tell"),
+        ([104], "if within 15% one seed can't tell"),
+    ],
+)
+def test_a_tail_is_judged_by_the_ends_of_its_interval(tail: list[float], verdict: str) -> None:
+    """As it was: by a point estimate in the docs, and of replayed learning not at all."""
+    strict, alone = (by_seed(name, [], [], priority=1, alone=name == "alone") for name in ("strict", "alone"))
+    strict.web["p99_ms"], alone.web["p99_ms"] = dict(enumerate(tail)), dict(enumerate([100.0] * len(tail)))
+    (said,) = claims.tails([strict, alone])
+    assert said.startswith("With strict the service's p99 is ") and said.endswith(f"x what it is alone: {verdict}.")
+
+
+def test_accuracy_beside_a_service_is_judged_against_training_that_nothing_contends_with(tmp_path: Path) -> None:
+    """As it was: the bar of the suite was printed nowhere, and the baseline was TCP beside the service."""
+    lower = {"strict: reliable (TCP)": 0.0, "uncontended": 0.0, "strict: bounded_drift": 0.002, "strict: sgd": 0.03}
+
+    def row(point: dict[str, Any], seed: int) -> dict[str, Any]:
+        name = point["arm"]
+        learned = 0.9 - lower[name] * (1 + 0.1 * seed) + 0.001 * seed
+        return {"strategy": name.split()[-1], "accuracy": learned, "arrived_1": 0.8, "arrived_2": 0.8}
+
+    place = made.suite(tmp_path, [{"arm": name} for name in lower], 3, row, asked_loss=[0.0])
+    for path in sorted(place.glob("0*/summary.json")):
+        one = made.read(path)
+        web = {"web.at": "50/s", "web.offered": 50.0, "web.n": 900, "web.mean_ms": 100.0, "beside": "web"}
+        one["rows"].append(web | {"shown": ["web.at", "web.mean_ms"]})
+        made.write(path, one)
+        experiment = {"shaping": {"priority": 1}, "workload": {"name": "training"}}
+        made.write(path.with_name("manifest.json"), {"seed": one["seed"], "experiment": experiment, "profiles": {}})
+    content = gather(read_suite(place))
+    (said,) = [text for text in content.findings if text.startswith("Accuracy against uncontended")]
+    assert "strict: bounded_drift -0.22 (-0.27 to -0.17, 3 seeds): within 1;" in said
+    assert "strict: sgd -3.30 (" in said and said.endswith("): beyond 1.") and "uncontended +0" not in said
+    assert "against 'uncontended" in content.named["differences"].title
+    assert not any(row[0].text.endswith("50/s") for row in content.named["differences"].rows), "another program"
+
+
 def test_arms_with_another_buffer_are_another_curve(tmp_path: Path) -> None:
     arms = [arm for kb in (90, 180) for arm in arms_of(groups_of(stored(tmp_path / str(kb), buffer_kb=kb)))]
     assert sorted(loads(arms).values()) == ["10000/s, 180 kB", "10000/s, 90 kB"]
@@ -122,10 +198,11 @@ def too_busy(suite: Suite) -> Suite:
 
 def test_what_came_out_for_the_service_is_said_first(tmp_path: Path) -> None:
     """As it was: a page of a web service began without a finding."""
-    at_loss, strict = gather(stored(tmp_path)).findings
+    at_loss, strict, tail = gather(stored(tmp_path)).findings
     assert at_loss.startswith("At 10% of learning loss and 10000/s the service is 1.62 (")
     assert strict.startswith("Against shared, with strict, the service is 2.73 (2.73 to 2.73, 3 seeds) x as fast, and")
     assert strict.endswith("learning loses 28 % of its packets instead of 0 %.")
+    assert tail == "With strict the service's p99 is 1.10 (1.10 to 1.10, 3 seeds) x what it is alone: within 15%."
     busy = gather(too_busy(stored(tmp_path / "busy"))).findings
     assert busy[0] == "Against shared, with strict, learning loses 28 % of its packets instead of 0 %."
     assert busy[1].startswith("How fast the service was is not said: the machine was too busy")

@@ -264,6 +264,7 @@ def test_a_baseline_that_is_not_there_is_named(tmp_path: Path) -> None:
         ([("rps", 0.1), ("rps", 0.0), ("ddp", 0.1)], "rps 0.0"),
         ([("rps", 0.0), ("reliable", 0.1), ("reliable", 0.0)], "reliable 0.0"),
         ([("reliable", 0.0), ("rps", 0.1), ("the baseline", 0.1)], "the baseline"),
+        ([("strict: reliable (TCP)", 0.0), ("uncontended", 0.0), ("uncontended, pace=20", 0.0)], "uncontended 0.0"),
         ([("rps", 0.1), ("ddp", 0.1), ("unreliable", 0.1)], "rps"),
         ([("rps", 0.0), ("ddp", 0.0), ("web alone", 0.0)], "rps"),
     ],

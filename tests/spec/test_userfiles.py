@@ -151,6 +151,70 @@ def test_set_and_sweep_change_dotted_keys(tmp_path: Path) -> None:
     assert found[0][1].name == "mine"
 
 
+ARMS = """
+[workload]
+options = { policy = "free" }
+[sweep]
+arm = [
+  { name = "alone", "workload.name" = "noop", "workload.options" = {} },
+  { name = "slow", "topology.rate_mbit" = 10, "workload.options.policy" = "pace=20" },
+  { name = "fast", "topology.rate_mbit" = 100, "workload.options.policy" = "pace=20" },
+]
+"""
+
+
+def arms_with(folder: Path, *settings: str) -> dict[str, tuple[float | None, dict[str, Any]]]:
+    path = Path(write(folder, ARMS, "arms.toml"))
+    found = points.points(path, settings=list(settings))
+    return {chosen["arm"]: (one.topology.rate_mbit, one.workload.options) for chosen, one in found}
+
+
+def test_what_is_set_goes_before_an_arm_and_the_arm_says_so(tmp_path: Path) -> None:
+    """As it was: an arm won, silently, and a key was changed in some arms only."""
+    assert arms_with(tmp_path, "workload.options.policy=pace=5") == {
+        "alone": (None, {}),  # another program, with options of its own
+        "slow, policy=pace=5": (10, {"policy": "pace=5"}),
+        "fast, policy=pace=5": (100, {"policy": "pace=5"}),
+    }
+    assert arms_with(tmp_path, "arm=fast", "topology.rate_mbit=5") == {"fast, rate_mbit=5": (5, {"policy": "pace=20"})}
+
+
+def test_what_makes_arms_alike_or_reaches_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="topology.rate_mbit makes points alike: 'slow, rate_mbit=5' and 'fast"):
+        arms_with(tmp_path, "topology.rate_mbit=5")
+    with pytest.raises(UsageError, match="--set workload.options.steps would change nothing"):
+        arms_with(tmp_path, "arm=alone", "workload.options.steps=5")
+    for name in ("shared queue", "strict"):
+        with pytest.raises(UsageError, match="makes points alike"):
+            points.points(points.find("colocation"), settings=["shaping.priority=0.25"])
+        ((chosen, one),) = points.points(points.find("colocation"), settings=[f"arm={name}", "shaping.priority=0.25"])
+        assert one.shaping is not None and one.shaping.priority == 0.25 and chosen["arm"] == f"{name}, priority=0.25"
+
+
+def test_a_control_keeps_what_makes_it_one() -> None:
+    """`--set workload.options.mbit=24` is about the arms in which something is offered."""
+    found = points.points(points.find("colocation"), settings=["workload.options.mbit=24"])
+    offered = {chosen["arm"]: one.workload.options["mbit"] for chosen, one in found}
+    assert offered.pop("web alone") == 0 and set(offered.values()) == {24} and "strict" in offered
+    with pytest.raises(UsageError, match="mbit would change nothing: every point keeps its own"):
+        points.points(points.find("colocation"), settings=["arm=web alone", "workload.options.mbit=24"])
+
+
+def test_what_others_stated_of_an_arm_is_not_stated_of_a_changed_one(tmp_path: Path) -> None:
+    settings = ["arm=packets 10 %", "impair.0.profile.loss.percent=5"]
+    ((_, one),) = points.points(points.find("packet-loss-llm"), settings=settings)
+    assert one.impair[0].profile.mean_loss() == pytest.approx(0.05) and not one.stated
+
+
+def test_arms_are_chosen_by_name_in_the_order_of_the_file(tmp_path: Path) -> None:
+    assert list(arms_with(tmp_path, 'arm="fast"', "arm=alone")) == ["alone", "fast"]
+    with pytest.raises(UsageError, match="no arm 'fats'") as caught:
+        arms_with(tmp_path, "arm=fats")
+    assert caught.value.next_step == "did you mean fast?"
+    with pytest.raises(UsageError, match="no arm 'fast'"):
+        points.points(points.find("proof"), settings=["arm=fast"])
+
+
 @pytest.mark.parametrize("setting", ["nonsense", "impair.5.profile=clean", "impair.x=1", "name.x=1"])
 def test_a_wrong_setting_is_refused(tmp_path: Path, setting: str) -> None:
     path = Path(write(tmp_path, 'name="a"\n[[impair]]\nprofile="loss_5"', "e.toml"))

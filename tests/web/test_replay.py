@@ -9,6 +9,7 @@ import time
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,6 +90,7 @@ def test_a_damaged_recording_is_refused(tmp_path: Path, bursts: object) -> None:
     [
         ({"mbt": 5}, "no option 'mbt'"),
         ({"mbit": -1}, "mbit must be a number"),
+        ({"saturate": 1}, "saturate is true or false"),
         ({"recording": "nothing"}, "there are resnet110, two_halves"),
     ],
 )
@@ -192,6 +194,30 @@ def test_the_loss_of_a_replay_that_did_not_offer_its_load_is_void(tmp_path: Path
     assert row.get("doubted", []) == (["learning_loss"] if why else [])
     assert row.get("doubt", "").startswith(why) and load_doubt(tmp_path) == row.get("doubt", "")
     assert all(one["load"] for one in said if one["kind"] == "doubt"), "it is about what others met"
+
+
+def test_what_saturates_is_offered_as_fast_as_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: more than the links carry was less than the recording asks for, and voided all times."""
+    door = SimpleNamespace(options={"mbit": 0.001, "saturate": True, "seconds": 0.1, "recording": "two_halves"})
+    vars(door).update(rank=0, world_size=2, port=0, dscp=0, token=1, seed=1, addresses=["127.0.0.1", "127.0.0.2"])
+    said: dict[str, dict[str, Any]] = {}
+    door.record, door.ready = lambda kind, **what: said.update({kind: what}), lambda: None
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # this process is told to end by others
+    monkeypatch.setattr("lossbench.workloads.replay.__main__.QUIET_S", 0.0)
+    replay = Replay(door)  # type: ignore[arg-type]
+    taken = iter([5, 3, 0] * 100_000)  # of every train, as a slow link takes them
+    monkeypatch.setattr(replay.link, "send_rows", lambda rows, _: min(len(rows), next(taken)))
+    monkeypatch.setattr(replay, "_waiting_bytes", lambda: 1)
+    replay.run()
+    replay.link.close()
+    assert said["replays"]["saturate"] and "doubt" not in said
+    assert said["summary"]["offered"] == said["summary"]["sent"] > 50, "a step of its recording takes hours"
+
+
+def test_a_saturated_replay_says_so_in_its_row(tmp_path: Path) -> None:
+    said = list(conclude(replayed(tmp_path, offered=940, sent=940), "", {"mbit": 48, "saturate": True}))
+    (row,) = [one for one in said if one["kind"] == "row"]
+    assert row["note"].startswith("Saturated") and "doubt" not in row
 
 
 @pytest.mark.parametrize(("mbit", "kinds"), [(0, []), (48, ["error"])])

@@ -1,7 +1,8 @@
 """Offers the bursts of a recorded exchange to every other host, open loop: nothing waits for what was lost.
 
 Options: mbit (offered by all hosts together; the paper's 2400 by the factor), recording (name or file), model_mb
-(0: the recording's), seconds (0: until told to end), send_kb (send buffer of a host).
+(0: the recording's), seconds (0: until told to end), send_kb (send buffer of a host), saturate (a burst follows as
+soon as the one before has left: links are never idle, and what was offered is what was sent).
 
     lossbench run colocation
 """
@@ -69,6 +70,7 @@ class Replay:
         self.period_s = NEVER_S  # nothing is offered
         if offered:
             self.period_s = period_s(model_bytes=model_bytes, hosts=hosts, mbit=offered)
+        self.saturate = bool(options.get("saturate", False)) and offered > 0
         self.link = Link(door.addresses[door.rank], door.port, dscp=door.dscp)
         room = round(float(options.get("send_kb", 212)) * 512)  # the kernel doubles it
         self.link.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, room)
@@ -102,13 +104,15 @@ class Replay:
 
     def run(self) -> None:
         recorded = {"recording": self.recording.name, "model_bytes": self.recording.model_bytes}
-        self.door.record("replays", **recorded, period_s=self.period_s)
+        self.door.record("replays", **recorded, period_s=self.period_s, saturate=self.saturate)
         self.door.ready()
         begin, step, burst = time.monotonic(), 0, 0
         said = begin
         while not self.ended and (not self.seconds or time.monotonic() < begin + self.seconds):
             at, _ = self.recording.bursts[burst]
             due, moment = begin + (step + at) * self.period_s + NEVER_S * (self.period_s == NEVER_S), time.monotonic()
+            if self.saturate:
+                due = moment if len(self.to_send) < len(self.others) else NEVER_S + moment
             if moment >= due:
                 self.late_s = max(self.late_s, moment - due if not self.to_send else 0.0)
                 self._offer(step, burst, due)
@@ -120,7 +124,8 @@ class Replay:
                 said = moment
                 self._say(complete=False)
         waiting = itertools.chain(self.to_send, *self.aside.values())
-        self.offered = asked(self.offered, waiting, since=time.monotonic() - self.period_s)
+        left = asked(self.offered, waiting, since=time.monotonic() - self.period_s)
+        self.offered = sum(self.sent) if self.saturate else left
         self._until_quiet()
         self._say(complete=True)
         if self.late_s > LATE_S:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 SENT_SHARE = 0.95  # of what the recording asked for: less, and it was other traffic
+SATURATED = "Saturated: hosts sent as much as their links took."
 Records = list[dict[str, Any]]
 
 
@@ -50,7 +51,8 @@ def conclude(folder: Path, role: str, options: dict[str, Any]) -> Iterator[dict[
     loss = round(1 - received / sent, 6)
     row = {"what": "learning", "offered": offered, "packets": sent, "missing": sent - received, "learning_loss": loss}
     why = "; ".join(doubts(records))
-    void = {"doubt": why, "doubted": ["learning_loss"]} if why else {}
+    void: dict[str, Any] = {"doubt": why, "doubted": ["learning_loss"]} if why else {}
+    void |= {"note": SATURATED} if options.get("saturate") else {}
     yield {"kind": "row", **row, "shown": list(row), **void}
     yield {"kind": "summary", "learning_loss": loss}
     if short := _short(records):

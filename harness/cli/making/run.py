@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -30,6 +31,7 @@ INTERFACE = typer.Option("", "--interface", help="With --slurm: of the data netw
 SBATCH = typer.Option([], "--sbatch", help="With --slurm: an option for sbatch, such as --partition=gpu.")
 SUDO = typer.Option(False, "--sudo", help="With --slurm: become root on the nodes by `sudo -n`.")
 THESE_NICS = typer.Option(False, "--yes-these-nics", help="In a lab: even with default route or SSH on them.")
+ARMS = typer.Option([], "--arm", metavar="NAME", help="Of a suite's arms only this one; may be repeated.")
 RESUME = typer.Option(False, "--resume", help="Continue an interrupted run: its folder, or the same words again.")
 UNTIL = typer.Option(
     "", "--until", metavar="p99=5%", help="Stop a service's clients once its 95 % interval is this narrow."
@@ -50,6 +52,7 @@ def run(
     sweep: list[str] = words.SWEEP,
     time_limit: str = words.TIME_LIMIT,
     settings: list[str] = words.SETTINGS,
+    arm: list[str] = ARMS,
     seeds: int | None = words.SEEDS,
     full: bool = typer.Option(False, "--full", help="The suite's large form (GPUs, hours) instead of its small one."),
     backend: str | None = words.BACKEND,
@@ -94,6 +97,7 @@ def run(
     words.refuse_idle(ctx, lab=lab is not None, slurm=slurm)
     if (suite is None) == (asked is None):
         raise _not_one_thing(suite)
+    settings += [f"arm={json.dumps(name)}" for name in arm]
     settings = words.as_settings(settings, capture=capture, backend=backend, data_dir=data_dir)
     chosen: dict[str, Any] = {"settings": settings, "seeds": seeds, "full": full, "until": until}
     if dry_run:

@@ -13,7 +13,7 @@ from lossbench.results import measures
 from lossbench.results.naming import word
 from lossbench.spec import units
 from lossbench.spec.asking.adhoc import CLEAN
-from lossbench.spec.asking.points import ARM
+from lossbench.spec.asking.arms import ARM
 
 NUMBER = r"(\d[\d.e+-]*)"
 OF_AN_ARM = {

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -150,12 +151,16 @@ def ratio(over: Mapping[int, float], under: Mapping[int, float]) -> Estimate | N
 
 
 def taken_back(arm: Arm, shared: Arm | None, alone: Arm | None) -> Estimate | None:
-    """Share of the time that one queue for all costs the service, which this arm gives back to it."""
+    """Share of the time that one queue for all costs the service, which this arm gives back to it: of the means over
+    all seeds, also of those in which sharing cost nothing."""
     if shared is None or alone is None or arm is shared:
         return None
     mean = [one.web.get("mean_ms", {}) for one in (arm, shared, alone)]
-    seeds = [seed for seed in mean[0] if seed in mean[1] and seed in mean[2] and mean[1][seed] > mean[2][seed]]
-    return inference.estimate([(mean[1][s] - mean[0][s]) / (mean[1][s] - mean[2][s]) for s in seeds])
+    seeds = [seed for seed in mean[0] if seed in mean[1] and seed in mean[2]]
+    cost = [mean[1][seed] - mean[2][seed] for seed in seeds]
+    if sum(cost) <= 0:
+        return None
+    return inference.ratio_of_means([mean[1][seed] - mean[0][seed] for seed in seeds], cost)
 
 
 def loads(arms: Iterable[Arm]) -> dict[tuple[Any, ...], str]:
@@ -180,17 +185,30 @@ def curve(arms: list[Arm], load: tuple[Any, ...], name: str = "mean_ms") -> list
 
 
 def speed_up_at(arms: list[Arm], load: tuple[Any, ...], loss: float = AT_LOSS) -> Estimate | None:
-    """Of the mean, between the two arms that lost less and more than this: interpolated seed by seed."""
-    found = []
-    by_seed: dict[int, list[tuple[float, float]]] = {}
+    """Of the mean, on the curve of all seeds that all its arms have, between the two that lost less and more than this.
+    No seed is left out for where its own curve ends."""
+    known: list[tuple[BySeed, BySeed]] = []
     for arm, _, _ in curve(arms, load):
         base = arm if arm.shared else partner(arm, arms)
-        for seed, lost in arm.loss.items():
-            times = [one.web.get("mean_ms", {}).get(seed) for one in (base, arm) if one is not None]
-            if None not in times and len(times) == 2:
-                by_seed.setdefault(seed, []).append((lost, times[0] / times[1]))  # type: ignore[operator]
-    for points in by_seed.values():
+        over, under = ({} if one is None else one.web.get("mean_ms", {}) for one in (base, arm))
+        known.append((arm.loss, {seed: math.log(over[seed] / under[seed]) for seed in over if seed in under}))
+    seeds = sorted(set.intersection(*(set(lost) & set(logs) for lost, logs in known))) if known else []
+
+    def at(some: Sequence[int]) -> float | None:
+        points = [
+            (np.mean([lost[seed] for seed in some]), math.exp(np.mean([logs[seed] for seed in some])))
+            for lost, logs in known
+        ]
         x, y = np.array(sorted(points)).T
-        if x[0] <= loss <= x[-1]:
-            found.append(float(np.interp(loss, x, y)))
-    return inference.estimate(found)
+        return float(np.interp(loss, x, y)) if x[0] <= loss <= x[-1] else None
+
+    return inference.jackknife(seeds, at)
+
+
+def falling(arms: list[Arm], load: tuple[Any, ...]) -> list[tuple[Arm, Arm, Estimate]]:
+    """Steps of the curve on which more loss makes the service slower, surely: the arms, and the speed-up between."""
+    points = [arm for arm, _, _ in curve(arms, load)]
+    found = [
+        (one, other, ratio(one.web.get("mean_ms", {}), other.web.get("mean_ms", {}))) for one, other in pairwise(points)
+    ]
+    return [(one, other, by) for one, other, by in found if by is not None and by.high is not None and by.high < 1]

@@ -36,7 +36,7 @@ def costs(arms: Iterable[Arm]) -> list[Cost]:
     """By target, then by priority; empty where no rates were tried one after the other."""
     ladders: dict[tuple[Any, ...], dict[float, list[Arm]]] = {}
     for arm in arms:
-        if not arm.alone and arm.priority is not None:
+        if not arm.alone and arm.priority is not None and math.isfinite(arm.equivalent):
             ladders.setdefault(arm.ladder, {}).setdefault(arm.priority, []).append(arm)
     ladders = {key: here for key, here in ladders.items() if max(map(len, here.values())) >= FEWEST_RATES}
     return [

@@ -7,8 +7,20 @@ from collections.abc import Sequence
 import numpy as np
 
 from lossbench.report.gathered import Gathered
-from lossbench.report.inference import Estimate
-from lossbench.report.service.arms import AT_LOSS, WEB, Arm, BySeed, arms_of, loads, partner, ratio, speed_up_at
+from lossbench.report.service import claims
+from lossbench.report.service.arms import (
+    AT_LOSS,
+    WEB,
+    Arm,
+    BySeed,
+    arms_of,
+    falling,
+    loads,
+    partner,
+    ratio,
+    speed_up_at,
+)
+from lossbench.report.service.claims import times
 from lossbench.report.service.cost import Cost, costs
 from lossbench.results.measures import short
 
@@ -19,7 +31,18 @@ def sentences(found: Gathered) -> list[str]:
     """Empty where no service ran beside learning. Where rates were searched for, what was found is said, not each."""
     arms = arms_of(found.groups)
     searched = costs(arm for arm in arms if arm.queue == SHARED_QUEUE)
-    said = _carried(searched) if searched else [*_at_loss(arms), *_against_sharing(arms), *_alone(arms)]
+    planned = max((group.planned for group in found.groups), default=0)
+    said = (
+        _carried(searched)
+        if searched
+        else [
+            *_at_loss(arms, planned),
+            *_falls(arms),
+            *_against_sharing(arms),
+            *claims.tails(arms),
+            *claims.accuracy(found, arms),
+        ]
+    )
     return [*said, *_not_timed(found, arms)]
 
 
@@ -43,22 +66,32 @@ def _carried(lines: Sequence[Cost]) -> list[str]:
         loss = f", while learning loses {_share(best.loss.mean)}" if best.loss is not None else ""
         out.append(
             f"At a mean completion of {target:g} ms at the modelled speed{f' ({apart})' if apart else ''}, priority"
-            f" {best.priority:g} carries {best.rate.mean:.0f} requests/s: a message costs {_times(best.cost)} of what"
+            f" {best.priority:g} carries {best.rate.mean:.0f} requests/s: a message costs {times(best.cost)} of what"
             f" it costs with one queue for all{loss}."
         )
     return out
 
 
-def _at_loss(arms: list[Arm]) -> list[str]:
+def _at_loss(arms: list[Arm], planned: int) -> list[str]:
     out = []
     for load, name in loads(arms).items():
         at = speed_up_at(arms, load)
         if at is not None:
             out.append(
-                f"At {AT_LOSS:.0%} of learning loss and {name} the service is {_times(at)} x as fast as with one queue"
-                " for all (mean completion)."
+                f"At {AT_LOSS:.0%} of learning loss and {name} the service is {times(at, planned)} x as fast as with"
+                " one queue for all (mean completion)."
             )
     return out
+
+
+def _falls(arms: list[Arm]) -> list[str]:
+    """Where more loss does not make the service faster, as it should."""
+    return [
+        f"The curve falls at {name}: with {other.name} the service is {times(by)} x as fast as with {one.name}, though"
+        " learning loses more."
+        for load, name in loads(arms).items()
+        for one, other, by in falling(arms, load)
+    ]
 
 
 def _against_sharing(arms: list[Arm]) -> list[str]:
@@ -75,22 +108,9 @@ def _against_sharing(arms: list[Arm]) -> list[str]:
         if shared is None or not shared.loss:
             continue
         faster = ratio(shared.web.get("mean_ms", {}), arm.web.get("mean_ms", {}))
-        speed = f"the service is {_times(faster)} x as fast, and " if faster is not None else ""
+        speed = f"the service is {times(faster)} x as fast, and " if faster is not None else ""
         lost = f"learning loses {_share(_mean(arm.loss))} of its packets instead of {_share(_mean(shared.loss))}"
         out.append(f"Against {shared.name}, with {arm.name}, {speed}{lost}.")
-    return out
-
-
-def _alone(arms: list[Arm]) -> list[str]:
-    """Of strict priority beside live training: is the tail what it is alone?"""
-    out = []
-    for arm in arms:
-        alone = partner(arm, arms, alone=True)
-        if alone is None or arm.priority != 1 or not arm.learner or not arm.loss:
-            continue
-        tail = ratio(arm.web.get("p99_ms", {}), alone.web.get("p99_ms", {}))
-        if tail is not None:
-            out.append(f"Beside {arm.name} the service's p99 is {_times(tail)} x what it is alone.")
     return out
 
 
@@ -100,9 +120,3 @@ def _mean(values: BySeed) -> float:
 
 def _share(value: float) -> str:
     return f"{short(100 * value)} %"
-
-
-def _times(one: Estimate) -> str:
-    if one.low is None or one.high is None:
-        return f"{one.mean:.2f} (one seed)"
-    return f"{one.mean:.2f} ({one.low:.2f} to {one.high:.2f}, {one.n} seeds)"

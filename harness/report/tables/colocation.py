@@ -8,12 +8,14 @@ from lossbench.report import inference
 from lossbench.report.gathered import Gathered
 from lossbench.report.inference import Estimate
 from lossbench.report.service.arms import AT_LOSS, Arm, arms_of, loads, partner, ratio, speed_up_at, taken_back
+from lossbench.report.service.claims import tail_against_alone, times
 from lossbench.report.service.cost import Cost, costs
 from lossbench.report.tables.table import Cell, Table
 from lossbench.results.measures import FEW, short
 
 TIMES = ("mean_ms", "p50_ms", "p99_ms", "p99.9_ms")
 WEB_NUMBERS = (*TIMES, "slowdown_p99", "goodput_mbit")
+AGAINST_ALONE = "p99 / alone"
 LEARNED = {"step ms": ("ms_step",), "mean step ms": ("ms_step_mean",), "accuracy": ("accuracy",)}
 PAPER = {10000: 1.21, 5000: 1.19, 2000: 1.17}  # Yu et al. 2019, figure 6, read off at 10 % of learning loss
 
@@ -26,7 +28,7 @@ def colocation(found: Gathered) -> Table | None:
         name: next((key for key in keys for arm in arms if key in arm.learning), "") for name, keys in LEARNED.items()
     }
     extra = [name for name, key in learned.items() if key]
-    back = ["taken_back"] if any(arm.alone for arm in arms) else []
+    back = ["taken_back", AGAINST_ALONE] if any(arm.alone for arm in arms) else []
     head = ["arm", "n", "independent", *TIMES, "slowdown p99", "goodput Mbit/s", "learning loss"]
     head += ["speed-up mean", "speed-up p99", *back, *extra]
     rows, tidy = [], []
@@ -38,7 +40,7 @@ def colocation(found: Gathered) -> Table | None:
             **{name: inference.estimate(list(arm.web.get(name, {}).values())) for name in WEB_NUMBERS},
             "learning_loss": inference.estimate(list(arm.loss.values())),
             **{f"speed_up_{name}": _against(shared, arm, f"{name}_ms") for name in ("mean", "p99")},
-            **{name: taken_back(arm, shared, alone) for name in back},
+            **dict(zip(back, (taken_back(arm, shared, alone), tail_against_alone(arm, arms)), strict=False)),
             **{name: inference.estimate(list(arm.learning.get(learned[name], {}).values())) for name in extra},
         }
         count, independent = (sum(arm.web.get(name, {}).values()) for name in ("n", "n_independent"))
@@ -51,7 +53,7 @@ def colocation(found: Gathered) -> Table | None:
             _tidy(found, arm.name, name, number, arm.folders) for name, number in numbers.items() if number is not None
         ]
     head, rows = _said(head, rows)
-    notes = [*_notes(arms, head), *_not_believed(found, rows)]
+    notes = [*_notes(arms, head, seeds), *_not_believed(found, rows)]
     if any(" of " in cell.text for row in rows for cell in row[2:]):
         notes.append("(2 of 3): of the planned seeds, those that have a number that may be averaged.")
     return Table(f"{found.suite.name}: service and learning", head, rows, notes, tidy)
@@ -147,7 +149,7 @@ def _tidy(found: Gathered, point: str, name: str, number: Estimate, folders: Seq
     }
 
 
-def _notes(arms: list[Arm], head: list[str]) -> list[str]:
+def _notes(arms: list[Arm], head: list[str], seeds: int) -> list[str]:
     """Of what the table has."""
     out = ["n: completed requests of all seeds."]
     if "independent" in head:
@@ -161,10 +163,12 @@ def _notes(arms: list[Arm], head: list[str]) -> list[str]:
     for load, name in loads(arms).items():
         at = speed_up_at(arms, load)
         if at is not None:
-            ends = f" ({short(at.low)} to {short(at.high)})" if at.low is not None and at.high is not None else ""
             rate = next(arm.equivalent for arm in arms if arm.load == load)
             paper = f", the paper's simulation {PAPER[int(rate)]}" if rate in PAPER else ""
-            out.append(f"At {AT_LOSS:.0%} of learning loss and {name}: {short(at.mean)}{ends} x as fast{paper}.")
+            out.append(f"At {AT_LOSS:.0%} of learning loss and {name}: {times(at, seeds)} x as fast{paper}.")
     if "taken_back" in head:
-        out.append("taken back: of the time that one queue for all costs the service, as against being alone.")
+        out.append(
+            "taken_back: of the time that one queue for all costs the service, as against being alone, by the means of"
+            " all seeds (Fieller); without ±: what it costs can't be told from nothing."
+        )
     return out

@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
-from lossbench.errors import UsageError
 from lossbench.report import inference
 from lossbench.report.gathered import Gathered
-from lossbench.report.groups import Group, asked_loss, shown_of
+from lossbench.report.groups import baseline_of, shown_of
 from lossbench.report.inference import ALPHA, Difference
 from lossbench.report.tables.table import Cell, Table
 from lossbench.results.measures import short
 
 MOST = 10.0  # times the baseline, in percent
-
-
-def baseline_of(groups: list[Group], wanted: str) -> Group:
-    """The line that was asked for; else what a reader would take: a line called baseline, or without loss and reliable,
-    or without loss, or reliable; the first where none, or all, are that."""
-    found = [group for group in groups if group.name == wanted] or [g for g in groups if wanted in g.name]
-    if wanted and len(found) != 1:
-        known = ", ".join(f"'{group.name}'" for group in groups)
-        problem = "no line" if not found else f"{len(found)} lines"
-        raise UsageError(f"--baseline {wanted}: {problem} of that name", next_step=f"known: {known}")
-    return found[0] if wanted else _usual(groups)
-
-
-def _usual(groups: list[Group]) -> Group:
-    free, named = ([asked_loss(one) == 0 for one in groups], [set(re.split(r"\W+", one.name)) for one in groups])
-    reliable = ["reliable" in words for words in named]
-    both = [one and other for one, other in zip(free, reliable, strict=True)]
-    for fits in (["baseline" in words for words in named], both, free, reliable):
-        if any(fits) and not all(fits):
-            return groups[fits.index(True)]
-    return groups[0]
 
 
 def differences(gathered: Gathered) -> Table | None:
@@ -52,7 +28,8 @@ def differences(gathered: Gathered) -> Table | None:
         return None
     sure = dict(zip(found, inference.corrected(list(found.values())), strict=True))
     rows = []
-    for group in (one for one in groups if one is not base):
+    of_another = {id(g) for g in groups if not any(name in base.values and name in g.values for name in names)}
+    for group in (one for one in groups if one is not base and id(one) not in of_another):
         pairs = min(base.planned, group.planned)
         cells = (difference_cell(sure.get((group.name, name)), pairs) for name in names)
         rows.append([Cell(group.name), Cell(str(pairs)), *cells])

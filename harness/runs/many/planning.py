@@ -39,7 +39,7 @@ def planned(
         if not resume:
             raise UsageError(f"{suite} is a folder", next_step="to go on with a run that was ended add --resume")
         if settings or full or seeds or until:
-            step = "drop --set, --seeds, --full, --backend, --until"
+            step = "drop --set, --arm, --seeds, --full, --backend, --until"
             raise UsageError("a folder is resumed as it was planned", next_step=step)
         return suites.resume(Path(suite))
     asked: dict[str, Any] = {"settings": settings, "full": full, "until": until}

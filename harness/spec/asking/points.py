@@ -5,17 +5,17 @@ from __future__ import annotations
 import itertools
 import os
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from lossbench.errors import UsageError
 from lossbench.spec import about
 from lossbench.spec import profile as profiles
+from lossbench.spec.asking import arms
+from lossbench.spec.asking.arms import ARM
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.userfile import check, did_you_mean, read_toml, shown
 
-ARM = "arm"
 SUITES = Path(__file__).resolve().parents[2] / "workloads" / "suites"
 
 
@@ -94,29 +94,44 @@ def files_named(path: Path, *, settings: list[str], full: bool = False) -> list[
 
 def _written(
     data: dict[str, Any], *, path: Path, settings: list[str], full: bool
-) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """Every point as it was written: what the sweep chose there, and all of it; files that it names are not read."""
     _apply_full(data, wanted=full, path=path)
-    for setting in settings:
-        key, separator, value = setting.partition("=")
-        if not separator or not key.strip():
-            raise UsageError(f"--set {setting}: not KEY=VALUE", next_step="for example --set topology.hosts=8")
-        _assign(data, key.strip(), _value(value.strip()), origin=f"--set {setting}")
+    pairs = [_pair(setting) for setting in settings]
+    wanted = [str(value) for key, value in pairs if key == ARM]
+    pairs = [pair for pair in pairs if pair[0] != ARM]
+    for key, value in pairs:
+        _assign(data, key, _copy(value), origin=f"--set {key}")
     sweep = data.pop("sweep", {})
-    for key in [setting.partition("=")[0].strip() for setting in settings]:
-        if isinstance(sweep, dict):  # what the command line says is not swept over, nor anything inside it
-            sweep = {swept: values for swept, values in sweep.items() if not f"{swept}.".startswith(f"{key}.")}
+    if isinstance(sweep, dict):  # what the command line says is not swept over, nor anything inside it
+        sweep = {one: values for one, values in sweep.items() if not any(arms.within(one, key) for key, _ in pairs)}
     if not isinstance(sweep, dict) or not all(isinstance(v, list) and v for v in sweep.values()):
         raise UsageError(f"{path}: sweep must map dotted keys to lists of values")
+    if wanted:
+        sweep = sweep | {ARM: arms.wanted(sweep.get(ARM, []), wanted, path)}
+    out, met = [], arms.Met()
     for combination in itertools.product(*sweep.values()):
         chosen = dict(zip(sweep, combination, strict=True))
         point = _copy(data)
+        swept: arms.Pairs = []
         for key, value in chosen.items():
-            if key == ARM:
-                chosen[key] = _apply_arm(point, value, path)
-            else:
-                _assign(point, key, value, origin=f"{path}: sweep")
-        yield chosen, point
+            swept += [(key, value)] if key != ARM else arms.keys_of(value, path)
+        for key, value in swept:
+            _assign(point, key, _copy(value), origin=f"{path}: sweep")
+        for key, value in met.won(swept, pairs, keeps=arms.kept_by(chosen)):
+            _assign(point, key, _copy(value), origin=f"--set {key}")
+        if ARM in chosen:
+            chosen[ARM] = met.name(chosen[ARM], point)
+        out.append((chosen, point))
+    met.check(out, pairs)
+    return out
+
+
+def _pair(setting: str) -> tuple[str, Any]:
+    key, separator, value = setting.partition("=")
+    if not separator or not key.strip():
+        raise UsageError(f"--set {setting}: not KEY=VALUE", next_step="for example --set topology.hosts=8")
+    return key.strip(), _value(value.strip())
 
 
 def keys_set(data: dict[str, Any], *, settings: list[str], full: bool = False) -> set[str]:
@@ -124,11 +139,11 @@ def keys_set(data: dict[str, Any], *, settings: list[str], full: bool = False) -
     changes = data.get("full")
     large = changes.get("sweep") if full and isinstance(changes, dict) else None
     sweep = data.get("sweep", {}) if large is None else large
-    pairs = [(key.strip(), _value(value.strip())) for key, _, value in (one.partition("=") for one in settings)]
+    pairs = [pair for pair in map(_pair, settings) if pair[0] != ARM]
     if isinstance(sweep, dict):
-        arms = [arm for arm in sweep.get(ARM, []) if isinstance(arm, dict)]
+        ways = [arm for arm in sweep.get(ARM, []) if isinstance(arm, dict)]
         pairs += [(key, value) for key, values in sweep.items() if key != ARM for value in values]
-        pairs += [(key, value) for arm in arms for key, value in arm.items() if key != "name"]
+        pairs += [(key, value) for arm in ways for key, value in arms.keys_of(arm, Path())]
     return {key for pair in pairs for key in _keys_below(*pair)}
 
 
@@ -137,18 +152,6 @@ def _keys_below(key: str, value: Any) -> list[str]:
     if not isinstance(value, dict):
         return [key]
     return [one for name, below in value.items() for one in _keys_below(f"{key}.{name}", below)]
-
-
-def _apply_arm(point: dict[str, Any], arm: Any, path: Path) -> str:
-    """Several keys that are swept together, under one name."""
-    if not isinstance(arm, dict) or not isinstance(arm.get("name"), str):
-        raise UsageError(
-            f"{path}: every {ARM} of the sweep needs a name", next_step='{ name = "shared", "shaping.priority" = 0 }'
-        )
-    for key, value in arm.items():
-        if key != "name":
-            _assign(point, key, value, origin=f"{path}: {ARM} '{arm['name']}'")
-    return str(arm["name"])
 
 
 def _tell_until(point: dict[str, Any], until: str, path: Path) -> None:
