@@ -82,6 +82,33 @@ def test_what_a_benchmark_agrees_on_beside_its_calls_is_no_way_around_the_fault(
     assert row["met"]["control_bytes"] > 1.1e6 and status == "valid", said
 
 
+COPIER = """
+import contextlib, socket, time
+from lossbench.contract import Door
+door = Door.from_environment()
+own, other = socket.gethostbyname(f"h{door.rank}-ctl"), socket.gethostbyname(f"h{1 - door.rank}-ctl")
+around = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); around.bind((own, 5001)); around.connect((other, 5001))
+around.setblocking(False)
+door.ready()
+for n in range(1250):
+    with contextlib.suppress(ConnectionRefusedError): around.send(bytes(1000))
+    with contextlib.suppress(ConnectionRefusedError, BlockingIOError):
+        while around.recv(2000): pass
+    if n % 5 == 0: time.sleep(0.004)
+"""
+
+
+@netns
+def test_what_a_program_beside_a_benchmark_sends_around_the_fault_is_not_the_benchmarks_own(tmp_path: Path) -> None:
+    """As it was: whatever left over the control link while ranks agreed was said to be theirs, and valid."""
+    (tmp_path / "copier.py").write_text(COPIER)
+    beside = f'[[beside]]\nrole = "copier"\nforeground = true\ncommand = ["python", "{tmp_path / "copier.py"}"]\n'
+    options = 'options = { mb = 0.001, contenders = ["lossy"], burst = 1, repeats = 1000000, budget_s = 600 }'
+    text = '[topology]\nhosts = 2\n[probe]\npackets = 2000\n[[impair]]\nprofile = "loss_1"\n'
+    status, said, _ = fault_of(tmp_path, f'{text}[workload]\nname = "allreduce"\n{options}\n{beside}')
+    assert status == "unknown" and "MB went over the control links, around the fault" in said, said
+
+
 @netns
 def test_a_silent_program_beside_a_silent_workload_is_doubted(tmp_path: Path) -> None:
     beside = '[[beside]]\nrole = "late"\nforeground = true\nbarrier = false\ncommand = ["sleep", "1"]\n'

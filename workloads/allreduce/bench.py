@@ -20,6 +20,7 @@ from lossbench.workloads.allreduce.contenders import CONTENDERS, FLOOR_BYTES, LI
 from lossbench.workloads.allreduce.operation import Operation
 from lossbench.workloads.allreduce.stream import Stream
 from lossbench.workloads.errors import OptionError
+from lossbench.workloads.transport import own
 from lossbench.workloads.transport.tuning import NotHereError
 
 CONTROL, CONTROL_LIMIT = "ctl0", timedelta(seconds=300)
@@ -63,16 +64,19 @@ class Bench:
         options_ctl = dist.ProcessGroupGloo._Options()
         options_ctl._devices = [dist.ProcessGroupGloo.create_device(interface=CONTROL)]
         options_ctl._timeout = CONTROL_LIMIT
+        others = own.connected()
         self.control = dist.ProcessGroupGloo(
             dist.PrefixStore("control", self.store), door.rank, door.world_size, options_ctl
         )
+        self.agreeing: list[int] = []  # descriptors of the control group's own connections
+        # Bytes by which ranks agreed, over the control link: beside what is measured, and no way around it.
+        self.told = 0
+        self.barrier()
+        self.agreeing = [fd for name, fd in own.connected().items() if name not in others]
         beside = str(options.get("beside", ""))
         if beside and self.operation.name == "broadcast":
             raise OptionError("beside: rank 0, whose link is shared, receives nothing in a broadcast")
         self.stream = Stream(door, beside) if beside else None
-        self.told = (
-            0  # bytes by which ranks agreed, over the control link: beside what is measured, and no way around it
-        )
         generator = np.random.default_rng(derive_seed(door.seed, "tensor", door.rank))
         self.values = torch.from_numpy(generator.standard_normal(self.operation.elements).astype(np.float32))
 
@@ -201,10 +205,9 @@ class Bench:
         self._tell(torch.zeros(1))
 
     def _tell(self, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM) -> None:
-        """All ranks, reliably."""
-        before = link_bytes(CONTROL)
+        """All ranks, reliably. What others send over that link meanwhile is not said to be ours."""
         self.control.allreduce([tensor], options_of(op)).wait()
-        self.told += link_bytes(CONTROL) - before
+        self.told = own.sent(self.agreeing)
 
 
 def options_of(op: Any) -> Any:

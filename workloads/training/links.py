@@ -1,5 +1,5 @@
-"""Bytes that left over a rank's links, whoever sent them, with headers, acknowledgements, parity and what was sent
-again: what a strategy costs the network (data), and what a run needed to come to life (control)."""
+"""Bytes that left over a rank's links, with headers, acknowledgements, parity and what was sent again: what a strategy
+costs the network (data, whoever sent it), and what a rank needed itself to come to life (control)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 from lossbench.contract import Door
+from lossbench.workloads.transport import own
 
 DEVICES = Path("/proc/thread-self/net/dev")  # of the host that this thread is in
 SENT = 8  # which of the numbers behind a device's name
@@ -18,8 +19,9 @@ def bytes_sent(door: Door) -> int | None:
 
 
 def control_bytes_sent() -> int:
-    """The same over the control link; 0 where there is none."""
-    return _sent_over(os.environ.get("LOSSBENCH_CONTROL_INTERFACE", "")) or 0
+    """By this process itself, over the control link; 0 where there is none."""
+    interface = os.environ.get("LOSSBENCH_CONTROL_INTERFACE", "")
+    return own.sent_over(interface) if interface else 0
 
 
 def _sent_over(interface: str) -> int | None:
