@@ -17,10 +17,13 @@ from lossbench.errors import NotAbleError, RunError
 from lossbench.files import Lock
 from lossbench.net import journal
 from lossbench.net.host import namespaces
+from lossbench.net.lab.half import Half
 from lossbench.net.nic import alone, impaired, left, standing, state, takedown, watchdog
 from lossbench.net.nic import facts as nic_facts
+from lossbench.net.nic.request import Request
 from lossbench.net.nic.state import State
 from lossbench.net.nic.way.clock import Clock
+from lossbench.spec import profile as profiles
 from tests.forms import forms
 from tests.nic.wire import COMMAND, Wire, until
 
@@ -208,6 +211,24 @@ def test_what_somebody_holds_is_refused_at_once(book: journal.Journal, monkeypat
     with pytest.raises(NotAbleError, match="impaired already"):
         left.on(NONE)
     book.release()
+
+
+def test_an_agent_takes_away_what_was_left_before_it_puts_anything_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its machine's interface may be one that a killed command has left."""
+
+    class ClearedError(Exception): ...
+
+    def cleared(_: nic_facts.Facts) -> nic_facts.Facts:
+        raise ClearedError
+
+    monkeypatch.setattr(left, "cleared", cleared)
+    monkeypatch.setattr(impaired, "examined", lambda _: (NONE, "ebpf"))
+    monkeypatch.setattr(journal.Journal, "claim", None)  # nothing is made before
+    with pytest.raises(ClearedError):
+        impaired.apply(Request.of(profiles.load("loss_1"), interface="eth1", for_s=1))
+    asked = {"interface": "eth1", "for_s": 1.0, "counted": (), "spared": ()}
+    with pytest.raises(ClearedError):
+        Half().build(rules={}, later={}, traffic={"peers": (), "own": ()}, **asked)
 
 
 # --- where nobody could ----------------------------------------------------------------------------------------------
