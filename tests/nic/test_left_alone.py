@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,23 @@ def test_what_a_watchdog_is_just_taking_away_is_waited_for(
     assert left.on(NONE) == (book.id,)
     thread.join()
     assert not watchdog.is_nic(book) and left.on(NONE) == ()
+
+
+def test_what_two_take_away_at_once_is_waited_for_until_all_of_it_is_gone(
+    book: journal.Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was: what the other watchdog had marked as taken was no more looked at, and its clsact was counted on in
+    the moment before it went. A journal that a hanging holder keeps is in nobody's way."""
+    here(book, phase=state.ATTACHED)
+    book.before_making(kind="link", name="lbnone", before={"netns": namespaces.current()})
+    (book.folder / takedown.REVOKED).touch()
+    there = iter([True, True, False])
+    monkeypatch.setattr(left.made, "exists", lambda _: next(there, False))
+    assert left.on(NONE) == (book.id,) and next(there, None) is None
+    assert left.on(NONE) == ()
+    monkeypatch.setattr(nic_facts, "of", lambda name: NONE)
+    assert left.cleared(replace(NONE, left=(book.id,))) is NONE and book.folder.exists()
+    book.release()
 
 
 def test_what_somebody_holds_is_refused_at_once(book: journal.Journal, monkeypatch: pytest.MonkeyPatch) -> None:
