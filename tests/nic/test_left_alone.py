@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,13 @@ from lossbench.errors import NotAbleError, RunError
 from lossbench.files import Lock
 from lossbench.net import journal
 from lossbench.net.host import namespaces
+from lossbench.net.lab.half import Half
 from lossbench.net.nic import alone, impaired, left, standing, state, takedown, watchdog
 from lossbench.net.nic import facts as nic_facts
+from lossbench.net.nic.request import Request
 from lossbench.net.nic.state import State
 from lossbench.net.nic.way.clock import Clock
+from lossbench.spec import profile as profiles
 from tests.forms import forms
 from tests.nic.wire import COMMAND, Wire, until
 
@@ -202,12 +206,47 @@ def test_what_a_watchdog_is_just_taking_away_is_waited_for(
     assert not watchdog.is_nic(book) and left.on(NONE) == ()
 
 
+def test_what_two_take_away_at_once_is_waited_for_until_all_of_it_is_gone(
+    book: journal.Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was: what the other watchdog had marked as taken was no more looked at, and its clsact was counted on in
+    the moment before it went. A journal that a hanging holder keeps is in nobody's way."""
+    here(book, phase=state.ATTACHED)
+    book.before_making(kind="link", name="lbnone", before={"netns": namespaces.current()})
+    (book.folder / takedown.REVOKED).touch()
+    there = iter([True, True, False])
+    monkeypatch.setattr(left.made, "exists", lambda _: next(there, False))
+    assert left.on(NONE) == (book.id,) and next(there, None) is None
+    assert left.on(NONE) == ()
+    monkeypatch.setattr(nic_facts, "of", lambda name: NONE)
+    assert left.cleared(replace(NONE, left=(book.id,))) is NONE and book.folder.exists()
+    book.release()
+
+
 def test_what_somebody_holds_is_refused_at_once(book: journal.Journal, monkeypatch: pytest.MonkeyPatch) -> None:
     here(book, phase=state.ATTACHED)
     monkeypatch.setattr(journal.time, "sleep", None)  # not to be called
     with pytest.raises(NotAbleError, match="impaired already"):
         left.on(NONE)
     book.release()
+
+
+def test_an_agent_takes_away_what_was_left_before_it_puts_anything_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its machine's interface may be one that a killed command has left."""
+
+    class ClearedError(Exception): ...
+
+    def cleared(_: nic_facts.Facts) -> nic_facts.Facts:
+        raise ClearedError
+
+    monkeypatch.setattr(left, "cleared", cleared)
+    monkeypatch.setattr(impaired, "examined", lambda _: (NONE, "ebpf"))
+    monkeypatch.setattr(journal.Journal, "claim", None)  # nothing is made before
+    with pytest.raises(ClearedError):
+        impaired.apply(Request.of(profiles.load("loss_1"), interface="eth1", for_s=1))
+    asked = {"interface": "eth1", "for_s": 1.0, "counted": (), "spared": ()}
+    with pytest.raises(ClearedError):
+        Half().build(rules={}, later={}, traffic={"peers": (), "own": ()}, **asked)
 
 
 # --- where nobody could ----------------------------------------------------------------------------------------------

@@ -11,10 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from lossbench.net.host import namespaces
-from tests.nic.wire import COMMAND, Wire, kill, known, watchdogs
+from tests.nic.wire import COMMAND, Wire, kill, known, until, watchdogs
 
 VICTIMS = ("holder", "maker", "watchdog", "shell")
 APPLY = ("nic", "apply", "nic0", "--profile", "loss_5")
+FROM_START_S = 1.5
 HELD = ("--for", "60s", "--", "sleep", "60")
 
 
@@ -31,11 +32,20 @@ def drill(wire: Wire, victim: str, after_s: float) -> bool:
         stood = _kill_a_shell(wire, after_s)
     else:
         process = wire.start(*APPLY, *(HELD if victim == "holder" else ("--for", "2s")))
-        time.sleep(after_s)
+        _wait(wire, after_s)
         stood = impaired(wire)
         process.kill()
         process.wait()
     return stood
+
+
+def _wait(wire: Wire, after_s: float) -> None:
+    """The earlier moments count from the start, the later ones from the first thing that is there, however slow the
+    machine is."""
+    if after_s > FROM_START_S:
+        until(lambda: impaired(wire))
+        after_s -= FROM_START_S
+    time.sleep(after_s)
 
 
 def impaired(wire: Wire) -> bool:
@@ -50,7 +60,7 @@ def _kill_a_shell(wire: Wire, after_s: float) -> bool:
         line = ["nsenter", f"--net={namespaces.FOLDER / wire.here}", "sh", "-c"]
         os.execvpe(line[0], [*line, f"{shlex.join([*COMMAND, *APPLY, *HELD])}; :"], known({}))
     try:
-        time.sleep(2 * after_s)  # no fork of a process that has imported everything
+        _wait(wire, after_s)
         stood = impaired(wire)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)

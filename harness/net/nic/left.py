@@ -3,11 +3,12 @@ has looked again. It is noted first, changing nothing, and taken away once nothi
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 
 from lossbench.errors import NotAbleError
-from lossbench.net import journal
+from lossbench.net import journal, made
 from lossbench.net.host import namespaces
 from lossbench.net.journal import Journal
 from lossbench.net.nic import facts as nic_facts
@@ -30,7 +31,7 @@ def on(facts: Facts, *, but: str = "") -> tuple[str, ...]:
     for book in journal.networks():
         one = state.read(book)
         same = one is not None and (one.netns, one.index) == (namespaces.current(), facts.index)
-        if one is None or not same or book.id == but or takedown.revoked(book):
+        if one is None or not same or book.id == but or _taken(book):
             continue
         if not _over(book, one):
             raise _already(facts, one)
@@ -46,11 +47,26 @@ def _already(facts: Facts, one: State) -> NotAbleError:
 def _over(book: Journal, one: State) -> bool:
     """Asked while nobody else can change it. A watchdog that is taking it away is through in moments, as is whoever
     else works on what stands by itself; who holds it for as long as he lives is not waited for."""
+    if takedown.revoked(book):
+        return _until_taken(book)
     held = one.phase in (state.APPLYING, state.ATTACHED) and not watchdog.at_it(book)
     with journal.abandoned(book, wait_s=0.0 if held else journal.WAIT_S) as ours:
         now = state.read(book) if ours else None
         due = now is not None and bool(watchdog.surely_due(book, now, holder_alive=False))
         return due or not watchdog.is_nic(book)  # it was taken away meanwhile
+
+
+def _taken(book: Journal) -> bool:
+    """All of it; its journal stays as long as its holder lives."""
+    return takedown.revoked(book) and not any(map(made.exists, book.made()))
+
+
+def _until_taken(book: Journal) -> bool:
+    """By whoever has begun: a clsact that goes only after the next one has counted on it would be missed."""
+    limit = time.monotonic() + journal.WAIT_S
+    while not (done := _taken(book) or not book.folder.exists()) and time.monotonic() < limit:
+        time.sleep(watchdog.LOOK_S / 4)
+    return done
 
 
 def without(facts: Facts, left: Iterable[str]) -> Facts:
@@ -67,7 +83,8 @@ def cleared(facts: Facts) -> Facts:
     if not facts.left:
         return facts
     for one in facts.left:
-        book = Journal(one)
+        if _taken(book := Journal(one)):
+            continue
         with journal.abandoned(book, wait_s=journal.WAIT_S) as ours:
             there = state.read(book)
             if there is not None and not (ours and watchdog.surely_due(book, there, holder_alive=False)):
