@@ -24,6 +24,7 @@ KEYS = {
     "delay": "impair.0.profile=wan_40ms",
     "profile": "impair.0.profile=loss_5",
     "time_limit": "workload.time_limit_s=20m",
+    "ranks": "workload.torchrun=8",
 }
 
 HOSTS = typer.Option("4", "--hosts", help="How many ranks, each on a host of its own (with a command).")
@@ -76,7 +77,7 @@ def asked(ctx: typer.Context, suite: str | None, *, sweep: list[str], **said: st
         hosts = said["hosts"] if _typed(ctx, "hosts") else ""  # a lab has as many as it has
         return Asked(command=command_of(ctx), sweep=tuple(sweep), **{**said, "hosts": hosts})
     _refuse_a_program(suite)
-    typed = [name for name in (*CONDITION, "sweep", "time_limit") if _typed(ctx, name)]
+    typed = [name for name in (*CONDITION, "sweep", "time_limit", "ranks") if _typed(ctx, name)]
     if typed:
         option = f"--{typed[0].replace('_', '-')}"
         raise UsageError(
@@ -87,7 +88,7 @@ def asked(ctx: typer.Context, suite: str | None, *, sweep: list[str], **said: st
 
 def refuse_idle(ctx: typer.Context, *, lab: bool, slurm: bool) -> None:
     """Options that would do nothing here are refused, whatever their value."""
-    idle = {name: "--slurm" for name in ("nodes", "interface", "sbatch", "sudo") if not slurm}
+    idle = {name: "--slurm" for name in ("nodes", "interface", "sbatch", "sudo", "past_rdma") if not slurm}
     idle |= {} if lab or slurm else {"yes_these_nics": "--lab or --slurm"}
     for name, other in idle.items():
         if _typed(ctx, name):
