@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import os
 import re
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from lossbench.cli.console import Terminal, say
+from lossbench.cli.hardware.words import BURST, DELAY, LOSS, PROFILE, RATE, condition, network, ports
 from lossbench.errors import ExitCode, LossbenchError, NotAbleError, RunError, UsageError
 from lossbench.net.host import rootless
 
@@ -36,7 +36,11 @@ _UNITS = {"s": 1, "m": 60, "h": 3600}
 def apply(
     interface: str = typer.Argument(help="Such as eth1."),
     command: list[str] = typer.Argument(None, metavar="[-- COMMAND [ARGS]...]", help="Only while this runs."),
-    profile: str = typer.Option(..., "--profile", help="Network condition: a name (lossbench profile list) or a file."),
+    profile: str = PROFILE,
+    loss: str = LOSS,
+    burst: str = BURST,
+    delay: str = DELAY,
+    rate: str = RATE,
     duration: str = typer.Option("", "--for", help="How long at most: 30s, 2h; default 10m, or the command's time."),
     to: list[str] = typer.Option([], "--to", help="Only packets to and from these addresses or networks."),
     port: list[str] = typer.Option([], "--port", help="Only these ports, of either end: 29500 or 29400-29500."),
@@ -54,7 +58,11 @@ def apply(
 
     Over SSH it waits for `lossbench nic confirm` from a new connection, else it is taken back.
 
-    Example: lossbench nic apply eth1 --profile loss_1 --for 10m --to 10.0.0.0/24 --port 29400-29500
+    Examples:
+
+      lossbench nic apply eth1 --profile loss_1 --for 10m --to 10.0.0.0/24 --port 29400-29500
+
+      lossbench nic apply eth1 --loss 3% --burst 8 --delay 20ms --rate 1gbit -- torchrun train.py
     """
     _root_only()
     if command and (command[0].startswith("-") or shutil.which(command[0]) is None):
@@ -62,10 +70,9 @@ def apply(
         raise UsageError(f"no such program: {command[0][:60]}", next_step=step)
     from lossbench.net.nic import impaired, plan
     from lossbench.net.nic.request import Request
-    from lossbench.spec import profile as profiles
 
     request = Request.of(
-        profiles.load(profile),
+        condition(profile=profile, loss=loss, burst=burst, delay=delay, rate=rate),
         interface=interface,
         for_s=seconds(duration or (f"{LONGEST_S}s" if command else "10m")),
         traffic=traffic_of(to=to, port=port, dscp=dscp, protocol=protocol),
@@ -106,8 +113,8 @@ def traffic_of(*, to: list[str], port: list[str], dscp: int | None, protocol: st
 
     if protocol not in (None, "tcp", "udp"):
         raise UsageError(f"no protocol '{protocol[:40]}'", next_step="known: tcp, udp")
-    peers, ports = tuple(_network(one) for one in to), tuple(_ports(one) for one in port)
-    return Traffic(peers=peers, ports=ports, dscp=dscp, protocol=protocol)
+    peers, listed = tuple(network(one) for one in to), tuple(ports(one) for one in port)
+    return Traffic(peers=peers, ports=listed, dscp=dscp, protocol=protocol)
 
 
 def seconds(text: str) -> float:
@@ -116,22 +123,6 @@ def seconds(text: str) -> float:
     if not 0 < seconds <= LONGEST_S:
         raise UsageError(f"'{text[:40]}' is no duration of up to a week", next_step="30s, 10m or 2h")
     return float(seconds)
-
-
-def _network(text: str) -> str:
-    try:
-        return str(ipaddress.ip_network(text, strict=False))
-    except ValueError:
-        step = "10.0.0.7 or 10.0.0.0/24"
-        raise UsageError(f"'{text[:60]}' is neither an address nor a network", next_step=step) from None
-
-
-def _ports(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", text)
-    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
-    if not 0 < first <= last <= 65535:
-        raise UsageError(f"'{text[:40]}' is no port and no range of ports", next_step="29500 or 29400-29500")
-    return first, last
 
 
 def _applied(request: Request, undo: Undo) -> State:
