@@ -12,6 +12,8 @@
 #   LB_MACHINES      for the controller: control=data for each host, such as "192.168.57.11=10.99.0.1 ..."
 #   LB_OFFLINE       folder with wheels (make wheelhouse, and torch's, which that leaves out) and with .deb files of the
 #                    packages that the machine lacks: nothing is fetched
+#   LB_TORCH_INDEX   address of an index that has torch's wheels for CPUs; without it the usual one comes, which on x86_64
+#                    brings CUDA's libraries: 8 GiB of disk
 #   LB_SOURCE        lossbench's own folder, to install from; default: the folder of this script
 #   LB_PYTHON        an interpreter that has lossbench's packages already: nothing is installed
 #   LB_PREFIX        where files go; default /opt/lossbench
@@ -19,6 +21,7 @@ set -eu
 
 PREFIX=${LB_PREFIX:-/opt/lossbench}
 SOURCE=${LB_SOURCE:-$(cd "$(dirname "$0")" && pwd)}
+CUDA_KIB=8388608 # that torch's usual wheel for x86_64 takes with what it brings
 PORT=22022 # a server of our own: the machine's own SSH stays as it is
 PID=/run/lossbench-sshd.pid # of this start of the machine
 SSHD=$(command -v sshd || echo /usr/sbin/sshd)
@@ -62,10 +65,20 @@ has_torch() { # on the machine, or among the wheels
 
 stamp() { # of what would be installed
     if [ -n "${LB_OFFLINE:-}" ]; then
-        (cd "$LB_OFFLINE" && find . -name '*.whl' -printf '%f %s\n' | sort | cksum)
+        # ours by its content: its version stays the same from day to day
+        (cd "$LB_OFFLINE" && { find . -name '*.whl' -printf '%f %s\n'; find . -name 'lossbench-*.whl' -exec cksum {} +; } | sort | cksum)
     else
         (cd "$SOURCE" && find harness workloads netem_profiles pyproject.toml constraints.txt -type f ! -name '*.pyc' \
             -exec cksum {} + | sort | cksum)
+    fi
+}
+
+install_torch() { # before the rest, which would take the usual one
+    "$PYTHON" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' && return
+    if [ -n "${LB_TORCH_INDEX:-}" ]; then
+        "$PYTHON" -m pip install -q -c "$SOURCE/constraints.txt" --index-url "$LB_TORCH_INDEX" torch
+    elif [ "$(uname -m)" = x86_64 ] && [ "$(df -P -k "$PREFIX" | awk 'NR == 2 {print $4}')" -lt $CUDA_KIB ]; then
+        fail "torch would bring CUDA's libraries, and $PREFIX has no 8 GiB free: LB_TORCH_INDEX, LB_OFFLINE, or a larger disk"
     fi
 }
 
@@ -78,7 +91,10 @@ install_lossbench() {
     if [ -n "${LB_OFFLINE:-}" ]; then
         has_torch || fail "no torch: make wheelhouse leaves it out; put its wheels into $LB_OFFLINE (pip download torch)"
         "$PYTHON" -m pip install -q --no-index --find-links "$LB_OFFLINE" lossbench
+        # pip keeps what has the same version, whatever its code
+        "$PYTHON" -m pip install -q --no-index --find-links "$LB_OFFLINE" --force-reinstall --no-deps lossbench
     else
+        install_torch
         "$PYTHON" -m pip install -q -c "$SOURCE/constraints.txt" "$SOURCE"
     fi
     ln -sf "$PREFIX/venv/bin/lossbench" /usr/local/bin/lossbench
@@ -92,7 +108,8 @@ data_interface() {
         name=${path##*/}
         [ "$(cat "$path/type")" = 1 ] && [ -e "$path/device" ] || continue
         mine=$(ip -4 -o addr show dev "$name" | awk '{print $4}')
-        if [ -z "$mine" ] || [ "$mine" = "$LB_DATA" ]; then found="$found $name"; fi
+        [ "$mine" != "$LB_DATA" ] || { echo "$name"; return; } # of an earlier call
+        [ -n "$mine" ] || found="$found $name"
     done
     set -- $found
     [ $# = 1 ] || fail "which interface is the data network's? LB_INTERFACE says so (candidates:${found:- none})"

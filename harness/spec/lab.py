@@ -16,6 +16,7 @@ TARGET = re.compile(r"[A-Za-z0-9_\[][A-Za-z0-9_.@:%\[\]-]{0,252}")  # what ssh t
 INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:-]{0,14}")
 PROGRAM = re.compile(r"[A-Za-z0-9_/~.][A-Za-z0-9_/.+~-]{0,252}")
 MOST_MACHINES = 250
+ONE_RANK = "one rank on each machine: ranks = {} in lab.toml is for programs of your own"
 
 
 class Machine(Frozen):
@@ -32,7 +33,7 @@ class Machine(Frozen):
     gpus: Annotated[int, Field(ge=0, le=64)] = 0
     """For the record; ranks = 8 gives each of eight its own by LOCAL_RANK."""
     ranks: Annotated[int, Field(ge=1, le=64)] = 1
-    """Processes of a run on it."""
+    """Processes of a program of your own on it, by torchrun; what comes with lossbench has one."""
     python: str = "python3"
     """Which Python there: 3.11 or newer, with lossbench's packages (pip install lossbench; make wheelhouse)."""
     past_rdma: bool = False
@@ -124,6 +125,9 @@ class Lab(Frozen):
             if twice is not None:
                 raise ValueError(f"two machines have {what} {twice}")
         return self
+
+    def most_ranks(self) -> int:
+        return max(one.ranks for one in self.machine)
 
     def names(self) -> list[str]:
         return [f"h{rank}" for rank in range(len(self.machine))]

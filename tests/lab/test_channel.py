@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from lossbench.cli.app import app
 from lossbench.cli.hardware import lab as lab_commands
 from lossbench.errors import NotAbleError, UsageError, VanishedError
-from lossbench.net.lab import bundle, channel
+from lossbench.net.lab import bundle, channel, orders
 from lossbench.net.lab.channel import ssh_command
 from lossbench.runs.lab import agent
 from lossbench.spec import lab as labs
@@ -147,6 +149,18 @@ def test_exec_takes_the_usual_file_where_none_is_named(words: list[str], found: 
     """As it was: "h1: no such file"; the default that the help named could never be meant."""
     file, host, command = lab_commands._addressed(words)
     assert (str(file), host, command) == found
+
+
+def test_apply_takes_a_condition_in_words_as_run_and_nic_apply_do(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr(orders, "apply", lambda _, **asked: said.append(asked["profile"]) or {})
+    asked = ["lab", "apply", str(written(tmp_path))]
+    done = CliRunner().invoke(app, [*asked, "--loss", "3%", "--burst", "8"])
+    assert done.exit_code == 0, done.output
+    assert (said[0]["loss"]["mean_percent"], said[0]["loss"]["burst_packets_mean"]) == (3.0, 8.0)
+    assert "which condition?" in str(CliRunner().invoke(app, asked).exception)
 
 
 def test_exec_says_who_is_no_host(tmp_path: Path) -> None:

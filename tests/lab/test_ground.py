@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from lossbench import api
+from lossbench.cli.making import run
 from lossbench.errors import NotAbleError, UsageError
 from lossbench.runs.ground import About, Ground
 from lossbench.runs.lab.ground import LabGround, refuse_others, refuse_shared
 from lossbench.runs.manifest import manifest
 from lossbench.runs.many import planning
 from lossbench.spec.asking import adhoc
-from lossbench.spec.experiment import Experiment
+from lossbench.spec.experiment import Experiment, Program
 from lossbench.spec.lab import Lab
 from lossbench.spec.topology import Placed, Topology
 from lossbench.spec.userfile import check
@@ -127,3 +128,35 @@ def test_what_results_were_made_on_is_the_lab_and_not_its_controller(tmp_path: P
     assert found["repeat"] == f"lossbench replay {tmp_path} --lab my.toml" and "own interface" in found["hook"]
     own = manifest(Experiment(name="x"), 1, {}, "ebpf", "why", "0a1b", tmp_path, About())
     assert "switch port" in own["hook"] and own["repeat"] == f"lossbench replay {tmp_path}"
+
+
+RANKS = [{"ssh": f"n{n}", "interface": "eth1", "ranks": 8} for n in range(2)]
+MINE = ("python", "train.py")
+
+
+def test_several_ranks_in_a_labs_file_are_of_programs_of_ones_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As it was: with `ranks = 8` every suite was refused, and one file could not serve both."""
+    ground = LabGround.__new__(LabGround)
+    ground.lab = check(Lab, {"machine": RANKS}, origin="test")
+    assert ground._ranks_each(Program(command=MINE)) == 8
+    assert ground._ranks_each(Program(command=MINE, torchrun=2)) == 2, "who asks for a number gets it"
+    assert ground._ranks_each(Program(name="training")) == 0
+    assert "ranks = 8 in lab.toml is for programs of your own" in ground._one_rank(Program(name="training"))
+    assert ground._one_rank(Program(command=MINE)) == ""
+    path = tmp_path / "lab.toml"
+    path.write_text("".join(f'[[machine]]\nssh = "n{n}"\ninterface = "eth1"\nranks = 8\n' for n in range(2)))
+    run._say_one_rank(path, "quickstart")
+    assert "one rank on each machine" in capsys.readouterr().err
+    for suite in (None, "mine.toml"):
+        run._say_one_rank(path, suite)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_machines_with_different_numbers_of_ranks_are_refused_for_a_program_alone() -> None:
+    ground = LabGround.__new__(LabGround)
+    ground.lab = check(Lab, {"machine": [RANKS[0], {**RANKS[1], "ranks": 4}]}, origin="test")
+    with pytest.raises(NotAbleError, match=r"different numbers of ranks \(4, 8\)"):
+        ground._ranks_each(Program(command=MINE))
+    assert ground._ranks_each(Program(name="training")) == 0

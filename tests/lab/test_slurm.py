@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from lossbench import api
+from lossbench.cli.app import app
+from lossbench.cli.making import run
 from lossbench.errors import NotAbleError, UsageError
 from lossbench.runs.lab import slurm
 from tests.forms import full
@@ -58,7 +64,6 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 def test_a_user_becomes_root_on_the_nodes_by_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was: nobody could ask for it, and agents that are not root refuse."""
-    from lossbench.cli.making import run
     from lossbench.net.lab.channel import agent_command
 
     monkeypatch.setenv("SLURM_JOB_ID", "7")
@@ -68,3 +73,39 @@ def test_a_user_becomes_root_on_the_nodes_by_sudo(monkeypatch: pytest.MonkeyPatc
         lab = run._lab_of(None, **asked, sudo=sudo)
         command = agent_command(lab, lab.machine[0], ["python3"])
         assert (command[-3:-1] == ["sudo", "-n"]) == sudo
+
+
+@pytest.mark.parametrize("past", [False, True])
+def test_nodes_whose_interface_has_an_rdma_device_can_be_used_if_one_says_so(
+    monkeypatch: pytest.MonkeyPatch, past: bool
+) -> None:
+    """As it was: nobody could say it, and such nodes were refused."""
+    said: list[Any] = []
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr(slurm, "_asked", lambda _: "n0\nn1\n")
+    monkeypatch.setattr(run, "_made", lambda _, chosen, *__, **___: said.append(chosen["lab"]))
+    more = ["--past-rdma"] if past else []
+    done = CliRunner().invoke(app, ["run", "proof", "--slurm", "--interface", "eth1", *more])
+    assert done.exit_code == 0, done.output
+    assert [one.past_rdma for one in said[0].machine] == [past, past]
+    done = CliRunner().invoke(app, ["run", "proof", "--past-rdma"])
+    assert "--past-rdma goes with --slurm" in str(done.exception)
+
+
+@pytest.mark.parametrize("where", [["--slurm", "--interface", "eth1"], ["--lab", "lab.toml"], []])
+def test_several_ranks_of_a_script_can_be_asked_for_on_every_host(
+    monkeypatch: pytest.MonkeyPatch, where: list[str]
+) -> None:
+    """As it was: under --slurm not at all, in a lab by its file alone, which then refused every suite."""
+    said: list[Any] = []
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr(slurm, "_asked", lambda _: "n0\nn1\n")
+    monkeypatch.setattr(run, "_with_rights", lambda **_: None)
+    monkeypatch.setattr(run, "_made", lambda asked, chosen, *_, **__: said.append((asked, chosen["settings"])))
+    done = CliRunner().invoke(app, ["run", *where, "--ranks", "8", "--", "python", "train.py"])
+    assert done.exit_code == 0, done.output
+    ((asked, settings),) = said
+    (plan, _) = api.planned(replace(asked, loss="3%"), settings=settings, machines=2)
+    assert plan.experiment.workload.torchrun == 8
+    done = CliRunner().invoke(app, ["run", "proof", *where, "--ranks", "8"])
+    assert "--ranks applies only to a command" in str(done.exception) and "workload.torchrun=8" in str(done.exception)

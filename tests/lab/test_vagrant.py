@@ -7,12 +7,14 @@ import json
 import os
 import shutil
 import subprocess
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lossbench.spec import lab as labs
+from tests.forms import full
 from tests.lab.machines import missing
 from tests.nic.test_pair import guest
 
@@ -26,7 +28,7 @@ class Told
   def method_missing(name, *given, **named, &block)
     inner = Told.new(@calls)
     @calls << { name: name.to_s, given: given, named: named } unless given.empty? && named.empty?
-    block.call(inner) if block
+    block.call(inner, inner) if block
     inner
   end
   def respond_to_missing?(*) = true
@@ -74,6 +76,7 @@ def test_three_machines_a_pinned_box_and_an_isolated_data_network_for_both_hyper
     for one in data:
         assert one["libvirt__forward_mode"] == "veryisolated" and one["libvirt__dhcp_enabled"] is False
         assert one["virtualbox__intnet"] and one["libvirt__mtu"] == "1500"
+    assert of(calls, "machine_virtual_size=")[0]["given"] == [20] and of(calls, "disk")[0]["named"]["size"] == "20GB"
     roles = [one["named"]["env"]["LB_ROLE"] for one in of(calls, "provision")]
     assert roles == ["host", "host", "controller"]
     machines = of(calls, "provision")[-1]["named"]["env"]["LB_MACHINES"]
@@ -81,11 +84,12 @@ def test_three_machines_a_pinned_box_and_an_isolated_data_network_for_both_hyper
 
 
 def test_the_number_of_hosts_mtu_and_box_can_be_chosen_and_one_machine_alone_has_no_lab() -> None:
-    calls = told(LB_HOSTS="4", LB_MTU="9000", LB_BOX="my/box", LB_OFFLINE="wheelhouse")
+    calls = told(LB_HOSTS="4", LB_MTU="9000", LB_BOX="my/box", LB_OFFLINE="wheelhouse", LB_TORCH_INDEX="mirror")
     assert len(of(calls, "define")) == 5 and of(calls, "box=")[0]["given"] == ["my/box"]
     assert not of(calls, "box_version="), "of another box we know no version"
     assert {one["named"]["env"]["LB_MTU"] for one in of(calls, "provision")} == {"9000"}
     assert {one["named"]["env"]["LB_OFFLINE"] for one in of(calls, "provision")} == {"/vagrant/wheelhouse"}
+    assert {one["named"]["env"]["LB_TORCH_INDEX"] for one in of(calls, "provision")} == {"mirror"}
     alone = told(LB_HOSTS="0")
     assert [one["given"][0] for one in of(alone, "define")] == ["controller"]
     assert of(alone, "provision")[0]["named"]["env"]["LB_ROLE"] == "alone"
@@ -148,6 +152,116 @@ def test_offline_a_missing_torch_is_said_in_one_line(tmp_path: Path) -> None:
     done = offline(tmp_path)
     assert done.returncode == 1 and done.stderr.count("\n") == 1
     assert "no torch" in done.stderr and "pip download torch" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("cards", "data", "found"),
+    [
+        ({"eth0": "192.168.121.5/24", "eth1": "192.168.57.11/24", "eth2": ""}, "10.99.0.1/24", "eth2"),
+        ({"eth0": "192.168.121.5/24", "eth1": "192.168.57.11/24", "eth2": "10.99.0.1/24"}, "10.99.0.1/24", "eth2"),
+        ({"eth0": "192.168.121.5/24", "eth1": "", "eth2": "10.99.0.1/24"}, "10.99.0.1/24", "eth2"),
+        ({"eth0": "192.168.121.5/24", "eth1": "", "eth2": ""}, "10.99.0.1/24", "candidates: eth1 eth2"),
+        ({"eth0": "192.168.121.5/24"}, "10.99.0.1/24", "candidates: none"),
+    ],
+)
+@pytest.mark.netns
+def test_the_data_network_is_the_one_card_without_an_address(
+    tmp_path: Path, cards: dict[str, str], data: str, found: str
+) -> None:
+    """At the first start; at the next one it is the card that has the address. Bridges and the like are no cards."""
+    system, programs = tmp_path / "net", tmp_path / "bin"
+    for name in (*cards, "lo", "docker0"):
+        (system / name).mkdir(parents=True)
+        (system / name / "type").write_text("772" if name == "lo" else "1")
+        if name in cards:
+            (system / name / "device").mkdir()
+    programs.mkdir()
+    lines = "".join(f'{name}) echo "2: {name} inet {text} scope global" ;;\n' for name, text in cards.items() if text)
+    (programs / "ip").write_text(f'#!/bin/sh\ncase "$6" in\n{lines}*) ;;\nesac\n')
+    (programs / "ip").chmod(0o755)
+    text = (ROOT / "provision.sh").read_text()
+    function = text[text.index("data_interface() {") : text.index("set_up_data() {")]
+    script = tmp_path / "asked.sh"
+    script.write_text(f'set -eu\nfail() {{ echo "$*"; exit 1; }}\n{function}\ndata_interface\n')
+    inside = 'mount --bind "$0" /sys/class/net && exec sh "$1"'
+    command = ["unshare", "-m", "--propagation", "private", "sh", "-c", inside, str(system), str(script)]
+    known = {**os.environ, "LB_DATA": data, "PATH": f"{programs}:{os.environ['PATH']}"}
+    done = subprocess.run(command, env=known, capture_output=True, text=True)
+    assert done.stdout.strip() == found or (done.returncode == 1 and found in done.stdout), done
+
+
+def wheel(folder: Path, name: str, files: dict[str, str], *, requires: str = "") -> None:
+    """As small as one may be."""
+    info = f"{name}-1.0.dist-info"
+    needs = f"Requires-Dist: {requires}\n" if requires else ""
+    files = {
+        **files,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{needs}",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": f"[console_scripts]\n{name} = {name}:main\n",
+    }
+    record = "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"])
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as file:
+        for path, text in {**files, f"{info}/RECORD": record}.items():
+            file.writestr(path, text)
+
+
+@full
+def test_offline_new_code_of_the_same_version_takes_the_place_of_the_old(tmp_path: Path) -> None:
+    """With a real venv and a real pip. As it was: pip kept what had the same version, and the new stamp was written, so
+    that old code stayed for good."""
+    if os.geteuid():
+        pytest.skip("needs root")
+    programs, wheels, prefix = tmp_path / "bin", tmp_path / "wheels", tmp_path / "opt"
+    for folder in (programs, wheels):
+        folder.mkdir()
+    (programs / "ln").write_text("#!/bin/sh\n")  # nothing outside of the folder
+    (programs / "ln").chmod(0o755)
+    wheel(wheels, "torch", {"torch/__init__.py": ""})
+    wanted = {"LB_ROLE": "alone", "LB_OFFLINE": str(wheels), "LB_PREFIX": str(prefix)}
+    known = {**os.environ, **wanted, "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": ""}
+    for said in ("old", "new"):
+        wheel(wheels, "lossbench", {"lossbench/__init__.py": f"def main(): print('{said}')\n"}, requires="torch")
+        done = subprocess.run(["sh", "provision.sh"], cwd=ROOT, env=known, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        there = subprocess.run([prefix / "venv" / "bin" / "lossbench"], env=known, capture_output=True, text=True)
+        assert there.stdout == f"{said}\n", there
+
+
+def online(folder: Path, *, free_kib: int, **more: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """provision.sh on an x86_64 machine without torch, with a pip that only writes down what it is told."""
+    if os.geteuid():
+        pytest.skip("needs root")
+    python, programs = folder / "opt" / "venv" / "bin" / "python", folder / "bin"
+    for one, text in (
+        (python, '[ "$1" = -m ] || exit 1'),
+        (programs / "ln", ""),
+        (programs / "dpkg-query", "echo installed; exit"),
+        (programs / "uname", "echo x86_64; exit"),
+        (programs / "df", f"echo head; echo / 9 9 {free_kib} 9% /; exit"),
+    ):
+        one.parent.mkdir(parents=True, exist_ok=True)
+        one.write_text(f'#!/bin/sh\n{text}\necho "${{0##*/}} $*" >> {folder}/told\n')
+        one.chmod(0o755)
+    (folder / "told").touch()
+    known = {**os.environ, "LB_ROLE": "alone", "LB_PREFIX": str(folder / "opt"), **more}
+    known["PATH"] = f"{programs}:{os.environ['PATH']}"
+    done = subprocess.run(["sh", "provision.sh"], cwd=ROOT, env=known, capture_output=True, text=True)
+    return done, [one for one in (folder / "told").read_text().splitlines() if "pip install" in one]
+
+
+def test_torchs_wheel_for_cpus_is_taken_first_where_an_index_has_one(tmp_path: Path) -> None:
+    """As it was: every virtual machine of 4 GiB got CUDA's libraries."""
+    done, said = online(tmp_path, free_kib=1, LB_TORCH_INDEX="mirror")
+    assert done.returncode == 0, done.stderr
+    assert said[0].endswith("--index-url mirror torch") and "-c" in said[0] and len(said) == 2
+
+
+def test_a_disk_that_cudas_libraries_do_not_fit_on_is_said_before_they_are_fetched(tmp_path: Path) -> None:
+    done, said = online(tmp_path, free_kib=7 << 20)
+    assert done.returncode == 1 and "no 8 GiB free: LB_TORCH_INDEX" in done.stderr and said == []
+    done, said = online(tmp_path, free_kib=9 << 20)
+    assert done.returncode == 0 and len(said) == 1
 
 
 def started_again(folder: Path, **programs: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from lossbench.cli.console import Terminal, say
+from lossbench.cli.hardware.words import BURST, DELAY, LOSS, PROFILE, RATE, condition
 from lossbench.errors import LossbenchError, NotAbleError, UsageError, VanishedError
 
 if TYPE_CHECKING:
@@ -107,7 +108,11 @@ def _show_check(found: Checked) -> None:
 @app.command("apply")
 def apply(
     file: Path = FILE,
-    profile: str = typer.Option(..., "--profile", help="Network condition: a name or a file."),
+    profile: str = PROFILE,
+    loss: str = LOSS,
+    burst: str = BURST,
+    delay: str = DELAY,
+    rate: str = RATE,
     duration: str = typer.Option("10m", "--for", help="How long at most: 30s, 10m, 2h."),
     port: list[str] = typer.Option([], "--port", help="Only these ports, of either end."),
     dscp: int | None = typer.Option(None, "--dscp", min=0, max=63, help="Only packets with this mark."),
@@ -119,17 +124,20 @@ def apply(
 ) -> None:
     """Put a profile on every machine's data interface, between the machines of the lab; on all, or on none.
 
-    Each is confirmed by a connection made afterwards, and ends by itself when its time is over."""
+    Each is confirmed by a connection made afterwards, and ends by itself when its time is over.
+
+    Example: lossbench lab apply lab.toml --loss 3% --burst 8 --for 10m --port 29500
+    """
     from lossbench.cli.hardware import nic
     from lossbench.net.lab import orders
     from lossbench.runs.interrupt import held
     from lossbench.spec import lab as labs
-    from lossbench.spec import profile as profiles
 
     lab = labs.load(file)
+    chosen = condition(profile=profile, loss=loss, burst=burst, delay=delay, rate=rate)
     done = orders.apply(
         lab,
-        profile=profiles.load(profile).model_dump(mode="json"),
+        profile=chosen.model_dump(mode="json"),
         traffic=asdict(nic.traffic_of(to=[], port=port, dscp=dscp)),
         for_s=nic.seconds(duration),
         sides=nic.sides_of(side),

@@ -30,6 +30,7 @@ NODES = typer.Option(2, "--nodes", min=2, help="With --slurm: how many to ask fo
 INTERFACE = typer.Option("", "--interface", help="With --slurm: of the data network, such as eth1.")
 SBATCH = typer.Option([], "--sbatch", help="With --slurm: an option for sbatch, such as --partition=gpu.")
 SUDO = typer.Option(False, "--sudo", help="With --slurm: become root on the nodes by `sudo -n`.")
+PAST_RDMA = typer.Option(False, "--past-rdma", help="With --slurm: its RDMA device is not meant, only TCP/IP is.")
 THESE_NICS = typer.Option(False, "--yes-these-nics", help="In a lab: even with default route or SSH on them.")
 ARMS = typer.Option([], "--arm", metavar="NAME", help="Of a suite's arms only this one; may be repeated.")
 RESUME = typer.Option(False, "--resume", help="Continue an interrupted run: its folder, or the same words again.")
@@ -44,6 +45,7 @@ def run(
         None, help="A suite by name, an experiment file (.toml), or a folder to --resume.", autocompletion=known_suites
     ),
     hosts: str = words.HOSTS,
+    ranks: int | None = words.RANKS,
     loss: str = words.LOSS,
     burst: str = words.BURST,
     delay: str = words.DELAY,
@@ -69,6 +71,7 @@ def run(
     interface: str = INTERFACE,
     sbatch: list[str] = SBATCH,
     sudo: bool = SUDO,
+    past_rdma: bool = PAST_RDMA,
     yes_these_nics: bool = THESE_NICS,
     as_json: bool = typer.Option(False, "--json", help="One JSON object on standard output."),
     html: Path | None = typer.Option(None, "--html", help="A page of the results; see also `lossbench report`."),
@@ -98,15 +101,14 @@ def run(
     if (suite is None) == (asked is None):
         raise _not_one_thing(suite)
     settings += [f"arm={json.dumps(name)}" for name in arm]
-    settings = words.as_settings(settings, capture=capture, backend=backend, data_dir=data_dir)
-    chosen: dict[str, Any] = {"settings": settings, "seeds": seeds, "full": full, "until": until}
+    settings = words.as_settings(settings, capture=capture, backend=backend, data_dir=data_dir, ranks=ranks)
+    chosen: dict[str, Any] = {"settings": settings, "seeds": seeds, "full": full, "until": until, "resume": resume}
     if dry_run:
-        chosen |= {"resume": resume, "machines": _machines(lab, nodes, slurm=slurm)}
-        preview.show(asked or suite or "", out=out, **chosen)
+        preview.show(asked or suite or "", out=out, machines=_machines(lab, nodes, slurm=slurm), **chosen)
         raise typer.Exit
-    machines = _lab_of(lab, slurm=slurm, interface=interface, nodes=nodes, sbatch=sbatch, sudo=sudo)
+    there = _lab_of(lab, slurm=slurm, interface=interface, nodes=nodes, sbatch=sbatch, sudo=sudo, past_rdma=past_rdma)
     files_of = {"html": html, "plots": plots, "junit": junit, "github": github_summary}
-    chosen |= {"out": out, "resume": resume, "lab": machines, "these_nics": yes_these_nics}
+    chosen |= {"out": out, "lab": there, "these_nics": yes_these_nics}
     _made(asked or suite or "", chosen, files_of, (tag, note), as_json=as_json, tee=tee)
 
 
@@ -129,6 +131,7 @@ def _made(
     from lossbench.cli.reading import report
 
     report.check_targets(**files_of)
+    _say_one_rank(chosen["lab"], suite)
     from lossbench import api
     from lossbench.cli.screen import live
     from lossbench.results import notes
@@ -152,8 +155,9 @@ def _made(
     raise typer.Exit(EXIT_CODES[result.status])
 
 
-def _lab_of(lab: Path | None, *, slurm: bool, interface: str, nodes: int, sbatch: list[str], sudo: bool = False) -> Any:
-    """None: this machine. Outside of an allocation the same command is handed to sbatch, and that is all."""
+def _lab_of(lab: Path | None, *, slurm: bool, nodes: int, sbatch: list[str], interface: str, **there: Any) -> Any:
+    """None: this machine. Outside of an allocation the same command is handed to sbatch, and that is all. `there`: of
+    every node (sudo, past_rdma)."""
     if not slurm:
         return lab
     if lab is not None:
@@ -163,10 +167,20 @@ def _lab_of(lab: Path | None, *, slurm: bool, interface: str, nodes: int, sbatch
     from lossbench.runs.lab import slurm as allocation
 
     if allocation.inside():
-        return allocation.lab(interface=interface, sudo=sudo)
+        return allocation.lab(interface=interface, **there)
     path, said = allocation.submit(allocation.script(sys.argv[1:], nodes=nodes, options=sbatch), Path.cwd())
     say(f"{said}; its script: {path}")
     raise typer.Exit(0)
+
+
+def _say_one_rank(lab: Any, suite: Any) -> None:
+    """A suite of ours has one rank on each machine, whatever the lab's file says for other programs."""
+    from lossbench.spec import lab as labs
+
+    if isinstance(lab, Path) and isinstance(suite, str) and suite in known_suites(""):
+        said = labs.load(lab).most_ranks()
+        if said > 1:
+            say(labs.ONE_RANK.format(said), err=True)
 
 
 def _machines(lab: Path | None, nodes: int, *, slurm: bool) -> int:

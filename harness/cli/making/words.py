@@ -24,6 +24,7 @@ KEYS = {
     "delay": "impair.0.profile=wan_40ms",
     "profile": "impair.0.profile=loss_5",
     "time_limit": "workload.time_limit_s=20m",
+    "ranks": "workload.torchrun=8",
 }
 
 HOSTS = typer.Option("4", "--hosts", help="How many ranks, each on a host of its own (with a command).")
@@ -40,16 +41,20 @@ TIME_LIMIT = typer.Option("10m", "--time-limit", metavar="10m", help="Stop the c
 SETTINGS = typer.Option([], "--set", metavar="KEY=VALUE", help="Change a key, e.g. topology.hosts=8.")
 SEEDS = typer.Option(None, "--seeds", min=1, help="Repeat every point with this many seeds.")
 CAPTURE = typer.Option(False, "--capture", help="Keep a pcap of every host (the first 100,000 packets).")
+RANKS = typer.Option(None, "--ranks", min=1, max=64, help="Of a script on every host, by torchrun (with a command).")
 BACKEND = typer.Option(None, "--backend", help="By name (lossbench doctor), or simulated (no network); else automatic.")
 DATA_DIR = typer.Option(None, "--data-dir", help="Folder with data sets (or LOSSBENCH_DATA).")
 
 
-def as_settings(settings: list[str], *, capture: bool, backend: str | None, data_dir: Path | None) -> list[str]:
+def as_settings(
+    settings: list[str], *, capture: bool, backend: str | None, data_dir: Path | None, ranks: int | None
+) -> list[str]:
     """What has an option of its own, as --set would say it."""
     return [
         *settings,
         *(["capture.packets=100000"] if capture else []),
         *([f"backend={backend}"] if backend is not None else []),
+        *([f"workload.torchrun={ranks}"] if ranks is not None else []),
         *([f"workload.options.data_dir={str(data_dir.resolve())!r}"] if data_dir is not None else []),
     ]
 
@@ -94,7 +99,7 @@ def asked(ctx: typer.Context, suite: str | None, *, sweep: list[str], **said: st
         hosts = said["hosts"] if _typed(ctx, "hosts") else ""  # a lab has as many as it has
         return Asked(command=command_of(ctx), sweep=tuple(sweep), **{**said, "hosts": hosts})
     _refuse_a_program(suite)
-    typed = [name for name in (*CONDITION, "sweep", "time_limit") if _typed(ctx, name)]
+    typed = [name for name in (*CONDITION, "sweep", "time_limit", "ranks") if _typed(ctx, name)]
     if typed:
         option = f"--{typed[0].replace('_', '-')}"
         raise UsageError(
@@ -105,7 +110,7 @@ def asked(ctx: typer.Context, suite: str | None, *, sweep: list[str], **said: st
 
 def refuse_idle(ctx: typer.Context, *, lab: bool, slurm: bool) -> None:
     """Options that would do nothing here are refused, whatever their value."""
-    idle = {name: "--slurm" for name in ("nodes", "interface", "sbatch", "sudo") if not slurm}
+    idle = {name: "--slurm" for name in ("nodes", "interface", "sbatch", "sudo", "past_rdma") if not slurm}
     idle |= {} if lab or slurm else {"yes_these_nics": "--lab or --slurm"}
     for name, other in idle.items():
         if _typed(ctx, name):

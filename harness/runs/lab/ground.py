@@ -22,7 +22,7 @@ from lossbench.runs.lab.remote import LabGauge, LabLauncher
 from lossbench.runs.launch.environment import MASTER_PORT
 from lossbench.runs.launch.program import Launcher
 from lossbench.spec.experiment import Experiment, Program
-from lossbench.spec.lab import Lab
+from lossbench.spec.lab import ONE_RANK, Lab
 from lossbench.spec.placement import rules_ever
 from lossbench.spec.topology import Placed
 from lossbench.spec.userfile import check
@@ -83,14 +83,19 @@ class LabGround:
         return check(Experiment, content, origin=f"{experiment.name} on lab {self.lab.name}")
 
     def _ranks_each(self, workload: Program) -> int:
-        """Several ranks on a machine are torchrun's business."""
+        """Several ranks on a machine are torchrun's business; what comes with lossbench has one rank on each."""
         each = {machine.ranks for machine in self.lab.machine}
-        if each == {1} or workload.torchrun:
+        if each == {1} or workload.torchrun or not workload.command:
             return workload.torchrun
-        if len(each) > 1 or not workload.command:
-            text = "several ranks on a machine: for programs of your own, by torchrun, and as many on each machine"
-            raise NotAbleError(text, next_step="ranks = 1 in lab.toml")
+        if len(each) > 1:
+            text = f"machines have different numbers of ranks ({', '.join(map(str, sorted(each)))})"
+            raise NotAbleError(text, next_step="ranks = the same in lab.toml, or --ranks N")
         return each.pop()
+
+    def _one_rank(self, workload: Program) -> str:
+        """That the lab's own number is for others, where it is."""
+        said = self.lab.most_ranks()
+        return "" if said == 1 or workload.command else ONE_RANK.format(said)
 
     def backend(self, experiment: Experiment) -> tuple[str, str]:
         can: dict[str, str | None] = dict.fromkeys(registry.KINDS, "it does not stand on a machine's own interface")
@@ -100,7 +105,9 @@ class LabGround:
         if experiment.backend not in ("auto", *can):
             can[experiment.backend] = "it does not stand on a machine's own interface"
         profiles = [entry.profile for entry in experiment.impair]
-        return registry.choose(experiment.backend, profiles=profiles, rules=rules_ever(experiment, seed=0), can=can)
+        rules = rules_ever(experiment, seed=0)
+        name, why = registry.choose(experiment.backend, profiles=profiles, rules=rules, can=can)
+        return name, "; ".join(filter(None, [why, self._one_rank(experiment.workload)]))
 
     def network(self, backend: str, network_id: str, experiment: Experiment) -> Network:
         del network_id  # every machine has a journal of its own

@@ -22,16 +22,15 @@ def inside(environment: Mapping[str, str] = os.environ) -> bool:
     return bool(environment.get("SLURM_JOB_ID"))
 
 
-def lab(*, interface: str, python: str = "", sudo: bool = False) -> Lab:
+def lab(*, interface: str, python: str = "", sudo: bool = False, past_rdma: bool = False) -> Lab:
     """The nodes of this allocation, in Slurm's order. `interface`: of the data network, the same on every node."""
     nodes = _asked(["scontrol", "show", "hostnames", os.environ.get("SLURM_JOB_NODELIST", "")]).split()
     if len(nodes) < 2:
         raise NotAbleError(f"the allocation has {len(nodes)} nodes", next_step="salloc --nodes 2 or more")
     if not interface:
         raise UsageError("which interface is the data network's?", next_step="--interface eth1")
-    machines = [
-        {"ssh": node, "interface": interface, "python": python or sys.executable, "sudo": sudo} for node in nodes
-    ]
+    each = {"interface": interface, "python": python or sys.executable, "sudo": sudo, "past_rdma": past_rdma}
+    machines = [{"ssh": node, **each} for node in nodes]
     name = f"slurm job {os.environ['SLURM_JOB_ID']}"
     return check(Lab, {"name": name, "by": "slurm", "machine": machines}, origin=name)
 

@@ -105,8 +105,8 @@ def command_of(program: Program) -> list[str]:
 def _present(command: list[str]) -> list[str]:
     """A user's program that is not there is said before anything is built; so is a torchrun that knows of no others."""
     if Path(command[0]).name == "torchrun" and not any(word.startswith("--nnodes") for word in command):
-        step = "lossbench sets what torchrun sets: -- python train.py; several ranks on a host: torchrun = N in a file"
-        raise UsageError("torchrun would make every host a world of its own", next_step=f"{step}, under [workload]")
+        step = "lossbench sets what torchrun sets: -- python train.py; several ranks on a host: --ranks N"
+        raise UsageError("torchrun would make every host a world of its own", next_step=step)
     if which(command[0]) is None:
         raise no_program(command[0])
     script = next(iter(command[1:]), "")
