@@ -34,3 +34,10 @@ def test_the_reference_in_the_docs_is_what_the_fields_say() -> None:
     assert shown == tables(api.schema("experiment"), title="experiment"), (
         "lossbench schema experiment --markdown, between the marks in docs/experiments.md"
     )
+
+
+def test_a_list_of_fixed_length_says_what_stands_in_it() -> None:
+    """As it was: pairs of hosts were "[first, one past the last]", as windows of numbers are."""
+    lines = tables(api.schema("experiment"), title="experiment").splitlines()
+    values = {line.split(" | ")[0].strip("|` "): line.split(" | ")[1] for line in lines if line.startswith("| `")}
+    assert values["pairs"] == "list of [string, string]" and values["blocks"] == "[first, one past the last]"
