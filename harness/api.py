@@ -213,6 +213,7 @@ def doctor() -> dict[str, Any]:
     from lossbench.net.impair import registry
     from lossbench.net.kernel import Kernel, user_namespaces
     from lossbench.results import machine
+    from lossbench.runs.launch.program import unreachable_interpreter
 
     allowed, entered = user_namespaces(), ""
     if rootless.needed():
@@ -241,7 +242,7 @@ def doctor() -> dict[str, Any]:
         "gpus": machine.gpus(),
         "tools": machine.tools(),
         **facts,
-        "advice": _advice(kernel, able, allowed, facts),
+        "advice": [*_advice(kernel, able, allowed, facts), *filter(None, [str(unreachable_interpreter() or "")])],
     }
 
 

@@ -23,8 +23,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Genuine packet loss for distributed training: build a lossy network, prove the loss, run in it.\n\n"
     "First steps: [bold]lossbench doctor[/], then [bold]lossbench run quickstart[/].",
-    epilog="Exit codes: 0 valid, 1 a program or an expectation failed, 2 usage, 3 unknown, 4 this machine is not able, "
-    "130 interrupted.",
+    epilog="Exit codes: 0 valid, 1 a program or an expectation failed, 2 usage, 3 unknown, 4 not possible on this "
+    "machine, 130 interrupted.",
 )
 app.command("run", cls=WithCommand)(run.run)
 app.command("campaign")(campaign.campaign)

@@ -72,7 +72,7 @@ def change(
     direction: str = typer.Option("uplink", "--direction", help="uplink, downlink or both."),
     net: str | None = NET,
 ) -> None:
-    """Change the condition of a standing network in place; no flow is torn.
+    """Change the condition of a standing network in place; connections stay up.
 
     Examples:
 
@@ -141,9 +141,14 @@ def execute(
     command: list[str] = typer.Argument(None, metavar="-- COMMAND [ARGS]...", help="What to run there."),
     net: str | None = NET,
 ) -> None:
-    """Run a program in a host: lossbench net exec h3 -- iperf3 -c h0
+    """Run a program in a host. Names h0, h1, ... resolve to the lossy data link, h0-ctl to the control link.
 
-    Names h0, h1, ... resolve to the lossy data link, h0-ctl to the control link."""
+    Examples (a server first, then who calls it):
+
+      lossbench net exec h0 -- iperf3 -s -D
+
+      lossbench net exec h3 -- iperf3 -c h0
+    """
     _root_only()
     if not command:
         raise UsageError("no command given", next_step="lossbench net exec h0 -- COMMAND")

@@ -124,7 +124,7 @@ def test_what_init_writes_is_what_the_same_words_run(folder: Path) -> None:
 
 
 def test_a_dry_run_of_what_is_gone_on_with_shows_what_is_left(tmp_path: Path) -> None:
-    """As it was: "to go on with a run that was ended add --resume", which had been given."""
+    """As it was: "to continue an interrupted run add --resume", which had been given."""
     place = made.suite(tmp_path, [{"percent": 0}, {"percent": 5}], 1, lambda point, seed: {}, options={})
     (place / "001" / "summary.json").unlink()
     before = sorted(place.rglob("*"))

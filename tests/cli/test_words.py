@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 import tomllib
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +15,11 @@ import pytest
 from lossbench.cli.making import init, preview, run
 from lossbench.errors import NotAbleError, UsageError
 from lossbench.net.kernel import Kernel
+from lossbench.runs.ground import ThisMachine
 from lossbench.runs.launch.program import _present
 from lossbench.spec.asking import adhoc, points, written
 from lossbench.spec.asking.adhoc import Asked
+from lossbench.spec.experiment import Workload
 
 QDISCS = ("clsact", "htb", "fq", "prio", "tbf")
 
@@ -134,3 +137,25 @@ def test_what_is_set_stands_in_the_file_that_init_writes(settings: list[str]) ->
 def test_what_has_no_place_in_a_file_is_no_line_of_it(setting: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         written.text(Asked(), settings=[setting], file=Path("mine.toml"))
+
+
+@pytest.mark.parametrize("out_of_reach", [sys.executable, "reader", "train.py"])
+def test_what_an_ordinary_user_may_not_read_is_said_before_a_network_is_built(
+    out_of_reach: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was: Permission denied from the first rank, with the network built and the advice to --resume."""
+    reader = tmp_path / "reader"
+    reader.write_text("")
+    (tmp_path / "train.py").write_text(f"#!{reader}\n")
+    (tmp_path / "train.py").chmod(0o755)
+    reader.chmod(0o755)
+    able = os.access
+    refused = str(reader) if out_of_reach == "reader" else out_of_reach
+    monkeypatch.setattr(os, "access", lambda path, mode, **how: str(path) != refused and able(path, mode, **how))
+    command = ("./train.py",) if out_of_reach == "reader" else ("python", "train.py")
+    said = shown(monkeypatch, tmp_path, Asked(command=command))
+    assert said.startswith(f"refused: {refused}"), said
+    assert "can't be read without root; chmod a+rX on it and on the folders above it, or run with sudo" in said
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NotAbleError):
+        ThisMachine(kernel()).check(Workload(command=command))

@@ -35,3 +35,10 @@ def test_the_reference_in_the_docs_is_what_the_fields_say(kind: str, page: str) 
     assert shown == tables(api.schema(kind), title=kind), (
         f"lossbench schema {kind} --markdown, between the marks in docs/{page}"
     )
+
+
+def test_a_list_of_fixed_length_says_what_stands_in_it() -> None:
+    """As it was: pairs of hosts were "[first, one past the last]", as windows of numbers are."""
+    lines = tables(api.schema("experiment"), title="experiment").splitlines()
+    values = {line.split(" | ")[0].strip("|` "): line.split(" | ")[1] for line in lines if line.startswith("| `")}
+    assert values["pairs"] == "list of [string, string]" and values["blocks"] == "[first, one past the last]"

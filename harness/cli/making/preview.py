@@ -88,11 +88,9 @@ def _network(experiment: Any) -> str:
 
 def _program(workload: Any) -> list[str]:
     out = [f"every host runs: {' '.join(workload.command) if workload.command else f'workload {workload.name}'}"]
-    if workload.command and workload.command[0] == "python":
-        from lossbench.runs.launch.program import command_of_user
+    from lossbench.runs.launch.program import interpreter
 
-        out.append(f"python is {command_of_user(['python'])[0]}")
-    return out
+    return [*out, *filter(None, [interpreter(workload)])]
 
 
 def _minutes(seconds: float) -> str:

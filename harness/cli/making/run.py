@@ -138,7 +138,7 @@ def _made(
 
     notes.check(marked[0])
 
-    with live.View(Terminal(stderr=True), quiet=as_json, tee=tee) as view:
+    with live.View(Terminal(stderr=True), quiet=as_json, tee=tee, here=chosen["lab"] is None) as view:
         result = api.made(suite, **chosen, progress=view.show)
     if marked[0] or marked[1] is not None:
         notes.change(result.folder, add=marked[0], note=marked[1])

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from lossbench.results import measures
 from lossbench.results.naming import point_name
+from lossbench.runs.launch.program import interpreter
 from lossbench.runs.many.suite import Planned
 
 LOOK_S = 2.0  # how often the network's counters are read for the view
@@ -25,8 +26,9 @@ MOST_READ = 1 << 20  # of a log, at a time
 class View:
     """`show` is told everything that happens; what is drawn is one screenful that is overwritten."""
 
-    def __init__(self, console: Console, *, quiet: bool, tee: bool = False) -> None:
-        self.console, self.quiet, self.tee = console, quiet, tee
+    def __init__(self, console: Console, *, quiet: bool, tee: bool = False, here: bool = False) -> None:
+        """`here`: programs are started on this machine, by an interpreter that can be named."""
+        self.console, self.quiet, self.tee, self.here = console, quiet, tee, here
         self._log, self._read_to, self._last_line = "", 0, ""
         self._live = Live(console=console, refresh_per_second=REDRAW_PER_S, transient=True)
         self._on_screen = console.is_terminal and not quiet
@@ -71,6 +73,8 @@ class View:
     def _next_point(self, one: Planned, total: int) -> None:
         if self._number < 0:
             self._began = time.monotonic()
+            if self.here and not self.quiet and (said := interpreter(one.experiment.workload)):
+                self.console.print(said, markup=False, soft_wrap=True)
         self._number, self._now, self._network = one.number, {}, ""
         self._made += 1
         if not self._on_screen and not self.quiet:

@@ -33,7 +33,12 @@ def _words(text: str) -> list[str]:
     """Paragraphs; examples as code."""
     parts = [" ".join(part.split()) for part in re.split(r"\n\s*\n", text.replace("\b", "").strip())]
     examples = [part for part in parts if part.startswith("lossbench ")]
-    out = [line for part in parts if part not in examples and part != "Examples:" for line in (part, "")]
+    out = [
+        line
+        for part in parts
+        if part not in examples and not re.fullmatch(r"Examples?\b.*:", part)
+        for line in (part, "")
+    ]
     return [*out, "```", *examples, "```"] if examples else out[:-1]
 
 

@@ -108,7 +108,7 @@ def _why(suite: Suite) -> list[tuple[str, str]]:
                 out.setdefault(f"{run.name}: {column}: {first}", lines)
     missing = len(suite.plan.plan) - len(suite.runs)
     if missing:
-        step = f"go on with it: lossbench run {suite.folder} --resume"
+        step = f"continue it: lossbench run {suite.folder} --resume"
         out[f"{missing} of {len(suite.plan.plan)} runs did not end; {step}"] = ""
     return list(out.items())[:MOST_REASONS]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from lossbench.errors import RunError, UsageError
+from lossbench.errors import NotAbleError, RunError, UsageError
 from lossbench.files import no_room
 from lossbench.net.host import rootless
 from lossbench.net.host.place import Place
@@ -92,6 +92,8 @@ class Exec:
 
 def command_of(program: Program) -> list[str]:
     """The program and its arguments."""
+    if (unreachable := unreachable_interpreter()) is not None:
+        raise unreachable
     if program.command and program.torchrun:
         return torchrun.command(program.torchrun, _present(command_of_user(list(program.command))))
     if program.command:
@@ -107,17 +109,44 @@ def _present(command: list[str]) -> list[str]:
     if Path(command[0]).name == "torchrun" and not any(word.startswith("--nnodes") for word in command):
         step = "lossbench sets what torchrun sets: -- python train.py; several ranks on a host: --ranks N"
         raise UsageError("torchrun would make every host a world of its own", next_step=step)
-    if which(command[0]) is None:
+    found = which(command[0])
+    if found is None:
         raise no_program(command[0])
+    if (reader := _reader(found)) and os.path.lexists(reader) and not os.access(reader, os.X_OK):  # noqa: PTH110
+        raise _unreachable(reader, of=f", which reads {command[0]},")
     script = next(iter(command[1:]), "")
     if "python" in Path(command[0]).name and script.endswith(".py") and not Path(script).is_file():
         raise UsageError(f"no such script: {script}", next_step=f"paths are taken from {Path.cwd()}")
+    if "python" in Path(command[0]).name and script.endswith(".py") and not os.access(script, os.R_OK):
+        raise _unreachable(script)
     return command
+
+
+def _reader(program: str) -> str:
+    """Of a script, what its first line names."""
+    try:
+        with open(program, "rb") as file:
+            first = file.readline(256)
+    except OSError:
+        return ""
+    words = first[2:].decode("utf-8", "replace").split() if first.startswith(b"#!") else []
+    return words[0] if words else ""
+
+
+def unreachable_interpreter() -> NotAbleError | None:
+    """Inside of a user namespace no right of another user's helps: what started us may be out of reach then, and every
+    rank and helper is started by it."""
+    return None if os.access(sys.executable, os.R_OK | os.X_OK) else _unreachable(sys.executable)
+
+
+def _unreachable(path: str, *, of: str = "") -> NotAbleError:
+    step = "chmod a+rX on it and on the folders above it, or run with sudo"
+    return NotAbleError(f"{path}{of} can't be read without root", next_step=step)
 
 
 def no_program(name: str) -> UsageError:
     """Of what can't be started, why not; a script that may not be executed is there all the same."""
-    if Path(name).is_file():
+    if os.path.isfile(name):  # noqa: PTH113 - says no where it may not look
         step = f"python {name}" if name.endswith(".py") else f"chmod +x {name}, or name what reads it: sh {name}"
         return UsageError(f"{name} may not be executed", next_step=step)
     step = f"paths are taken from {Path.cwd()}" if "/" in name else "is it installed, and in a folder of PATH?"
@@ -127,6 +156,16 @@ def no_program(name: str) -> UsageError:
 def command_of_user(command: list[str]) -> list[str]:
     first, *rest = command
     return [sys.executable if first == "python" else first, *rest]
+
+
+def interpreter(program: Program) -> str:
+    """Which one `python` or `python3` is, in words; empty for anything else."""
+    first = program.command[0] if program.command else ""
+    if not re.fullmatch(r"python[\d.]*", first):
+        return ""
+    found = which(command_of_user([first])[0])
+    other = f"; `python` is the one that runs lossbench: {sys.executable}" if first != "python" else ""
+    return f"{first} is {found}{other if found != sys.executable else ''}"
 
 
 def own_programs(experiments: Sequence[Experiment]) -> list[list[str]]:

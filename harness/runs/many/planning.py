@@ -37,7 +37,7 @@ def planned(
         raise UsageError(f"seeds {seeds}: at least 1", next_step="every point is run once for each of them")
     if isinstance(suite, str) and suite not in points.suite_names() and Path(suite).is_dir():
         if not resume:
-            raise UsageError(f"{suite} is a folder", next_step="to go on with a run that was ended add --resume")
+            raise UsageError(f"{suite} is a folder", next_step="to continue an interrupted run add --resume")
         if settings or full or seeds or until:
             step = "drop --set, --arm, --seeds, --full, --backend, --until"
             raise UsageError("a folder is resumed as it was planned", next_step=step)

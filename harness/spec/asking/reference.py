@@ -101,6 +101,13 @@ def _default(field: dict[str, Any]) -> str:
     return f"`{json.dumps(value)}`"
 
 
+def _tuple(items: list[dict[str, Any]]) -> str:
+    """Of fixed length: a window of numbers, else what stands at each place."""
+    if len(items) == 2 and all(one.get("type") == "integer" for one in items):
+        return "[first, one past the last]"
+    return f"[{', '.join(_values(one) for one in items)}]"
+
+
 def _values(field: dict[str, Any]) -> str:
     """A type in few words, with its limits."""
     if "$ref" in field:
@@ -112,7 +119,7 @@ def _values(field: dict[str, Any]) -> str:
         return " or ".join(dict.fromkeys(_values(one) for one in some if one.get("type") != "null"))
     if field.get("type") == "array":
         inner = field.get("items") or {"type": "any"}
-        return f"list of {_values(inner)}" if "prefixItems" not in field else "[first, one past the last]"
+        return f"list of {_values(inner)}" if "prefixItems" not in field else _tuple(field["prefixItems"])
     limits = {"minimum": ">= {}", "exclusiveMinimum": "> {}", "maximum": "<= {}", "exclusiveMaximum": "< {}"}
     if "pattern" in field and field["pattern"].startswith("^ *[0-9"):
         return f"with a unit ({field['pattern'].partition('(')[2].partition(')')[0].replace('|', ', ')})"
