@@ -49,6 +49,18 @@ def accuracy(found: Gathered, arms: list[Arm]) -> list[str]:
     return [f"Accuracy against {base.name}, in points: {'; '.join(said)}."] if base is not None and said else []
 
 
+def served(arms: Iterable[Arm]) -> list[str]:
+    """That arms are not alike in what answered: then they may differ for that."""
+    names: dict[frozenset[str], list[str]] = {}
+    for arm in arms:
+        if arm.served:
+            names.setdefault(arm.served, []).append(arm.name)
+    if len(names) < 2 and all(len(one) < 2 for one in names):
+        return []
+    by = "; ".join(f"{' and '.join(sorted(which))}: {', '.join(some)}" for which, some in names.items())
+    return [f'Arms were not served alike ({by}): they may differ for that. Give server = "builtin", or run anew.']
+
+
 def _judged(from_: float | None, to: float | None, *, low: float, high: float, margin: str) -> str:
     """By both ends of the interval: that no difference was found is no sameness."""
     if from_ is None or to is None:
