@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -148,6 +149,24 @@ def test_a_tail_is_judged_by_the_ends_of_its_interval(tail: list[float], verdict
     strict.web["p99_ms"], alone.web["p99_ms"] = dict(enumerate(tail)), dict(enumerate([100.0] * len(tail)))
     (said,) = claims.tails([strict, alone])
     assert said.startswith("With strict the service's p99 is ") and said.endswith(f"x what it is alone: {verdict}.")
+
+
+def test_tails_are_compared_over_the_time_that_both_arms_have(tmp_path: Path) -> None:
+    """As it was: of arms that lasted differently, over different requests."""
+    strict, alone = (by_seed(name, [], [], priority=1, alone=name == "alone") for name in ("strict", "alone"))
+    for arm, ends in ((strict, (5.0, 40.0)), (alone, (0.0, 20.0))):
+        arm.web["p99_ms"] = {0: 999.0 if arm is strict else 100.0}
+        arm.web["steady_from_s"], arm.web["steady_to_s"] = {0: ends[0]}, {0: ends[1]}
+        arm.places = {0: tmp_path / arm.name}
+        arm.places[0].mkdir()
+        at = np.arange(0, ends[1], 0.01)
+        took = np.where((at < 5) | (at > 20), 1000.0, 110.0 if arm is strict else 100.0)
+        for name, values in (("at_s", at), ("completion_ms", took)):
+            made.samples(arm.places[0], f"web.{name}", values)
+    found = claims.tail_against_alone(strict, [strict, alone])
+    assert found is not None and found.mean == pytest.approx(1.1)
+    strict.web["steady_from_s"] = {0: 19.5}
+    assert claims.tail_against_alone(strict, [strict, alone]) is None, "next to nothing in common"
 
 
 def test_arms_that_were_not_served_alike_are_named() -> None:

@@ -117,6 +117,8 @@ def _phase(
         "equivalent": phase["rate"] * options.factor,
         "factor": options.factor,
         "from_s": phase["from_s"],
+        "steady_from_s": float(steady.at_s[0]),
+        "steady_to_s": float(steady.at_s[-1]),
         "n": len(steady.known),
         "warm_up": len(times.known) - len(steady.known),
         **numbers,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ class Arm:
     refused: frozenset[int] = frozenset()  # seeds with so much that was never answered that there is no mean
     void: frozenset[int] = frozenset()  # seeds whose mean may not be averaged
     folders: tuple[str, ...] = ()  # of its runs
+    places: dict[int, Path] = field(default_factory=dict)  # the same by seed
     served: frozenset[str] = frozenset()  # what answered, in all its runs
 
     @property
@@ -91,6 +93,7 @@ def _arm(group: Group, others: list[Group], *, several: bool, believed: bool) ->
         learner="" if workload in ("replay", "noop") else _learner(workload, options),
         queue=str(shaping.get("queue") or "fifo"),
         folders=tuple(dict.fromkeys(str(run.folder) for run in group.runs)),
+        places={run.summary.seed: run.folder for run in group.runs},
         served=frozenset(str(row[SERVER]) for run in group.runs for row in run.summary.rows if SERVER in row),
     )
     arm.web = {name.removeprefix(WEB): numbers(group, name) for name in group.values if name.startswith(WEB)}

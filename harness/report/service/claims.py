@@ -9,6 +9,7 @@ from lossbench.report import inference
 from lossbench.report.gathered import Gathered
 from lossbench.report.groups import baseline_of
 from lossbench.report.inference import Estimate
+from lossbench.report.service import window
 from lossbench.report.service.arms import Arm, partner, ratio
 
 TAIL = 0.15  # of the service's p99 when it is alone
@@ -16,9 +17,9 @@ POINTS = 1.0  # of accuracy
 
 
 def tail_against_alone(arm: Arm, arms: Iterable[Arm]) -> Estimate | None:
-    """Its p99 by what it is alone."""
+    """Its p99 by what it is alone, of the same requests."""
     alone = None if arm.alone else partner(arm, arms, alone=True)
-    return None if alone is None else ratio(arm.web.get("p99_ms", {}), alone.web.get("p99_ms", {}))
+    return None if alone is None else ratio(*window.tails(arm, alone))
 
 
 def tails(arms: list[Arm]) -> list[str]:
