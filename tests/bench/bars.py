@@ -1,10 +1,12 @@
 """The figures behind lossbench's promises about the network, measured on this machine. Minutes, as root.
 
-make bars            or            python tests/bench/bars.py [part ...]      parts: up watch loss bursts honest relay
+make bars            or            python tests/bench/bars.py [part ...]
+parts: up watch loss bursts honest relay web
 """
 
 from __future__ import annotations
 
+import json
 import secrets
 import statistics as stats
 import sys
@@ -21,6 +23,7 @@ from scipy.stats import chisquare
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / ".package"), str(ROOT)]
 
+from lossbench import api  # noqa: E402
 from lossbench.net.journal import Journal  # noqa: E402
 from lossbench.net.kernel import Kernel  # noqa: E402
 from lossbench.net.star.network import StarNetwork  # noqa: E402
@@ -209,7 +212,23 @@ def _paced(net: StarNetwork, *, packets_per_s: int, seconds: float) -> tuple[int
     return total * len(flows), sum(h.sent - int(h.missing().sum()) for h in heard), took
 
 
-PARTS = {"up": up, "watch": watch, "loss": loss, "bursts": bursts, "honest": honest, "relay": relay}
+def web() -> None:
+    """What the clients of `web` can offer before they fall behind."""
+    print("\n== web: 16 hosts, 100 Mbit/s, 800 x 100 KB a second for 20 s: lag p99, median completion, timing")
+    load = {"topology.rate_mbit": 100, "beside.1.options.rate": 800, "beside.1.options.factor": 1}
+    load |= {"beside.1.options.seconds": 20}
+    for server in ("nginx", "builtin"):
+        settings = ["arm=web alone", f"beside.0.options.server={server}", *(f"{key}={v}" for key, v in load.items())]
+        with tempfile.TemporaryDirectory() as folder:
+            found = api.made("colocation", settings=settings, out=folder)
+            one = json.loads((found.folder / "000" / "summary.json").read_text())
+        row = next((row for row in one["rows"] if "web.n" in row), {})
+        lag, share = (one["workload"].get(f"web.{name}") for name in ("lag_p99_ms", "lag_share"))
+        timing = f"timing {one['columns']['timing']}: {one['reasons'].get('timing')}"
+        print(f"{server}: {lag} ms ({share} of the median), p50 {row.get('web.p50_ms')} ms, {timing}")
+
+
+PARTS = {"up": up, "watch": watch, "loss": loss, "bursts": bursts, "honest": honest, "relay": relay, "web": web}
 
 if __name__ == "__main__":
     for part in sys.argv[1:] or PARTS:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -149,6 +151,33 @@ def test_a_tail_is_judged_by_the_ends_of_its_interval(tail: list[float], verdict
     assert said.startswith("With strict the service's p99 is ") and said.endswith(f"x what it is alone: {verdict}.")
 
 
+def test_tails_are_compared_over_the_time_that_both_arms_have(tmp_path: Path) -> None:
+    """As it was: of arms that lasted differently, over different requests."""
+    strict, alone = (by_seed(name, [], [], priority=1, alone=name == "alone") for name in ("strict", "alone"))
+    for arm, ends in ((strict, (5.0, 40.0)), (alone, (0.0, 20.0))):
+        arm.web["p99_ms"] = {0: 999.0 if arm is strict else 100.0}
+        arm.web["steady_from_s"], arm.web["steady_to_s"] = {0: ends[0]}, {0: ends[1]}
+        arm.places = {0: tmp_path / arm.name}
+        arm.places[0].mkdir()
+        at = np.arange(0, ends[1], 0.01)
+        took = np.where((at < 5) | (at > 20), 1000.0, 110.0 if arm is strict else 100.0)
+        for name, values in (("at_s", at), ("completion_ms", took)):
+            made.samples(arm.places[0], f"web.{name}", values)
+    found = claims.tail_against_alone(strict, [strict, alone])
+    assert found is not None and found.mean == pytest.approx(1.1)
+    strict.web["steady_from_s"] = {0: 19.5}
+    assert claims.tail_against_alone(strict, [strict, alone]) is None, "next to nothing in common"
+
+
+def test_arms_that_were_not_served_alike_are_named() -> None:
+    arms = [by_seed(name, [], [], priority=1) for name in ("shared", "strict", "alone")]
+    for arm, which in zip(arms, ("nginx", "nginx", "builtin"), strict=True):
+        arm.served = frozenset({which})
+    (said,) = claims.served(arms)
+    assert "(nginx: shared, strict; builtin: alone)" in said
+    assert not claims.served(arms[:2])
+
+
 def test_accuracy_beside_a_service_is_judged_against_training_that_nothing_contends_with(tmp_path: Path) -> None:
     """As it was: the bar of the suite was printed nowhere, and the baseline was TCP beside the service."""
     lower = {"strict: reliable (TCP)": 0.0, "uncontended": 0.0, "strict: bounded_drift": 0.002, "strict: sgd": 0.03}
@@ -285,19 +314,19 @@ def test_fq_codel_is_not_one_queue_for_all() -> None:
 
 def test_costs_with_two_buffers_are_two_curves() -> None:
     """As it was: rates of both were one ladder."""
-    means = {90: {0.0: 1.0, 1.0: 0.5}, 360: {0.0: 2.0, 1.0: 1.5}}
+    means = {90: {0.0: 1.0, 1.0: 0.5}, 360: {0.0: 4.0, 1.0: 1.0}}
     arms = [
         made_arm(rate, rate / 100 * slope, priority=priority, buffer_kb=kb)
         for kb, slopes in means.items()
         for priority, slope in slopes.items()
-        for rate in (50, 100, 400)
+        for rate in (50, 100, 200, 400)
     ]
     found = {(one.apart, one.priority): one for one in costs(arms) if one.target_ms == 2.0}
     assert {key: (one.loss.mean, one.cost.mean) for key, one in found.items() if one.loss and one.cost} == {
         ("90 kB", 0.0): (0.0, pytest.approx(1.0)),
         ("90 kB", 1.0): (0.25, pytest.approx(0.5)),
         ("360 kB", 0.0): (0.0, pytest.approx(1.0)),
-        ("360 kB", 1.0): (0.25, pytest.approx(0.75)),
+        ("360 kB", 1.0): (0.25, pytest.approx(0.25)),
     }
     assert {one.apart for one in costs([arm for arm in arms if arm.load[1] == 90])} == {""}, "nothing to tell apart"
 
@@ -319,7 +348,8 @@ def test_what_a_message_costs_is_a_table_with_what_was_carried(tmp_path: Path, m
     table = cost(Gathered(suite=suite, groups=groups_of(suite), sets=[]))
     assert table is not None
     said = {row[0].text: [cell.text.split("\n")[0] for cell in row[1:]] for row in table.rows}
-    assert said["2 ms, priority 0"] == ["200", "0", "1"] and said["2 ms, priority 1"] == ["400", "0.25", "0.5"]
+    assert said["2 ms, priority 0"] == ["200", "0", "1", "100 to 200"]
+    assert said["2 ms, priority 1"][1::2] == ["0.25", "200 to 700"]
     assert said["10 ms, priority 1"][0] == "above 700"
 
 
@@ -328,9 +358,21 @@ def test_a_rate_is_carried_where_learning_never_paused_and_only_its_loss_is_not_
     arms = [made_arm(rate, rate / 100, priority=priority) for priority in (0.0, 1.0) for rate in (100, 200, 300, 700)]
     arms[-1].loss = {}
     found = {(one.target_ms, one.priority): one for one in costs(arms)}
-    assert (rate := found[5.0, 1.0].rate) is not None and rate.mean == pytest.approx(500)
+    assert (rate := found[5.0, 1.0].rate) is not None and rate.mean == pytest.approx(
+        300 + 400 * math.log(5 / 3) / math.log(7 / 3)
+    )
     assert found[5.0, 1.0].loss is None and found[5.0, 1.0].cost is not None
     assert (loss := found[2.0, 1.0].loss) is not None and loss.mean == 0.25
+
+
+def test_a_rate_that_is_void_is_not_bridged() -> None:
+    """As it was: the line between its neighbours, as if it had not been tried."""
+    arms = [made_arm(rate, rate / 100, priority=priority) for priority in (0.0, 1.0) for rate in (100, 300, 400, 700)]
+    arms[-2].web["mean_ms"], arms[-2].void = {}, frozenset({0})
+    found = {(one.target_ms, one.priority): one for one in costs(arms)}
+    assert found[5.0, 1.0].rate is None and found[5.0, 1.0].beyond == "300 to 700"
+    assert found[5.0, 0.0].between == "400 to 700" and found[2.0, 1.0].between == "100 to 300"
+    assert found[2.0, 1.0].rate is not None, "elsewhere it says nothing"
 
 
 def in_rates(folder: Path, **changes: Any) -> Suite:
@@ -374,7 +416,8 @@ def test_numbers_of_a_busy_machine_are_shown_with_a_question_mark_and_why(tmp_pa
     columns = {"fault": "valid", "timing": "unknown", "outcome": "valid"}
     content = gather(in_rates(tmp_path, columns=columns))
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in content.named["cost"].rows}
-    assert rows["5 ms, priority 0"] == ["6250?", "0?", "1?"] and rows["5 ms, priority 1"] == ["12500?", "0.25?", "0.5?"]
+    assert rows["5 ms, priority 0"] == ["6548?", "0?", "1?", "2000 to 7000"]
+    assert rows["5 ms, priority 1"] == ["12856?", "0.25?", "0.5093?", "7000 to 14000"]
     assert rows["10 ms, priority 1"][0] == "above 14000?"
     for name in ("colocation", "cost"):
         table = content.named[name]
@@ -424,8 +467,8 @@ def test_the_table_says_the_papers_number_beside_ours_and_the_factor(tmp_path: P
 @pytest.mark.parametrize(
     ("points", "target", "rate"),
     [
-        ([(100, 1.0), (200, 2.0), (300, 4.0)], 3.0, 250.0),
-        ([(100, 1.0), (200, 0.9), (300, 3.0)], 2.0, 250.0),
+        ([(100, 1.0), (200, 2.0), (300, 4.0)], 3.0, 200 + 100 * math.log(3 / 2) / math.log(2)),
+        ([(100, 1.0), (200, 0.9), (300, 3.0)], 2.0, 200 + 100 * math.log(2) / math.log(3)),
         ([(100, 1.0), (200, 2.0)], 3.0, None),
         ([(100, 4.0), (200, 5.0)], 3.0, None),
     ],
@@ -490,7 +533,7 @@ def test_a_rate_of_which_much_was_never_answered_is_the_end_of_what_is_carried(t
     table = cost(Gathered(suite=read_suite(place), groups=groups_of(read_suite(place)), sets=[]))
     assert table is not None
     carried_at = {row[0].text: row[1].text for row in table.rows}
-    assert carried_at["10 ms, priority 0"] == "12500" and carried_at["10 ms, priority 1"] == "14000"
+    assert carried_at["10 ms, priority 0"] == "12856" and carried_at["10 ms, priority 1"] == "14000"
 
 
 def test_what_each_class_lost_over_time_is_drawn_where_anything_was_lost(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from lossbench.workloads.web.options import Options, read_options
 from lossbench.workloads.web.samples import Floats, Lost, Measured, read, times
 from lossbench.workloads.web.schedule import Schedule, draw
 from lossbench.workloads.web.sizes import Sizes, distributions
+from lossbench.workloads.web.slowdown import slowdowns
 from lossbench.workloads.web.steer import Steer
 
 RNG = np.random.default_rng(5)  # one stream: a test alone draws other numbers than in a row, and must hold too
@@ -571,3 +572,58 @@ def test_without_a_pause_between_bursts_no_loss_is_printed(tmp_path: Path) -> No
     rows = [{"kind": "traffic", "time_s": t, "sent": [40 * t], "received": [36 * t - 5]} for t in range(30)]
     (tmp_path / "records" / "rank-0.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert learning_loss(tmp_path, 0.0, {"from_s": 5.0, "to_s": 25.0}) is None
+
+
+def test_a_rate_at_which_requests_were_dropped_voids_itself_and_no_other(tmp_path: Path) -> None:
+    """As it was: what is sent then is no Poisson process, and all rates of the ladder were void for it."""
+    in_two_rates(stored(tmp_path))
+    path = tmp_path / "samples" / "web.sent_s.rank-0.f64"
+    sent = np.fromfile(path)
+    sent[sent > 14] = 14 + np.arange((sent > 14).sum()) * 0.005
+    sent.tofile(path)
+    found = list(conclude(tmp_path, "web", Options(rates=(100, 200))))
+    low, high = [one for one in found if one["kind"] == "row"]
+    assert "doubt" not in low and "at 200/s arrivals are not a Poisson process" in high["doubt"]
+    assert not [one["text"] for one in found if one["kind"] == "doubt" and "Poisson" in one["text"]]
+
+
+def write_down(folder: Path, name: str, *records: dict[str, Any]) -> None:
+    with open(folder / "records" / f"{name}.jsonl", "a") as file:
+        file.writelines(json.dumps(record) + "\n" for record in records)
+
+
+def test_what_served_is_a_word_of_the_row_and_two_of_them_are_a_doubt(tmp_path: Path) -> None:
+    """As it was: written down, and read by nobody."""
+    stored(tmp_path)
+    write_down(tmp_path, "server-0", {"kind": "server", "which": "nginx"})
+    assert row_of(tmp_path, Options(rate=200))["server"] == "nginx"
+    write_down(tmp_path, "server-1", {"kind": "fallback", "to": "builtin", "why": "it did not come up"})
+    write_down(tmp_path, "server-1", {"kind": "server", "which": "builtin"})
+    row = row_of(tmp_path, Options(rate=200))
+    assert row["server"] == "builtin on 1, nginx on 1"
+    assert row["note"] == "The built-in server served, since nginx did not: it did not come up."
+    said = [one["text"] for one in conclude(tmp_path, "web", Options(rate=200)) if one["kind"] == "doubt"]
+    assert said == ["hosts were served by different servers: builtin on 1, nginx on 1"]
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_clients_that_were_late_without_real_time_priority_say_what_would_help(tmp_path: Path, given: bool) -> None:
+    stored(tmp_path, lag_ms=2.0)
+    write_down(tmp_path, "web-0", {"kind": "first_in_line", "given": given})
+    (doubt,) = [one["text"] for one in conclude(tmp_path, "web", Options(rate=200)) if one["kind"] == "doubt"]
+    assert ("run as root" in doubt) != given, doubt
+
+
+def test_a_decile_says_on_how_many_independent_messages_its_p99_stands() -> None:
+    """As it was: on all of its messages, of which thousands in one burst may be fifty."""
+    rng = np.random.default_rng(3)
+    count, sizes = 24_000, np.array([1000.0, 2000.0])
+    size = rng.choice(sizes, count)
+    waves = np.repeat(rng.exponential(1.0, count // 400), 400) + rng.exponential(0.01, count)
+    for slow, few in ((rng.exponential(1.0, count), False), (waves, True)):
+        none = np.empty(0)
+        same = {"size_bytes": size, "page": size, "client": size, "lag_ms": none, "sent_s": ()}
+        here = Measured(at_s=np.arange(count) / 100, completion_ms=1 + slow, **same)
+        found = slowdowns(here, {"1000": 1.0, "2000": 1.0}, mean=True)["slowdown_by_decile"]
+        assert [most for most, _, _ in found] == [1000, 2000]
+        assert all((independent < 1000) == few for _, _, independent in found), found

@@ -15,7 +15,6 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 
 import numpy as np
 
@@ -55,7 +54,7 @@ class Clients:
         first = self._draw(plan[0][0], 0.0, plan[0][1] or FOREVER_S)
         gc.freeze()
         gc.disable()  # nothing here makes circles; a pause would be a late request
-        first_in_line()
+        self.door.record("first_in_line", given=first_in_line())
         self.door.ready()
         self.client.begin = now()
         self.door.record("began")
@@ -181,11 +180,14 @@ class Clients:
         )
 
 
-def first_in_line() -> None:
+def first_in_line() -> bool:
     """A generator that waits for a core sends late; it needs one for microseconds. Where that is not allowed its lag
     says whether it mattered."""
-    with suppress(OSError):
+    try:
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    except OSError:
+        return False
+    return True
 
 
 def main() -> int:

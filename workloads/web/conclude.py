@@ -14,7 +14,8 @@ import numpy as np
 from lossbench.workloads.web import checks, samples
 from lossbench.workloads.web.learning import learning_loss, load_doubt
 from lossbench.workloads.web.options import Options, read_options
-from lossbench.workloads.web.samples import Floats, Measured, Times
+from lossbench.workloads.web.samples import Measured, Times
+from lossbench.workloads.web.server import Served, served
 from lossbench.workloads.web.slowdown import slowdowns
 
 SHOWN = [
@@ -58,15 +59,18 @@ def conclude(folder: Path, role: str, options: Options) -> Iterator[dict[str, An
     decided = steered(folder, role)
     stopped = str(decided.get("stop", ""))
     ends = min(ends, decided.get("until_s", np.inf))
-    load = load_doubt(folder) if several else ""
+    server = served(folder)
+    said: dict[str, Any] = {"load": load_doubt(folder) if several else "", "hint": _hint(records), "server": server}
     for phase in phases:
         here = measured.between(phase["from_s"], min(phase["to_s"], ends))
         if len(here) or len(here.lost):
             lost = learning_loss(folder, began, phase) if began is not None and several else None
             beside = {} if lost is None else {"learning_loss": lost}
             cut = {**phase, "to_s": min(phase["to_s"], ends)}
-            yield from _phase(here, cut, options, alone, beside, several=several, stopped=stopped, load=load)
+            yield from _phase(here, cut, options, alone, beside, several=several, stopped=stopped, **said)
     yield from _doubts(measured, records, count, options, several=several)
+    if len(server.which) > 1:
+        yield {"kind": "doubt", "text": f"hosts were served by different servers: {server}"}
     if decided.get("refused"):
         yield {"kind": "doubt", "text": stopped}
     if "ratio" in decided and decided.get("last_phase") == 0:
@@ -91,6 +95,8 @@ def _phase(
     several: bool,
     stopped: str,
     load: str,
+    hint: str,
+    server: Served,
 ) -> Iterator[dict[str, Any]]:
     """`load`: why what learning sent beside it was not what was asked for; of the others the harness tells."""
     times = samples.times(here, options.page)
@@ -104,12 +110,15 @@ def _phase(
     beside |= {"failed": float(len(here.lost))}
     beside |= {"pages_failed": float(len(times.ms) - len(times.known))} if options.page else {}
     notes = [CLOSED if options.loop == "closed" else "", unknown_mean, f"Ended early: {stopped}." if stopped else ""]
+    notes += server.notes
     row = {
         "at": f"{phase['rate']:g}/s",
         "offered": phase["rate"],
         "equivalent": phase["rate"] * options.factor,
         "factor": options.factor,
         "from_s": phase["from_s"],
+        "steady_from_s": float(steady.at_s[0]),
+        "steady_to_s": float(steady.at_s[-1]),
         "n": len(steady.known),
         "warm_up": len(times.known) - len(steady.known),
         **numbers,
@@ -117,11 +126,13 @@ def _phase(
         "goodput_mbit": round(_bytes_by(here, float(times.at_s[0]) + span) * 8 / span / 1e6, 4),
         **beside,
         "shown": [*SHOWN, *beside],
+        **({"server": str(server)} if server.which else {}),
         **({"bytes_cut": options.drawn().cut} if options.most_bytes else {}),
         **({"note": " ".join(filter(None, notes))} if any(notes) else {}),
     }
     doubts = [_unsteady(steady, phase, span, found=found), _unanswered(here, phase) if several else "", load]
-    doubts += [_late(here, phase)] if options.loop == "open" else []
+    doubts += [_late(here, phase, hint=hint)] if options.loop == "open" else []
+    doubts += [_not_poisson(here, phase)] if options.loop == "open" and not options.page else []
     doubts += [] if stopped else [_not_known(steady, options)]
     doubt = "; ".join(filter(None, doubts))
     yield {"kind": "row", **row, **({"doubt": doubt, **void} if doubt and several else {})}
@@ -182,8 +193,8 @@ def _unknown_mean(steady: Times, options: Options) -> str:
     )
 
 
-def _late(here: Measured, phase: dict[str, Any]) -> str:
-    """How late the requests of this rate were sent, if it was too late."""
+def _late(here: Measured, phase: dict[str, Any], *, hint: str) -> str:
+    """How late the requests of this rate were sent, if it was too late; `hint`: what would help."""
     sent = np.concatenate([np.empty(0), *here.sent_s])
     lags = here.lag_ms[(sent >= phase["from_s"]) & (sent < phase["to_s"])]
     if not len(lags) or not len(here):
@@ -192,7 +203,16 @@ def _late(here: Measured, phase: dict[str, Any]) -> str:
     if lag <= checks.LAG_SHARE * median:
         return ""
     share = f"{lag / median:.0%} of the median completion (at most {checks.LAG_SHARE:.0%})"
-    return f"requests were sent up to {lag:.2f} ms late (p99), {share}"
+    return f"requests were sent up to {lag:.2f} ms late (p99), {share}{hint}"
+
+
+def _not_poisson(here: Measured, phase: dict[str, Any]) -> str:
+    """What clients sent at this rate: where some of it was dropped, it is another process."""
+    streams = [one[(one >= phase["from_s"]) & (one < phase["to_s"])] for one in here.sent_s]
+    p = min((checks.exponential_p(np.diff(one)) for one in streams), default=1.0)
+    if p >= checks.ERROR / max(1, len(streams)):
+        return ""
+    return f"at {phase['rate']:g}/s arrivals are not a Poisson process (Anderson-Darling, p = {p:.1e})"
 
 
 def _numbers(steady: Times, *, mean: bool) -> dict[str, float]:
@@ -221,24 +241,18 @@ def _doubts(
         return
     median, lag = float(np.median(measured.completion_ms)), float(np.quantile(measured.lag_ms, 0.99))
     yield {"kind": "summary", "lag_p99_ms": round(lag, 4), "lag_share": round(lag / median, 5)}
-    streams = list(_sent(measured, records))
-    p = min((checks.exponential_p(np.diff(one)) for one in streams), default=1.0)
-    if not options.page and p < checks.ERROR / max(1, len(streams)):
-        yield {"kind": "doubt", "text": f"arrivals are not a Poisson process (Anderson-Darling, p = {p:.1e})"}
+
+
+def _hint(records: list[dict[str, Any]]) -> str:
+    """Why clients may have been late, where it can be helped."""
+    pushed = any(r["kind"] == "first_in_line" and not r["given"] for r in records)
+    return " (clients had no real-time priority: run as root)" if pushed else ""
 
 
 def steered_last(records: list[dict[str, Any]]) -> float | None:
     """The rate that was held, if one was."""
     phases = [r["rate"] for r in records if r["kind"] == "phase"]
     return phases[-1] if len(phases) > 1 and phases[-1] == phases[-2] else None
-
-
-def _sent(measured: Measured, records: list[dict[str, Any]]) -> Iterator[Floats]:
-    """When each client really sent its requests of each rate."""
-    phases = [(r["from_s"], r["to_s"]) for r in records if r["kind"] == "phase"] or [(0.0, np.inf)]
-    for times in measured.sent_s:
-        for from_s, to_s in phases:
-            yield times[(times >= from_s) & (times < to_s)]
 
 
 def _reasons(records: list[dict[str, Any]]) -> str:

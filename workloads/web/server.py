@@ -6,10 +6,15 @@ Options: server ("auto", "nginx", "builtin"), port, bytes and most_bytes (sizes 
 from __future__ import annotations
 
 import errno
+import json
 import signal
 import socket
 import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lossbench.contract import Door, own_stack
 from lossbench.workloads.errors import OptionError, WorkloadError, status_of
@@ -20,6 +25,38 @@ from lossbench.workloads.web.sizes import known_sizes
 
 REFLECT = Path("/proc/sys/net/ipv4/tcp_reflect_tos")
 CHOICES = ("auto", "nginx", "builtin")
+
+
+@dataclass(frozen=True)
+class Served:
+    """Which server answered on how many hosts, and what readers should know of it."""
+
+    which: dict[str, int]
+    notes: list[str]
+
+    def __str__(self) -> str:
+        one = len(self.which) == 1
+        return ", ".join(name if one else f"{name} on {hosts}" for name, hosts in sorted(self.which.items()))
+
+
+def served(folder: Path) -> Served:
+    """As the servers of a run said it themselves."""
+    found: dict[str, list[dict[str, Any]]] = {"server": [], "fallback": [], "unmarked": []}
+    for path in sorted((folder / "records").glob("*.jsonl")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            with suppress(ValueError):  # cut off by whoever killed it
+                record = json.loads(line)
+                found.get(str(record.get("kind")), []).append(record)
+    which = Counter(str(one["which"]) for one in found["server"])
+    notes = [f"The built-in server served, since nginx did not: {why}." for why in _reasons(found["fallback"])]
+    if which["nginx"]:
+        notes += [f"nginx marked no answers: {why}." for why in _reasons(found["unmarked"])]
+    return Served({name: hosts for name, hosts in which.items() if hosts}, notes)
+
+
+def _reasons(records: list[dict[str, Any]]) -> list[str]:
+    """The first is enough."""
+    return [str(one.get("why", "")).rstrip(".") for one in records[:1]]
 
 
 class Server:

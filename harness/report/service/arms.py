@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from lossbench.results import measures
 from lossbench.results.naming import key_of
 
 WEB = "web."
+SERVER = f"{WEB}server"
 AT_LOSS = 0.10  # the paper's number is read off there
 BySeed = dict[int, float]
 
@@ -37,7 +39,10 @@ class Arm:
     loss: BySeed = field(default_factory=dict)
     learning: dict[str, BySeed] = field(default_factory=dict)
     refused: frozenset[int] = frozenset()  # seeds with so much that was never answered that there is no mean
+    void: frozenset[int] = frozenset()  # seeds whose mean may not be averaged
     folders: tuple[str, ...] = ()  # of its runs
+    places: dict[int, Path] = field(default_factory=dict)  # the same by seed
+    served: frozenset[str] = frozenset()  # what answered, in all its runs
 
     @property
     def shared(self) -> bool:
@@ -88,10 +93,13 @@ def _arm(group: Group, others: list[Group], *, several: bool, believed: bool) ->
         learner="" if workload in ("replay", "noop") else _learner(workload, options),
         queue=str(shaping.get("queue") or "fifo"),
         folders=tuple(dict.fromkeys(str(run.folder) for run in group.runs)),
+        places={run.summary.seed: run.folder for run in group.runs},
+        served=frozenset(str(row[SERVER]) for run in group.runs for row in run.summary.rows if SERVER in row),
     )
     arm.web = {name.removeprefix(WEB): numbers(group, name) for name in group.values if name.startswith(WEB)}
     answered = {value.run.summary.seed for value in group.values.get(f"{WEB}mean_ms", [])}
     arm.refused = frozenset(seed for seed, lost in arm.web.get("failed", {}).items() if lost and seed not in answered)
+    arm.void = frozenset(answered - set(arm.web.get("mean_ms", {})))
     arm.loss = arm.web.get("learning_loss", {})  # of this rate alone, where there were several
     for other in others:
         if not several:  # the whole run's loss is that of no rate

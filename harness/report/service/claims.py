@@ -9,6 +9,7 @@ from lossbench.report import inference
 from lossbench.report.gathered import Gathered
 from lossbench.report.groups import baseline_of
 from lossbench.report.inference import Estimate
+from lossbench.report.service import window
 from lossbench.report.service.arms import Arm, partner, ratio
 
 TAIL = 0.15  # of the service's p99 when it is alone
@@ -16,9 +17,9 @@ POINTS = 1.0  # of accuracy
 
 
 def tail_against_alone(arm: Arm, arms: Iterable[Arm]) -> Estimate | None:
-    """Its p99 by what it is alone."""
+    """Its p99 by what it is alone, of the same requests."""
     alone = None if arm.alone else partner(arm, arms, alone=True)
-    return None if alone is None else ratio(arm.web.get("p99_ms", {}), alone.web.get("p99_ms", {}))
+    return None if alone is None else ratio(*window.tails(arm, alone))
 
 
 def tails(arms: list[Arm]) -> list[str]:
@@ -47,6 +48,18 @@ def accuracy(found: Gathered, arms: list[Arm]) -> list[str]:
         verdict = _judged(low, high, low=-POINTS, high=POINTS, margin=f"{POINTS:g}")
         said.append(f"{arm.name} {100 * change.mean:+.2f} ({between}): {verdict}")
     return [f"Accuracy against {base.name}, in points: {'; '.join(said)}."] if base is not None and said else []
+
+
+def served(arms: Iterable[Arm]) -> list[str]:
+    """That arms are not alike in what answered: then they may differ for that."""
+    names: dict[frozenset[str], list[str]] = {}
+    for arm in arms:
+        if arm.served:
+            names.setdefault(arm.served, []).append(arm.name)
+    if len(names) < 2 and all(len(one) < 2 for one in names):
+        return []
+    by = "; ".join(f"{' and '.join(sorted(which))}: {', '.join(some)}" for which, some in names.items())
+    return [f'Arms were not served alike ({by}): they may differ for that. Give server = "builtin", or run anew.']
 
 
 def _judged(from_: float | None, to: float | None, *, low: float, high: float, margin: str) -> str:

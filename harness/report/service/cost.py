@@ -29,6 +29,8 @@ class Cost:
     loss: Estimate | None
     cost: Estimate | None
     beyond: str = ""  # why there is no rate
+    between: str = ""  # rates that were tried, around it
+    factor: float = 1.0
     folders: tuple[str, ...] = ()  # of the runs it stands on
 
 
@@ -48,15 +50,27 @@ def costs(arms: Iterable[Arm]) -> list[Cost]:
 
 
 def carried(points: list[tuple[float, float]], target_ms: float) -> float | None:
-    """The highest rate whose mean completion is at most the target: (rate, mean), interpolated; None if not reached."""
-    rates, means = _ladder(points)
-    if means[0] > target_ms or means[-1] < target_ms:
+    """The highest rate whose mean completion is at most the target: (rate, mean), interpolated by the logarithm of the
+    mean, which rises the faster the fuller links are; None if not reached, or if a mean around it (nan) is void."""
+    between = around(points, target_ms)
+    if between is None or any(between[0] < rate < between[1] for rate, mean in points if math.isnan(mean)):
         return None
-    return float(np.interp(target_ms, means, rates))
+    rates, means = _ladder(points)
+    return float(np.interp(math.log(target_ms), np.log(means), rates))
+
+
+def around(points: list[tuple[float, float]], target_ms: float) -> tuple[float, float] | None:
+    """The rates between which it lies: two that were tried and may be believed."""
+    rates, means = _ladder(points)
+    if not len(rates) or means[0] > target_ms or means[-1] < target_ms:
+        return None
+    above = int(np.searchsorted(means, target_ms))
+    return float(rates[max(above - 1, 0)]), float(rates[above])
 
 
 def _ladder(points: list[tuple[float, float]]) -> tuple[Any, Any]:
-    rates, means = np.array(sorted(points)).T
+    known = sorted((rate, mean) for rate, mean in points if not math.isnan(mean))
+    rates, means = np.array(known).reshape(-1, 2).T
     return rates, np.maximum.accumulate(means)
 
 
@@ -86,6 +100,8 @@ def _costs(ladders: dict[float, list[Arm]], target: float, apart: str) -> list[C
                 loss=inference.estimate(lost),
                 cost=inference.estimate([shared[seed][0] / here[seed][0] for seed in both]),
                 beyond="" if here else _beyond(ladders[priority], target),
+                between=_between(ladders[priority], target) if here else "",
+                factor=ladders[priority][0].factor,
                 folders=tuple(dict.fromkeys(folder for arm in arms for folder in arm.folders)),
             )
         )
@@ -95,14 +111,27 @@ def _costs(ladders: dict[float, list[Arm]], target: float, apart: str) -> list[C
 def _by_seed(ladder: list[Arm]) -> dict[int, list[Arm]]:
     """Rates that were tried, with their mean; infinite where so much was never answered that there is none."""
     seeds = {seed for arm in ladder for seed in arm.web.get("mean_ms", {})}
-    found = {
-        seed: [arm for arm in ladder if seed in arm.web.get("mean_ms", {}) or seed in arm.refused] for seed in seeds
-    }
+    found = {seed: [arm for arm in ladder if _tried(arm, seed)] for seed in seeds}
     return {seed: here for seed, here in found.items() if len(here) >= FEWEST_RATES}
 
 
+def _tried(arm: Arm, seed: int) -> bool:
+    return seed in arm.web.get("mean_ms", {}) or seed in arm.refused or seed in arm.void
+
+
 def _means(arms: list[Arm], seed: int) -> list[tuple[float, float]]:
-    return [(arm.equivalent, arm.web.get("mean_ms", {}).get(seed, math.inf) / arm.factor) for arm in arms]
+    """Not a number where it is void."""
+    without = {arm.equivalent: math.nan if seed in arm.void else math.inf for arm in arms}
+    return [
+        (arm.equivalent, arm.web.get("mean_ms", {}).get(seed, without[arm.equivalent]) / arm.factor) for arm in arms
+    ]
+
+
+def _between(ladder: list[Arm], target_ms: float) -> str:
+    """Of all seeds."""
+    found = [around(_means(here, seed), target_ms) for seed, here in _by_seed(ladder).items()]
+    known = [one for one in found if one is not None]
+    return f"{min(low for low, _ in known):g} to {max(high for _, high in known):g}" if known else ""
 
 
 def _reached(ladder: list[Arm], target_ms: float) -> dict[int, tuple[float, float | None]]:
@@ -126,8 +155,11 @@ def _loss_at(rate: float, known: dict[float, float | None]) -> float | None:
 
 
 def _beyond(ladder: list[Arm], target_ms: float) -> str:
-    """More than was tried, or less."""
+    """More than was tried, or less; or where a rate between two that may be believed is void."""
+    if between := _between(ladder, target_ms):
+        return between
     tried = [_ladder(_means(here, seed)) for seed, here in _by_seed(ladder).items()]
+    tried = [(rates, means) for rates, means in tried if len(rates)]
     if tried and all(means[-1] < target_ms for _, means in tried):
         return f"above {min(rates[-1] for rates, _ in tried):g}"
     if tried and all(means[0] > target_ms for _, means in tried):

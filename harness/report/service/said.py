@@ -43,7 +43,7 @@ def sentences(found: Gathered) -> list[str]:
             *claims.accuracy(found, arms),
         ]
     )
-    return [*said, *_not_timed(found, arms)]
+    return [*said, *claims.served(arms), *_not_timed(found, arms)]
 
 
 def _not_timed(found: Gathered, arms: list[Arm]) -> list[str]:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from lossbench.report import inference
 from lossbench.report.gathered import Gathered
 from lossbench.report.inference import Estimate
-from lossbench.report.service.arms import AT_LOSS, Arm, arms_of, loads, partner, ratio, speed_up_at, taken_back
+from lossbench.report.service import claims
+from lossbench.report.service.arms import AT_LOSS, WEB, Arm, arms_of, loads, partner, ratio, speed_up_at, taken_back
 from lossbench.report.service.claims import tail_against_alone, times
 from lossbench.report.service.cost import Cost, costs
 from lossbench.report.tables.table import Cell, Table
@@ -53,7 +54,7 @@ def colocation(found: Gathered) -> Table | None:
             _tidy(found, arm.name, name, number, arm.folders) for name, number in numbers.items() if number is not None
         ]
     head, rows = _said(head, rows)
-    notes = [*_notes(arms, head, seeds), *_not_believed(found, rows)]
+    notes = [*_notes(arms, head, seeds), *claims.served(arms), *_left_out(found, head), *_not_believed(found, rows)]
     if any(" of " in cell.text for row in rows for cell in row[2:]):
         notes.append("(2 of 3): of the planned seeds, those that have a number that may be averaged.")
     return Table(f"{found.suite.name}: service and learning", head, rows, notes, tidy)
@@ -81,7 +82,7 @@ def cost(found: Gathered) -> Table | None:
         if one.rate is None and doubtful.rate is None:
             unsure = one.beyond == "-" and doubtful.beyond != "-"
             cells[0] = Cell(doubtful.beyond + "?" if unsure else one.beyond, "void")
-        rows.append([Cell(_target(one)), *cells])
+        rows.append([Cell(_target(one)), *cells, Cell(one.between or doubtful.between or "-")])
         tidy += [
             _tidy(found, _target(one), name, number, one.folders)
             for name, number in numbers.items()
@@ -89,12 +90,14 @@ def cost(found: Gathered) -> Table | None:
         ]
     notes = [
         *_not_believed(found, rows),
-        "carried: the most requests a second, at the modelled speed, whose mean completion is within the target,"
-        " between the rates that were tried (above, below: than all of them).",
+        *_by_factor({one.factor for one in lines}),
+        "carried: the most requests a second, at the modelled speed, whose mean completion is within the target:"
+        " interpolated, by the logarithm of the mean, between two rates that were tried (above, below: than all of"
+        " them; a to b: a rate between these is void).",
         "cost: what one queue for all carries by what is carried here, seed by seed; learning loss: at that rate (-: it"
         " never paused near there, and what is under way is not lost yet).",
     ]
-    head = ["mean completion", "carried", "learning loss", "cost"]
+    head = ["mean completion", "carried", "learning loss", "cost", "between"]
     return Table(f"{found.suite.name}: what a message costs", head, rows, notes, tidy)
 
 
@@ -149,6 +152,25 @@ def _tidy(found: Gathered, point: str, name: str, number: Estimate, folders: Seq
     }
 
 
+def _by_factor(factors: set[float]) -> list[str]:
+    if factors in (set(), {1.0}):
+        return []
+    by = ", ".join(f"{one:g}" for one in sorted(factors))
+    return [f"Rates are 1/{by} of what is modelled: times are as many times longer, shares and ratios are not."]
+
+
+def _left_out(found: Gathered, head: list[str]) -> list[str]:
+    """Why no arm has one of the times that readers look for."""
+    out = []
+    for name in (one for one in TIMES if one not in head):
+        void = {value.void for group in found.groups for value in group.void(f"{WEB}{name}")}
+        why = next(
+            iter(sorted(filter(None, void))), "too few independent messages, or too many that were never answered"
+        )
+        out.append(f"No column {name}: {why}.")
+    return out
+
+
 def _notes(arms: list[Arm], head: list[str], seeds: int) -> list[str]:
     """Of what the table has."""
     out = ["n: completed requests of all seeds."]
@@ -156,10 +178,7 @@ def _notes(arms: list[Arm], head: list[str], seeds: int) -> list[str]:
         out[0] = "n: completed requests of all seeds; independent: what intervals within a seed stand on, of them."
     if "speed-up mean" in head:
         out[0] = f"speed-up: against one queue for all at the same load, seed by seed; {out[0]}"
-    factors = sorted({arm.factor for arm in arms if arm.factor == arm.factor})
-    if factors and factors != [1.0]:
-        by = ", ".join(f"{one:g}" for one in factors)
-        out.append(f"Rates are 1/{by} of what is modelled: times are as many times longer, shares and ratios are not.")
+    out += _by_factor({arm.factor for arm in arms if arm.factor == arm.factor})
     for load, name in loads(arms).items():
         at = speed_up_at(arms, load)
         if at is not None:

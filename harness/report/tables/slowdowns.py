@@ -37,8 +37,12 @@ def slowdowns(found: Gathered) -> Table | None:
     head = ["p99 of completion / alone", *(f"to {_bytes(size)}" for size in sizes)]
     notes = [
         "Columns: deciles of the sizes that were asked for, by their largest; a decile of one seed needs "
-        f"{needed(TAIL)} messages."
+        f"{needed(TAIL)} independent messages."
     ]
+    factors = {number(row.get(f"{key.removesuffix(BY_DECILE)}factor")) for row, key in _deciles(found)} - {None, 1.0}
+    if factors:
+        by = ", ".join(f"{one:g}" for one in sorted(one for one in factors if one is not None))
+        notes.append(f"Rates are 1/{by} of what is modelled; a slowdown is a ratio, and stays.")
     if any("±" in cell.text for row in rows for cell in row[1:]):
         notes.append("± is half of a 95 % t-interval over seeds.")
     void = {why for line in lines for some in line.found.values() for _, why in some}
@@ -50,13 +54,22 @@ def _lines(found: Gathered) -> list[Line]:
     planned = Counter(key_of(one.point) for one in found.suite.plan.plan)
     out: dict[tuple[str, int], Line] = {}
     for run in found.suite.runs:
-        here = [(row, key) for row in run.summary.rows for key in row if key.rpartition(".")[2] == BY_DECILE]
+        here = _of_run(run)
         for count, (row, key) in enumerate(here):
             point = key_of(run.summary.point)
             name = f"{run.name}: {row.get(shown_in(row)[0], '')}" if len(here) > 1 else run.name
             line = out.setdefault((point, count), Line(name, planned[point]))
             _add(line, run, row, key)
     return [line for line in out.values() if line.found]
+
+
+def _of_run(run: Run) -> list[tuple[dict[str, Any], str]]:
+    """Its rows that know sizes, and the name they have for them."""
+    return [(row, key) for row in run.summary.rows for key in row if key.rpartition(".")[2] == BY_DECILE]
+
+
+def _deciles(found: Gathered) -> list[tuple[dict[str, Any], str]]:
+    return [one for run in found.suite.runs for one in _of_run(run)]
 
 
 def _add(line: Line, run: Run, row: dict[str, Any], key: str) -> None:
@@ -66,7 +79,9 @@ def _add(line: Line, run: Run, row: dict[str, Any], key: str) -> None:
     each = (number(row.get(f"{role}n")) or 0.0) / max(1, len(row[key]))
     if why.startswith(FEW) or each < needed(TAIL):
         return
-    for size, slow in row[key]:
+    for size, slow, *independent in row[key]:
+        if line.planned == 1 and independent and independent[0] < needed(TAIL):
+            continue  # of several seeds, how far they lie apart says how sure it is
         line.found.setdefault(int(size), []).append((float(slow), why))
 
 

@@ -1,0 +1,61 @@
+"""Arms of the shipped suites, shortened, as users choose them: --arm, --set."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lossbench.results.measures import number
+from lossbench.spec import about
+from lossbench.spec.asking import points
+from lossbench.spec.userfile import read_toml
+from tests.forked import lossbench
+from tests.forms import forms
+
+HOSTS, SECONDS, STEPS = 4, 4, 10
+SUITES = ("colocation-training", "colocation")
+
+
+def arms(suite: str) -> list[str]:
+    return [str(arm["name"]) for arm in read_toml(points.find(suite))["sweep"]["arm"]]
+
+
+def shortened(folder: Path, suite: str, arm: str) -> dict[str, Any]:
+    settings = {"topology.hosts": HOSTS, "probe.packets": 400, "beside.1.options.seconds": SECONDS}
+    if suite == "colocation-training" and arm != "web alone":
+        settings |= {"workload.options.steps": STEPS}
+    if suite == "colocation" and arm != "web alone":
+        settings |= {"workload.options.mbit": 3 * HOSTS, "workload.options.model_mb": 0.5}  # as many a host
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    done = lossbench("run", suite, "--arm", arm, *words, "--out", str(folder), "--json")
+    assert done.stdout, done.stderr
+    (one,) = json.loads(done.stdout)["summary"]
+    return dict(one)
+
+
+@pytest.mark.netns
+@pytest.mark.training
+@forms("suite, arm", [(suite, arm) for suite in SUITES for arm in arms(suite)])
+def test_every_arm_of_a_shipped_suite_runs_and_is_what_it_says(tmp_path: Path, suite: str, arm: str) -> None:
+    """As it was: the first to try them was a user. A service that is not alone shares links with learning that sent."""
+    one = shortened(tmp_path, suite, arm)
+    assert one["columns"]["fault"] == "valid" and one["columns"]["outcome"] == "valid", one["reasons"]
+    assert one["point"]["arm"].split(", seconds=")[0] == arm
+    web = next(row for row in one["rows"] if "web.n" in row)
+    learning = [row for row in one["rows"] if number(row.get("packets")) or number(row.get("mb_step"))]
+    assert bool(learning) == (arm != "web alone"), one["rows"]
+    assert web["web.n"] + web.get("web.warm_up", 0) > 0 or arm.startswith("uncontended")
+    if arm == "strict, saturated":
+        assert learning[0]["offered"] == learning[0]["packets"], "what was offered is what was sent"
+        assert learning[0]["packets"] * 1460 * 8 / SECONDS > 0.4e6 * 20 * HOSTS, "links are full of it"
+
+
+def test_the_service_alone_is_a_replay_that_is_silent_with_its_options() -> None:
+    """`silent_with` of its workload.toml: what it was told not to send is no doubt, what it did not come to send is."""
+    ((_, alone),) = points.points(points.find("colocation"), settings=["arm=web alone"])
+    ((_, shared),) = points.points(points.find("colocation"), settings=["arm=shared queue"])
+    assert about.about("replay").silent_with == {"mbit": 0}
+    assert alone.workload.is_silent() and not shared.workload.is_silent()
