@@ -30,15 +30,17 @@ def judge(*, experiment: Experiment, backend: str, proof: Proof | None, watched:
         marks = (*marks, OBSERVED_MARK)
         where = f"where {met.observed} of {met.packets} packets were lost between the machines"
         covers = also_not_judged(covers, "loss", f"{where}: observed, not counted")
-    outcome = judge_outcome(experiment, watched)
     return Verdict(
         columns={
             "fault": judge_fault(experiment, proof, watched, backend),
             "timing": doubted(timing, [*watched.of_load, *(one for here in watched.doubts.values() for one in here)]),
-            "outcome": outcome,
+            "outcome": judge_outcome(experiment, watched),
         },
         roles={
-            role: {"timing": doubted(timing, [*watched.of_load, *watched.doubts.get(role, [])]), "outcome": outcome}
+            role: {
+                "timing": doubted(timing, [*watched.of_load, *watched.doubts.get(role, [])]),
+                "outcome": judge_outcome(experiment, watched, role),
+            }
             for role in ("", *(one.role for one in experiment.beside))
             if experiment.beside
         },
@@ -111,20 +113,29 @@ def _judge_machines(quiet: Quiet, *, late: list[str], interleaved: bool) -> tupl
     return Judgement(findings=tuple(findings)), tuple(marks)
 
 
-def judge_outcome(experiment: Experiment, watched: Watched) -> Judgement:
+def judge_outcome(experiment: Experiment, watched: Watched, role: str | None = None) -> Judgement:
+    """Of all programs, or of one. Who failed was not there for the others as it should: that is everybody's. A number
+    that was expected otherwise is its own program's."""
     wrong = Status.UNKNOWN if watched.vanished else Status.FAILED  # a machine that went away is nobody's failure
     findings = [Finding(status=wrong, text=text) for text in (watched.problem, *watched.errors) if text]
     if watched.damaged_lines:
         text = f"{watched.damaged_lines} lines of the records could not be read"
         findings.append(Finding(status=Status.UNKNOWN, text=text))
     for expected in experiment.expect:
+        if role not in (None, _whose(expected, experiment)):
+            continue
         by_host = any(expected.field in one for one in watched.programs)
         ranks = _ranks(experiment, by_host=by_host)
         findings.append(_judge_expectation(expected, watched.summaries + watched.programs, ranks))
     if not findings:
-        who = next((one.role for one in experiment.beside if one.foreground), "all ranks")
+        who = role or next((one.role for one in experiment.beside if one.foreground), "all ranks")
         findings.append(Finding(status=Status.VALID, text=f"{who} ended well after {watched.duration_s:.1f} s"))
     return Judgement(findings=tuple(findings))
+
+
+def _whose(expected: Expect, experiment: Experiment) -> str:
+    """The role that is expected to say it; empty for the workload."""
+    return next((one.role for one in experiment.beside if expected.field.startswith(f"{one.role}.")), "")
 
 
 def _ranks(experiment: Experiment, *, by_host: bool) -> dict[str, int]:

@@ -121,7 +121,8 @@ def _undecided(words: str, by: str, change: Difference) -> str:
     """No difference was found. It is kept only if its whole interval is small: few seeds find nothing in much."""
     if change.low == change.high == 0.0:
         return f"keeps its {words} ({short(change.base)} in all {change.n} seeds)"
-    ends = None if change.low is None or change.high is None or not change.base else (change.low, change.high)
+    blind = change.low is None or change.high is None or change.unseen or not change.base
+    ends = None if blind else (change.low or 0.0, change.high or 0.0)
     around = f" ± {50 * (ends[1] - ends[0]) / abs(change.base):.1f} %" if ends and ends[0] != ends[1] else ""
     if ends and max(map(abs, ends)) <= KEPT * abs(change.base):
         return f"keeps its {words} within {100 * KEPT:.0f} % ({by}{around}, {change.n} seeds)"

@@ -64,7 +64,7 @@ def _ends(change: Difference) -> str:
 
 
 def _verdict(change: Difference, said: float, better_high: bool) -> str:
-    if change.low is None or change.high is None:
+    if change.low is None or change.high is None or change.unseen:
         return "not decidable with so few seeds"
     low, high = (100 * end / abs(change.base) for end in (change.low, change.high))
     within, beyond = (low >= said, high < said) if better_high else (high <= said, low > said)

@@ -157,14 +157,20 @@ class Standing:
             return "its bytes did not cross the impaired links"
         if self.simulated and not with_simulated:
             return "loss was simulated"
-        if self.columns.get("outcome") != "valid":
-            return "the workload failed" if self.columns.get("outcome") == "failed" else "the outcome is unknown"
+        timed = of(measure, self.units.get(measure), self.declared).column == "timing"
+        outcome = self._outcome(measure, timed=timed)
+        if outcome != "valid":
+            return "the workload failed" if outcome == "failed" else "the outcome is unknown"
         if self.columns.get("fault") != "valid" and not self.simulated:
             return "the fault was not as asked" if self.columns.get("fault") == "failed" else "the fault was not proven"
-        timed = of(measure, self.units.get(measure), self.declared).column == "timing"
         if row is not None and row.get("doubt") and (timed or measure in (row.get("doubted") or ())):
             return str(row["doubt"])
         return self._void_time(measure) if timed else ""
+
+    def _outcome(self, measure: str, *, timed: bool) -> str:
+        """Of the program whose number it is. Times need all of them: who is not as expected may be less of a load."""
+        mine = {} if timed else self.roles.get(role_of(measure, self.roles), {})
+        return mine.get("outcome") or self.columns.get("outcome", "unknown")
 
     def _void_time(self, measure: str) -> str:
         role = role_of(measure, self.roles)

@@ -178,6 +178,12 @@ class RunSummary(Stored):
             declared=self.measures,
         )
 
+    def outcome_by_role(self) -> str:
+        """In words; empty where all programs have the same, or there is only one."""
+        words = {role or "the workload": here.get("outcome", "unknown") for role, here in self.roles.items()}
+        told = ", ".join(f"{role} {word}" for role, word in words.items())
+        return f"by program: {told}" if len(set(words.values())) > 1 else ""
+
     def is_of(self, point: dict[str, Any], seed: int) -> bool:
         """Is this the run that was planned there?"""
         return key_of(self.point) == key_of(point) and self.seed == seed

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from lossbench.report import finding, papers
 from lossbench.report.content import gather
+from lossbench.report.inference import paired
 from lossbench.results.index import read_suite
 from lossbench.results.naming import key_of
 
@@ -187,3 +189,20 @@ def test_workers_that_part_are_named_even_if_the_result_looks_well(tmp_path: Pat
 
     together, parted = said(tmp_path, 3, drifting)
     assert "apart" not in together and "its workers drift apart (0.2 at first, 0.9 later)" in parted
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [
+        (2, "may keep its accuracy or not: 2 seeds"),
+        (6, "keeps its accuracy within 5 %"),
+        (0, "keeps its accuracy (0.9"),
+    ],
+)
+def test_what_moved_alike_in_few_seeds_is_not_called_kept(seeds: int, said: str) -> None:
+    """As it was: -.5 points in both of two seeds, of whose spread nothing is known: "keeps its accuracy within 5 %"."""
+    before = dict.fromkeys(range(seeds or 2), 0.9)
+    change = paired(before, {seed: value - (0.005 if seeds else 0.0) for seed, value in before.items()})
+    assert change is not None and said in finding._undecided("accuracy", "-0.6 %", change)
+    claim = papers._verdict(change, -1.0, better_high=True)
+    assert ("not decidable" in claim) == (seeds == 2), claim

@@ -393,6 +393,18 @@ def test_of_a_failed_run_what_failed_is_said_first(tmp_path: Path) -> None:
     assert found.reasons[0] == "outcome: rank 1 ended (1 #0):\n  | SyntaxError"
 
 
+def test_of_several_programs_each_has_its_outcome_said(tmp_path: Path) -> None:
+    """As it was: one word for all of them, wherever people read."""
+    said = {"fault": [], "timing": [], "outcome": ["web.ok = 0.5 (expected 0.9 to inf)"]}
+    columns = {"fault": "valid", "timing": "valid", "outcome": "failed"}
+    roles = {role: {"timing": "valid", "outcome": word} for role, word in (("", "valid"), ("web", "failed"))}
+    more = {"columns": columns, "roles": roles, "reasons": said, "verdict": "failed"}
+    found = gather(read_suite(made.suite(tmp_path, [{"a": 1}], 1, row, **more)))
+    page.write([found], [], tmp_path / "out.html")
+    assert any("by program: the workload valid, web failed" in text for text in found.reasons), found.reasons
+    assert "by program: the workload valid, web failed" in (tmp_path / "out.html").read_text()
+
+
 def test_times_that_are_not_valid_draw_no_curve_against_the_clock(tmp_path: Path) -> None:
     columns = {"fault": "valid", "timing": "unknown", "outcome": "valid"}
     place = made.suite(tmp_path, [{"a": 1}], 1, row, columns=columns)

@@ -11,7 +11,7 @@ from lossbench.proof.verdict import Status
 from lossbench.proof.watched import Quiet, Watched
 from lossbench.results.measures import Standing
 from lossbench.runs.watch import Watch
-from lossbench.spec.experiment import Experiment
+from lossbench.spec.experiment import Expect, Experiment
 
 BESIDE = Experiment.model_validate(
     {
@@ -42,6 +42,39 @@ def test_load_that_was_not_offered_voids_the_times_of_all_programs(role: str, lo
     verdict = judge(experiment=BESIDE, backend="ebpf", proof=None, watched=watched)
     assert {who for who, here in verdict.roles.items() if here["timing"].status != Status.VALID} == unknown
     assert verdict.columns["timing"].reasons() == ["half was sent"]
+
+
+@pytest.mark.parametrize(
+    ("said", "failed"),
+    [
+        (("web", {"kind": "error", "message": "nothing was ever sent"}), {"", "web"}),  # learning was alone
+        (("web", {"kind": "summary", "ok": 0.5}), {"web"}),
+        (("", {"kind": "error", "message": "diverged"}), {"", "web"}),
+        (("", {"kind": "summary", "accuracy": 0.1}), {""}),
+        (("", {"kind": "summary", "accuracy": 0.9}), set()),
+    ],
+)
+def test_what_was_expected_otherwise_voids_its_own_programs_numbers_and_the_times_of_all(
+    said: tuple[str, dict[str, Any]], failed: set[str]
+) -> None:
+    """As it was: a service that kept no promise voided what training had learned beside it."""
+    good = [("", {"kind": "summary", "accuracy": 0.9}), ("web", {"kind": "summary", "ok": 1.0})]
+    asked = BESIDE.model_copy(update={"expect": (Expect(field="accuracy", min=0.8), Expect(field="web.ok", min=0.9))})
+    verdict = judge(experiment=asked, backend="ebpf", proof=None, watched=taken(*good, said))
+    assert {who for who, here in verdict.roles.items() if here["outcome"].status == Status.FAILED} == failed
+    assert verdict.columns["outcome"].status == (Status.FAILED if failed else Status.VALID)
+    words = {name: one.status.word for name, one in verdict.columns.items()} | {"fault": "valid", "timing": "valid"}
+    standing = Standing(columns=words, roles=verdict.words_by_role())
+    void = {name for name in ("accuracy", "wall_s", "web.accuracy", "web.wall_s") if standing.void(name)}
+    times = {"wall_s", "web.wall_s"} if failed else set()
+    assert void == times | {f"{role}.accuracy".strip(".") for role in failed}
+
+
+def test_what_ends_a_run_is_the_outcome_of_all_its_programs() -> None:
+    watched = taken()
+    watched.problem = "rank 1 ended with status 7"
+    verdict = judge(experiment=BESIDE, backend="ebpf", proof=None, watched=watched)
+    assert {here["outcome"].status for here in verdict.roles.values()} == {Status.FAILED}
 
 
 @pytest.mark.parametrize("role", ["", "noise"])

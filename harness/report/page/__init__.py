@@ -99,11 +99,11 @@ def _why(suite: Suite) -> list[tuple[str, str]]:
     """(what is wrong, the lines that a program left) of the runs that are not valid; each once."""
     out: dict[str, str] = {}
     for run in suite.runs:
-        columns = run.summary.columns
+        columns, by_role = run.summary.columns, run.summary.outcome_by_role()
         for column, texts in sorted(run.summary.reasons.items(), key=lambda one: columns.get(one[0]) != "failed"):
             if run.summary.verdict == "valid" or run.summary.columns.get(column) == "valid":
                 continue
-            for text in texts:
+            for text in [*texts, *([by_role] if column == "outcome" and by_role else [])]:
                 first, _, lines = text.partition("\n")
                 out.setdefault(f"{run.name}: {column}: {first}", lines)
     missing = len(suite.plan.plan) - len(suite.runs)

@@ -106,5 +106,6 @@ def reasons(suite: Suite) -> list[str]:
         for run in suite.runs
         for column in sorted(COLUMNS, key=lambda one: run.summary.columns.get(one) != "failed")
         if run.summary.columns.get(column) != "valid"
-        for text in run.summary.reasons.get(column, [])
+        for text in [*run.summary.reasons.get(column, []), run.summary.outcome_by_role() if column == "outcome" else ""]
+        if text
     )
