@@ -138,7 +138,7 @@ class Watch:
         look = self.network.look()
         gone = self.network.links_wrong(look)
         if gone:
-            raise RunError(f"links went away during the run: switch ports {', '.join(gone)}")
+            raise RunError(f"links went away during the run: {', '.join(gone)}")
         reading = self.network.read(look=look)
         self._carried(reading, began)
         self.seen.lapsed(self.network.changes() + self.network.not_in_force(look))
@@ -249,7 +249,7 @@ class Watch:
             look = self.network.look()
             gone = self.network.links_wrong(look)
             if gone:
-                seen.lapses.append(f"the network can't be read any more: no switch ports {', '.join(gone)}")
+                seen.lapses.append(f"the network can't be read any more: {', '.join(gone)} went away")
                 return
             self.network.end_programs()
             seen.after, seen.moving = self.network.settled(since=seen.before)

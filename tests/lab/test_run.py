@@ -20,7 +20,7 @@ from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import rules_in_force
 from lossbench.spec.userfile import check
 from tests.forked import Command
-from tests.forms import full
+from tests.forms import forms, full
 from tests.lab.machines import Machines, machines, missing
 from tests.nic.wire import until
 
@@ -209,8 +209,7 @@ def agents(lab: Machines) -> dict[int, int]:
     return out
 
 
-@full
-@pytest.mark.parametrize("victim", ["agent", "link", "controller", "hung"])
+@forms("victim", ["agent", "link", "controller", "hung"])
 def test_whoever_is_lost_in_the_middle_no_machine_stays_impaired(pair: Machines, victim: str) -> None:
     before = pair.snapshots()
     process = started(pair, written(pair, seconds=60))
@@ -244,6 +243,25 @@ def test_whoever_is_lost_in_the_middle_no_machine_stays_impaired(pair: Machines,
 
 
 @full
+def test_a_data_link_that_goes_down_in_the_middle_ends_the_run_with_its_name_and_is_given_back(pair: Machines) -> None:
+    """Its machine can still be asked: it says so, and gives its interface back as it was. As it was: of a machine's
+    interface "switch ports" was said."""
+    before = pair.snapshots()
+    process = started(pair, written(pair, seconds=60))
+    assert until(lambda: runs_there(pair), seconds=120)
+    with namespaces.open_inside(pair.network.star.namespace("sw")) as switch:
+        port = switch.link_lookup(ifname=pair.hosts[1].port)[0]
+        switch.link("set", index=port, state="down")
+        out, err = process.communicate(timeout=200)
+        switch.link("set", index=port, state="up")
+    assert out, err
+    verdict = read(run_folder(dict(json.loads(out))) / "verdict.json")["columns"]
+    assert verdict["outcome"]["reasons"] == ["links went away during the run: h1's eth0"], verdict
+    assert process.returncode == 1 and verdict["fault"]["status"] == "unknown", verdict
+    assert until(lambda: pair.snapshots() == before, seconds=60)
+
+
+@full
 def test_what_an_agent_holds_can_be_ended_on_its_machine_and_the_run_is_told(pair: Machines) -> None:
     """As it was: "is being worked on by root", and nothing but the run's own end took it away."""
     before = pair.snapshots()
@@ -272,6 +290,7 @@ PYTHONPATH="{folder}" exec "{python}" "$@"
 A_MINUTE = "import time\n_time = time.time\ntime.time = lambda: _time() + 60\n"
 
 
+@full
 def test_a_clock_off_by_a_minute_is_said_and_changes_no_verdict(pair: Machines) -> None:
     """What a run needs of clocks is compared while it runs."""
     (pair.folder / "sitecustomize.py").write_text(A_MINUTE)

@@ -186,5 +186,5 @@ def test_a_link_that_goes_away_during_a_run_is_named(tmp_path: Path) -> None:
         inside.link("del", index=inside.link_lookup(ifname="p1")[0])
     errors, _ = process.communicate(timeout=120)
     assert process.returncode == 1, errors
-    assert "links went away during the run: switch ports p1" in errors and "Traceback" not in errors
+    assert "links went away during the run: switch port p1" in errors and "Traceback" not in errors
     assert left_behind() == []

@@ -200,7 +200,7 @@ class LabNetwork:
         return [f"h{rank} {text}" for rank, report in self.look().items() for text in report.offloads]
 
     def links_wrong(self, look: Reports) -> list[str]:
-        return [f"h{rank} {self._interface(rank)}" for rank, report in look.items() if not report.up]
+        return [f"h{rank}'s {self._interface(rank)}" for rank, report in look.items() if not report.up]
 
     # --- the end ---------------------------------------------------------------------------------------------------
 

@@ -167,7 +167,7 @@ class StarNetwork:
         except (NetlinkError, OSError) as error:
             gone = self.links_wrong(self.look())
             if gone:
-                raise RunError(f"links went away during the run: switch ports {', '.join(gone)}") from error
+                raise RunError(f"links went away during the run: {', '.join(gone)}") from error
             raise
         self.rules |= changed
         return list(changed)
@@ -275,7 +275,7 @@ class StarNetwork:
     def links_wrong(self, look: Look) -> list[str]:
         """Ports that were there and are gone or down."""
         up = {link.name for link in look.links.values() if link.up}
-        return [h.port for h in self.experiment.topology.all_hosts() if h.port not in up]
+        return [f"switch port {h.port}" for h in self.experiment.topology.all_hosts() if h.port not in up]
 
     def mtu_wrong(self, look: Look) -> list[str]:
         asked = self.experiment.topology.mtu
