@@ -14,6 +14,7 @@ from lossbench.report import page
 from lossbench.report.content import gather
 from lossbench.report.export.handle import Results
 from lossbench.report.plots.figures import all_pictures
+from lossbench.report.tables.words import in_words
 from lossbench.results.index import read_suite
 
 from . import made
@@ -23,11 +24,17 @@ CONDITIONS = ("clean", "loss_10")
 STEPS = 40
 
 
-def quickstart(folder: Path, *, drifting: bool = True) -> Path:
+def quickstart_row(point: dict[str, Any], seed: int) -> dict[str, Any]:
+    way, lossy = (STRATEGIES.index(point["workload.options.strategy"]), point["impair.0.profile"] != "clean")
+    ms = (60 if way < 2 else 5) if lossy else 5
+    return {"accuracy": 0.9 - 0.02 * way * lossy + 0.001 * seed, "ms_step": ms + 0.1 * seed, "ms_step_mean": ms + seed}
+
+
+def quickstart(folder: Path, *, drifting: bool = True, seeds: int = 1) -> Path:
     """Its ten lines: five ways that are one without loss, and differ with it."""
     points = [{"workload.options.strategy": s, "impair.0.profile": c} for s in STRATEGIES for c in CONDITIONS]
-    place = made.suite(folder, points, 1, lambda point, seed: {"accuracy": 0.9}, name="quickstart")
-    for number, point in enumerate(points):
+    place = made.suite(folder, points, seeds, quickstart_row, name="quickstart")
+    for number, point in enumerate(point for point in points for _ in range(seeds)):
         way = STRATEGIES.index(point["workload.options.strategy"]) if point["impair.0.profile"] != "clean" else 0
         run = place / f"{number:03d}"
         made.steps(run, [2.0 / (1 + n) * (1 + 0.05 * way * n / STEPS) for n in range(STEPS)])
@@ -81,3 +88,27 @@ def test_a_page_begins_with_the_picture_whose_lines_lie_furthest_apart(tmp_path:
     content = gather(read_suite(quickstart(tmp_path / "c")))
     page.write([content], [], tmp_path / "page.html")
     assert re.findall(r"<h3>(.*?)</h3>", (tmp_path / "page.html").read_text())[0] == "Drift"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ms_step", "median time of a step (ms)"),
+        ("ms_step_mean", "mean time of a step (ms)"),
+        ("ms_step_p99", "p99 time of a step (ms)"),
+        ("wall_s", "wall (s)"),
+        ("samples_s_worker", "samples per second of a worker"),
+        ("sent_mb", "sent (MB)"),
+        ("train_loss", "train loss"),
+        ("n", "n"),
+    ],
+)
+def test_a_measure_has_its_unit_on_the_page_as_at_an_axis(name: str, words: str, tmp_path: Path) -> None:
+    """As it was: "ms step" above a column of the page, and "samples (s)" at an axis."""
+    assert in_words(name) == words
+    place = made.suite(tmp_path, [{"a": 1}], 2, lambda point, seed: {"ms_step": 4.0 + seed, "ms_step_mean": 5.0 + seed})
+    content = gather(read_suite(place))
+    page.write([content], [], tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "median time of a step (ms)</th>" in text and "mean time of a step (ms)</th>" in text
+    assert "what sentences and ratios of times stand on" in " ".join(content.named["results"].notes)

@@ -22,6 +22,7 @@ from lossbench.results.index import read_suite
 from lossbench.spec import lossmodel
 
 from . import made
+from .test_figures import quickstart
 
 STRATEGIES = ("reliable", "rps", "<b>&bold</b>")
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -453,3 +454,30 @@ def test_curves_of_runs_that_were_not_proven_say_so(tmp_path: Path) -> None:
         made.steps(place / run, [1.0, 0.5, 0.4])
     (line, *_) = all_pictures(gather(read_suite(place)))[0].panels[0].axes.lines
     assert line.get_label() == "1 ?"
+
+
+PLACED = """<script>
+document.body.dataset.seen = [document.querySelector("figure").getBoundingClientRect().top, innerHeight].join("|");
+</script></body>"""
+
+
+@pytest.mark.usefixtures("browser")
+@pytest.mark.parametrize(("width", "height"), [(1400, 900), (390, 844)])
+def test_the_first_picture_is_seen_without_scrolling_and_a_page_is_below_a_megabyte(
+    width: int, height: int, tmp_path: Path
+) -> None:
+    """The page that a first reader sees: quickstart's, with what came out above it."""
+    content = gather(read_suite(quickstart(tmp_path, seeds=2)))
+    assert len(content.findings) >= 2
+    path = tmp_path / "report.html"
+    page.write([content], [], path)
+    assert path.stat().st_size < 1_000_000
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", path.read_text())
+    path.write_text(text.replace("</body>", PLACED))
+    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--dump-dom"]
+    command += [f"--window-size={width},{height}", f"--user-data-dir={tmp_path / 'profile'}", path.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    seen = re.search(r'data-seen="([^"]*)"', done.stdout)
+    assert seen is not None, done.stderr[-1000:]
+    top, high = map(float, seen[1].split("|"))
+    assert 0 < top < high, seen[1]

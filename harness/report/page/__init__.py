@@ -24,6 +24,7 @@ from lossbench.report.groups import shown_of
 from lossbench.report.plots.canvas import Picture, numbers, svg
 from lossbench.report.plots.figures import all_pictures
 from lossbench.report.tables.proven import COLUMNS
+from lossbench.report.tables.words import in_words
 from lossbench.results.index import Run, Suite
 from lossbench.results.measures import percent, short
 from lossbench.results.models import Session
@@ -35,9 +36,9 @@ MOST_REASONS = 12
 
 
 def write(contents: Sequence[Content], problems: Sequence[str], path: Path) -> None:
-    template = Environment(
-        loader=PackageLoader("lossbench.report.page", ""), autoescape=True, undefined=StrictUndefined
-    ).get_template("page.html.j2")
+    made = Environment(loader=PackageLoader("lossbench.report.page", ""), autoescape=True, undefined=StrictUndefined)
+    made.filters["in_words"] = in_words
+    template = made.get_template("page.html.j2")
     script = (HERE / "page.js").read_text(encoding="utf-8")
     names = list(dict.fromkeys(one.suite.name for one in contents))
     views = [_view(one, path.parent) for one in contents]  # drawing may find further damage

@@ -228,16 +228,6 @@ def _only_number(point: dict[str, Any], points: list[dict[str, Any]]) -> float |
     return 0.0 if word(different[0]) == "clean" else float(found[1]) if found else None
 
 
-def in_words(name: str) -> str:
-    """The name of a measure as the words of an axis."""
-    first, _, rest = name.partition("_")
-    if first == "ms" and rest:
-        return f"time of a {rest.replace('_', ' ')} (ms)"
-    head, _, unit = name.rpartition("_")
-    said = {"ms": "ms", "s": "s", "mb": "MB", "kb": "kB", "percent": "%", "mbit": "Mbit/s"}.get(unit)
-    return f"{head.replace('_', ' ')} ({said})" if said and head else name.replace("_", " ")
-
-
 def label(text: str) -> str:
     """As it is: matplotlib takes $ for formulas and hides what begins with an underscore."""
     return (" " if text.startswith("_") else "") + text.replace("$", r"\$")

@@ -8,9 +8,10 @@ from lossbench.report import inference
 from lossbench.report.content import Content
 from lossbench.report.groups import shown_of
 from lossbench.report.plots import swept
-from lossbench.report.plots.canvas import COLOURS, MOST_CURVES, MOST_LINES, Picture, alike, in_words, looks, panel
+from lossbench.report.plots.canvas import COLOURS, MOST_CURVES, MOST_LINES, Picture, alike, looks, panel
 from lossbench.report.plots.curves import Curve
 from lossbench.report.service.arms import arms_of
+from lossbench.report.tables.words import in_words
 from lossbench.results.index import Run
 from lossbench.results.measures import RATIOS
 from lossbench.results.naming import word

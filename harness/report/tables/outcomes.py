@@ -15,6 +15,8 @@ from lossbench.report.tables.table import Cell, Table
 from lossbench.results.index import Suite
 from lossbench.results.measures import FEW, short
 
+MEDIAN, MEAN = "ms_step", "ms_step_mean"  # of a step of training
+
 
 def results(found: Gathered) -> Table | None:
     suite, groups, bootstrap = found.suite, found.groups, found.bootstrap
@@ -77,6 +79,8 @@ def _notes(groups: list[Group], names: list[str], rows: list[list[Cell]], bold: 
     for name in names:
         said = dict.fromkeys(word for group in groups if group.sound(name) for word in group.words.get(name, []))
         out += [f"{name}: of the other seeds: {', '.join(said)}."] if said else []
+    if {MEDIAN, MEAN} <= set(names):
+        out.append(f"{MEDIAN}: median; {MEAN}: mean, the tail included: what sentences and ratios of times stand on.")
     if bold:
         out.append(f"Bold: better than every other line, p < {ALPHA:g} after Holm's correction.")
     why = sorted({v.void for group in groups for name in names for v in group.void(name)})
