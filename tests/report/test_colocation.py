@@ -84,6 +84,15 @@ def test_every_arm_is_compared_with_one_queue_for_all_and_with_the_service_alone
     assert back is not None and back.mean == pytest.approx(0.95) and back.n == 3
 
 
+def test_a_replay_that_saturates_is_no_point_of_the_curve_and_its_tail_is_judged(tmp_path: Path) -> None:
+    suite = stored(tmp_path)
+    for run in (one for one in suite.runs if one.summary.point["arm"] == "middle"):
+        run.manifest["experiment"]["workload"]["options"]["saturate"] = True
+    arms = arms_of(groups_of(suite))
+    assert [arm.name for arm, _, _ in curve(arms, next(iter(loads(arms))))] == ["shared", "strict"]
+    assert claims.tail_against_alone(arms[2], arms) is not None
+
+
 def test_a_service_whose_mean_is_not_known_is_still_the_service(tmp_path: Path) -> None:
     """As it was: what has no mean was taken for the learner beside it."""
     suite = stored(tmp_path)

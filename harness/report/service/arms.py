@@ -33,7 +33,7 @@ class Arm:
     factor: float
     priority: float | None
     alone: bool
-    learner: str  # what learns beside it; empty for replayed traffic
+    learner: str  # what learns beside it; empty for a recording that is replayed
     queue: str = "fifo"  # of a switch port
     web: dict[str, BySeed] = field(default_factory=dict)
     loss: BySeed = field(default_factory=dict)
@@ -90,7 +90,7 @@ def _arm(group: Group, others: list[Group], *, several: bool, believed: bool) ->
         factor=factor,
         priority=measures.number(shaping.get("priority")),
         alone=alone,
-        learner="" if workload in ("replay", "noop") else _learner(workload, options),
+        learner=_learner(workload, options),
         queue=str(shaping.get("queue") or "fifo"),
         folders=tuple(dict.fromkeys(str(run.folder) for run in group.runs)),
         places={run.summary.seed: run.folder for run in group.runs},
@@ -115,7 +115,10 @@ def _name(group: Group) -> str:
 
 
 def _learner(workload: str, options: dict[str, Any]) -> str:
-    """With all that may change what it sends: arms are compared with one queue for the very same learner."""
+    """With all that may change what it sends: arms are compared with one queue for the very same learner. A replay that
+    saturates links is another load than its recording."""
+    if workload in ("replay", "noop"):
+        return "saturated" if options.get("saturate") and workload == "replay" else ""
     parts = (options.get("strategy") or workload, options.get("policy"), options.get("rto_min_ms"))
     return " ".join(str(part) for part in parts if part is not None)
 

@@ -22,7 +22,7 @@ def tail_against_alone(arm: Arm, arms: Iterable[Arm]) -> Estimate | None:
     return None if alone is None else ratio(*window.tails(arm, alone))
 
 
-def tails(arms: list[Arm]) -> list[str]:
+def tails(arms: list[Arm], planned: int = 0) -> list[str]:
     """Of strict priority: is the tail what it is alone?"""
     out = []
     for arm in arms:
@@ -30,7 +30,7 @@ def tails(arms: list[Arm]) -> list[str]:
         if tail is not None:
             verdict = _judged(tail.low, tail.high, low=1 - TAIL, high=1 + TAIL, margin=f"{TAIL:.0%}")
             where = f"Beside {arm.name}" if arm.learner else f"With {arm.name}"
-            out.append(f"{where} the service's p99 is {times(tail)} x what it is alone: {verdict}.")
+            out.append(f"{where} the service's p99 is {times(tail, planned)} x what it is alone: {verdict}.")
     return out
 
 

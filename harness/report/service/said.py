@@ -39,7 +39,7 @@ def sentences(found: Gathered) -> list[str]:
             *_at_loss(arms, planned),
             *_falls(arms),
             *_against_sharing(arms),
-            *claims.tails(arms),
+            *claims.tails(arms, planned),
             *claims.accuracy(found, arms),
         ]
     )
