@@ -101,6 +101,10 @@ def test_a_profile_that_one_machine_refuses_is_on_none(lab: Machines) -> None:
         keys = {"protocol": 0x0800, "target": 0x10020, "keys": ["0x0/0x0+0"]}
         ip.tc("add-filter", "u32", index, parent=0xFFFFFFF3, prio=1, **keys)
     before = lab.snapshots()
+    checked = lab.lossbench("lab", "check", str(lab.file), expect=4).stdout
+    assert (
+        "h1 (node1) can't be used: eth0: a filter of others has priority 1" in checked and "h0 (node0)" not in checked
+    )
     refused = lab.lossbench("lab", "apply", str(lab.file), "--profile", "loss_10", expect=4)
     assert "h1: eth0" in refused.stderr and "priority 1" in refused.stderr
     assert until(lambda: lab.snapshots() == before)
