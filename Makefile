@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 OUT    ?= results/runs
 
-.PHONY: demo test tested test-all docs wheel test-guest test-guest-clock test-guest-pair test-guest-full setup check clean bars fuzz soak wheelhouse
+.PHONY: demo test tested test-all docs wheel pictures test-guest test-guest-clock test-guest-pair test-guest-full setup check clean bars fuzz soak wheelhouse
 # Where this is set (many containers), every process would compile our hundreds of files anew: half a second a command.
 unexport PYTHONDONTWRITEBYTECODE
 # `make wheelhouse PYTHON=3.12` names the version that the wheels are for, everywhere else PYTHON is a program.
@@ -55,6 +55,10 @@ test-guest-full: $(VENV)/.dev
 # The docs as a site, in build/docs; a link that leads nowhere ends it. MkDocs with mkdocs-material reads the same file.
 docs: $(VENV)/.dev
 	$(BIN)/python -m zensical build -f mkdocs.yml --clean --strict
+
+# The pages and the figure that README and docs show; STORED="quickstart=FOLDER ...": of that run instead of a new one.
+pictures: $(VENV)/.dev
+	$(BIN)/python tests/bench/pictures.py $(STORED)
 
 setup: $(VENV)/.dev
 

@@ -18,6 +18,7 @@ from lossbench.cli.screen import manual
 from lossbench.proof.covers import rows
 from lossbench.spec import profile
 from lossbench.spec.asking import points
+from tests.bench import pictures
 from tests.shared import ROOT, python_files
 
 PAGES = [
@@ -25,6 +26,7 @@ PAGES = [
 ]
 PAGES += sorted((ROOT / "docs").glob("*.md"))
 MENTION = re.compile(r"^(?:sudo )?(?:\.venv/bin/)?lossbench (\S.*)$")
+COMMAND = typer.main.get_command(app)
 OURS = ("lossbench", "lb")
 ACTS = ("--install-completion",)  # as soon as it is read
 START = re.compile(r"^(?:\$ |- run: )?(?:sudo )?(?:\.venv/bin/)?lossbench (.*)$")
@@ -72,7 +74,7 @@ def taken(line: str) -> typer.Context:
     words = [word for word in shlex.split(line) if word not in ("...", "&&")]
     if "run" in words[:1] and "--" in words:
         words = words[: words.index("--")]  # what is behind it is the user's own
-    command = typer.main.get_command(app)
+    command = COMMAND
     context = command.make_context("lossbench", words)
     while hasattr(command, "resolve_command"):
         rest = [*context._protected_args, *context.args]
@@ -168,7 +170,7 @@ def test_links_lead_to_a_heading_and_stay_on_the_site(page: Path) -> None:
 
 def test_the_page_of_commands_names_choices_and_defaults_and_explains_every_word() -> None:
     """As it was: `--format FORMAT_` without its choices, no default at all, and options of which nothing was said."""
-    made = manual.page(typer.main.get_command(app))
+    made = manual.page(COMMAND)
     assert "| `--format FORMAT` |" in made and "One of terminal, markdown, csv, latex, nccl-tests." in made
     assert "| `--time-limit 10m` | Stop the command after this long; off: never. Default: 10m. |" in made
     assert not re.findall(r"^\| `[^|]*\|\s*\|$", made, re.MULTILINE)
@@ -176,7 +178,7 @@ def test_the_page_of_commands_names_choices_and_defaults_and_explains_every_word
 
 
 def test_the_page_of_commands_says_what_help_says() -> None:
-    made = manual.page(typer.main.get_command(app))
+    made = manual.page(COMMAND)
     assert (ROOT / "docs" / "commands.md").read_text(encoding="utf-8") == made, (
         "lossbench schema commands --markdown > docs/commands.md"
     )
@@ -209,6 +211,14 @@ def test_the_tutorial_compares_like_with_like() -> None:
     at = lines.index("compare ddp lossy_ddp")
     last = {name: [line for line in lines[:at] if f"/{name}.py" in line][-1] for name in ("ddp", "lossy_ddp")}
     assert last["ddp"] == last["lossy_ddp"].replace("/lossy_ddp.py", "/ddp.py")
+
+
+def test_every_picture_is_shown_and_can_be_made_again() -> None:
+    """As it was: one was shown nowhere, and of the others nobody knew how they were made."""
+    there = {path.name for path in (ROOT / "docs" / "pictures").iterdir()}
+    texts = [page.read_text(encoding="utf-8") for page in PAGES]
+    assert there == {name for text in texts for name in re.findall(r"\]\((?:docs/)?pictures/([^)]+)\)", text)}
+    assert {name for name in there if not name.startswith("notebook-")} == pictures.names()
 
 
 def test_every_page_is_in_the_sites_contents() -> None:
