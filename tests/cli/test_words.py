@@ -96,9 +96,9 @@ def test_the_list_of_schemas_has_all_that_are_made(monkeypatch: pytest.MonkeyPat
 
 
 OF_THIS_ONCE = {
-    *("suite", "full", "until"),  # a command has no full form, and none can end by --until
+    *("suite", "arm", "full", "until"),  # a command has no arms and no full form, and none can end by --until
     *("out", "resume", "dry_run", "tee", "as_json", "html", "plots", "junit", "github_summary", "tag", "note"),
-    *("lab", "slurm", "nodes", "interface", "sbatch", "sudo", "yes_these_nics"),
+    *("lab", "slurm", "nodes", "interface", "sbatch", "sudo", "past_rdma", "yes_these_nics"),
 }
 
 

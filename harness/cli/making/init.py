@@ -39,7 +39,7 @@ def init(
     condition = {"hosts": hosts, "loss": loss, "burst": burst, "delay": delay, "rate": rate, "profile": profile}
     command = words.command_of(ctx) or adhoc.EXAMPLE
     asked = adhoc.Asked(command=command, **condition, sweep=tuple(sweep), time_limit=time_limit)
-    settings = words.as_settings(settings, capture=capture, backend=backend, data_dir=data_dir, ranks=ranks)
+    settings += words.as_settings(capture=capture, backend=backend, data_dir=data_dir, ranks=ranks)
     settings += [f"seeds={seeds}"] if seeds is not None else []
     text = written.text(asked, settings=settings, file=file)
     if file.suffix != ".toml":

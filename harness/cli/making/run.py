@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -100,8 +99,7 @@ def run(
     words.refuse_idle(ctx, lab=lab is not None, slurm=slurm)
     if (suite is None) == (asked is None):
         raise _not_one_thing(suite)
-    settings += [f"arm={json.dumps(name)}" for name in arm]
-    settings = words.as_settings(settings, capture=capture, backend=backend, data_dir=data_dir, ranks=ranks)
+    settings += words.as_settings(arms=arm, capture=capture, backend=backend, data_dir=data_dir, ranks=ranks)
     chosen: dict[str, Any] = {"settings": settings, "seeds": seeds, "full": full, "until": until, "resume": resume}
     if dry_run:
         preview.show(asked or suite or "", out=out, machines=_machines(lab, nodes, slurm=slurm), **chosen)

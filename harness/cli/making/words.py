@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,11 +49,11 @@ DATA_DIR = typer.Option(None, "--data-dir", help="Folder with data sets (or LOSS
 
 
 def as_settings(
-    settings: list[str], *, capture: bool, backend: str | None, data_dir: Path | None, ranks: int | None
+    *, capture: bool, backend: str | None, data_dir: Path | None, ranks: int | None, arms: Sequence[str] = ()
 ) -> list[str]:
     """What has an option of its own, as --set would say it."""
     return [
-        *settings,
+        *(f"arm={json.dumps(name)}" for name in arms),
         *(["capture.packets=100000"] if capture else []),
         *([f"backend={backend}"] if backend is not None else []),
         *([f"workload.torchrun={ranks}"] if ranks is not None else []),
