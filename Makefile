@@ -14,7 +14,7 @@ demo: $(VENV)/.ready
 	$(BIN)/lossbench run quickstart --out $(OUT) --html results/demo/report.html --plots results/demo
 
 # What decides: every claim once, side by side, each worker with a /run of its own (tests/worker). WORKERS=1: one by one.
-WORKERS ?= $(shell echo $$((2 * $$(nproc))))
+WORKERS ?= $(shell echo $$((3 * $$(nproc))))
 test: $(VENV)/.dev
 	$(MAKE) -j2 check tested
 

@@ -129,11 +129,12 @@ def test_a_suite_a_workload_with_its_columns_and_a_table_of_ones_own(own: Path) 
         assert one["rows"][0]["cakes"] == 3.0 + seed
         assert one["measures"]["cakes"]["better"] == "high" and one["measures"]["oven"]["column"] == "timing"
         assert one["workload"]["forked"] == 1, "it was forked from a process that had loaded what it declares"
-    ask(own, "run", "my_suite.toml", "--seeds", "2")
+    both = ask(own, "run", "my_suite.toml", "--seeds", "2")
+    assert both.returncode in (0, 3), both.stderr  # times of a busy machine may be unknown
     for library in ("scipy", "matplotlib", "jinja2", "polars"):
         pytest.importorskip(library)
-    shown = ask(own, "report", "latest", "--table", "my_table:cakes").stdout
-    assert "sum" in shown and "7.0" in shown
+    shown = ask(own, "report", "latest", "--table", "my_table:cakes")
+    assert "sum" in shown.stdout and "7.0" in shown.stdout, f"{shown.returncode}: {shown.stderr}\nbefore: {both.stderr}"
     wrong = ask(own, "report", "latest", "--table", "my_table:pies")
     assert wrong.returncode == 2 and "my_table has no 'pies'" in wrong.stderr
 
