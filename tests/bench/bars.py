@@ -1,12 +1,13 @@
 """The figures behind lossbench's promises about the network, measured on this machine. Minutes, as root.
 
 make bars            or            python tests/bench/bars.py [part ...]
-parts: up watch loss bursts honest relay web
+parts: up watch loss bursts honest relay web lab
 """
 
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import statistics as stats
 import sys
@@ -39,6 +40,7 @@ from lossbench.spec.experiment import Experiment  # noqa: E402
 from lossbench.spec.placement import rules_in_force  # noqa: E402
 from lossbench.spec.profile import load  # noqa: E402
 from lossbench.spec.userfile import check  # noqa: E402
+from tests.lab.machines import machines  # noqa: E402
 from tests.shared import z_score  # noqa: E402
 
 MILLION = 1_000_000
@@ -228,7 +230,26 @@ def web() -> None:
         print(f"{server}: {lag} ms ({share} of the median), p50 {row.get('web.p50_ms')} ms, {timing}")
 
 
+def lab() -> None:
+    """`proof` on three machines over ssh beside three namespaces: all share this machine's processors."""
+    print("\n== lab: seconds of `run proof` that are not its workload (before and after it); three times in turns")
+    os.environ["LOSSBENCH_REAL"] = "1"  # the command imports for itself
+    rest: dict[str, list[float]] = {"namespaces": [], "lab": []}
+    with tempfile.TemporaryDirectory() as folder, machines(Path(folder)) as made:
+        for turn in range(3):
+            for where, more in (("namespaces", ["--set", "topology.hosts=3"]), ("lab", ["--lab", str(made.file)])):
+                out, began = Path(folder) / f"{where}{turn}", time.monotonic()
+                made.lossbench("run", "proof", *more, "--out", str(out), expect=None)
+                took = time.monotonic() - began
+                (verdict,) = out.glob("*/000/verdict.json")
+                rest[where].append(took - json.loads(verdict.read_text())["duration_s"])
+    for where, seconds in rest.items():
+        print(f"{where}: {stats.median(seconds):.1f} ({', '.join(f'{one:.1f}' for one in seconds)})")
+    print(f"added: {stats.median(rest['lab']) - stats.median(rest['namespaces']):.1f}")
+
+
 PARTS = {"up": up, "watch": watch, "loss": loss, "bursts": bursts, "honest": honest, "relay": relay, "web": web}
+PARTS |= {"lab": lab}
 
 if __name__ == "__main__":
     for part in sys.argv[1:] or PARTS:
