@@ -54,7 +54,7 @@ class Journal:
             with _between_claims():
                 for _ in range(100):
                     journal = cls(secrets.token_hex(2))
-                    if journal.folder.exists() or made.exists(Entry(kind="namespace", name=f"lb-{journal.id}-sw")):
+                    if journal.folder.exists() or made.taken(journal.id):
                         continue
                     journal.folder.mkdir(mode=0o700)
                     journal._lock = Lock.take(journal.folder / "lock")

@@ -87,6 +87,12 @@ def exists(entry: Entry) -> bool:
         return True
 
 
+def taken(network_id: str) -> bool:
+    """By whoever: groups are the machine's, where /run may be a container's own."""
+    group = cgroups.folder(network_id)
+    return namespaces.exists(f"lb-{network_id}-sw") or (group is not None and cgroups.exists(group))
+
+
 def undo(entries: list[Entry]) -> tuple[list[int], list[str]]:
     """In this order; a failure stops nothing but itself."""
     pids: list[int] = []

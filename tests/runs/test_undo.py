@@ -13,11 +13,12 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from lossbench.net import journal, made
-from lossbench.net.host import namespaces
+from lossbench.net.host import cgroups, namespaces
 from lossbench.net.journal import Journal
 from lossbench.net.made import Entry
 from lossbench.processes import Started
@@ -32,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CLAIM = """
 import sys, time
 from lossbench.net.journal import Journal
-from lossbench.net.host import namespaces
+from lossbench.net.host import cgroups, namespaces
 book = Journal.claim(kind="run")
 book.before_making("namespace", f"lb-{book.id}-sw"); namespaces.create(f"lb-{book.id}-sw")
 print(book.id, flush=True)
@@ -174,6 +175,21 @@ def test_every_kind_gets_its_turn_in_reverse_with_the_state_before(monkeypatch: 
     assert book.undo().failed == ()
     assert Sysctl.values == {"a": "old", "b": "old"} and Sysctl.order == ["b", "a"]
     assert not book.folder.exists()
+
+
+def test_an_id_that_another_run_folder_knows_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group of a container beside us, or of one that was killed with its /run. As it was: "already, and not ours"."""
+    theirs = cgroups.folder("feed")
+    if theirs is None:
+        pytest.skip("no cgroup v2 of our own")
+    ids = iter(["feed", "beef"])
+    cgroups.make(theirs)
+    try:
+        monkeypatch.setattr(journal, "secrets", SimpleNamespace(token_hex=lambda _: next(ids)))
+        book = Journal.claim(kind="run")
+        assert book.undo().failed == () and book.id == "beef"
+    finally:
+        cgroups.remove(theirs)
 
 
 def test_a_namespace_of_somebody_else_with_our_name_is_neither_taken_nor_removed() -> None:
