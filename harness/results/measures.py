@@ -11,6 +11,7 @@ from typing import Any
 from lossbench.spec.about import Measure, shipped_measures
 from lossbench.spec.experiment import RATIOS_MARK
 
+EXIT = "exit"  # the status with which a program ended
 FEW = "fewer than"
 RATIOS = "the machine was too busy for times: only ratios of sides measured in turn stand"
 PERCENTILE_RULE = 10  # samples that must lie beyond a percentile

@@ -8,6 +8,7 @@ with lossbench.Network(hosts=4, loss="3%") as net:
 
 from __future__ import annotations
 
+import html
 import os
 import subprocess
 import sys
@@ -106,6 +107,28 @@ class Network:
         """(packets that rules dropped, packets that met a rule) so far, counted by the kernel."""
         here = [one for counters in self.network.counters().values() for one in counters.values()]
         return sum(one.dropped for one in here), sum(one.seen for one in here)
+
+    def __repr__(self) -> str:
+        asked = {name: word(getattr(self, name)) for name in CONDITION if name != "hosts"}
+        words = [
+            f"{self.hosts} hosts",
+            *(f"{name} {said}" for name, said in asked.items() if said),
+            f"seed {self.seed}",
+        ]
+        return f"<lossbench network: {', '.join(words)}, {self._now()}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: what was asked, what the kernel has dropped so far, and where the hosts are."""
+        hosts = [] if self._network is None else [self.host(rank) for rank in range(self.hosts)]
+        rows = "".join(f"<tr><td>{one.about.name}</td><td>{one.address}</td></tr>" for one in hosts)
+        table = f"<table><tr><th>host</th><th>address</th></tr>{rows}</table>" if rows else ""
+        return f"<p>{html.escape(repr(self)[1:-1])}</p>{table}"
+
+    def _now(self) -> str:
+        if self._network is None:
+            return "not standing"
+        dropped, seen = self.lost()
+        return f"{dropped} of {seen} packets dropped so far"
 
     @in_any_thread
     def prove(self, packets: int = PROBES) -> Proof:

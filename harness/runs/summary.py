@@ -10,6 +10,7 @@ from lossbench.contract import SEEDS_VERSION
 from lossbench.net.conservation import Met
 from lossbench.proof.evidence import Row
 from lossbench.proof.watched import Watched
+from lossbench.results.measures import EXIT
 from lossbench.results.models import Counted, MetCounts, RunSummary
 from lossbench.runs.launch import capture
 from lossbench.runs.run import Result
@@ -29,6 +30,9 @@ MEASURES = {
     ),
     "cpu_s": Measure(better="low", meaning="processor time of a rank, mean over ranks"),
     "memory_mb": Measure(better="low", meaning="the most memory that a rank's largest process had, mean over ranks"),
+    EXIT: Measure(
+        meaning="the status with which your program ended, of the ranks that furthest from 0; -9: by signal 9"
+    ),
 }
 UNITS = {
     "wall_s": "s",
@@ -39,6 +43,7 @@ UNITS = {
     "rtt_ms": "ms",
     "cpu_s": "s",
     "memory_mb": "MB",
+    EXIT: "",
 }
 
 
@@ -93,6 +98,8 @@ def _of_command(experiment: Experiment, watched: Watched, met: Met) -> dict[str,
     """Of a program that may count nothing itself: first what is known of any, then its own numbers. The links count
     all who send on them: with programs beside it theirs are not its own."""
     found = _means(watched.programs) | _means(watched.summaries)
+    codes = [one[EXIT] for one in watched.programs if isinstance(one.get(EXIT), int)]
+    found |= {EXIT: max(codes, key=abs)} if codes else {}
     if watched.after is not None and not experiment.beside:
         lost = met.as_json()["loss"]
         found |= {"packets": met.packets, "lost_percent": None if lost is None else 100 * lost}

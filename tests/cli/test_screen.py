@@ -139,14 +139,14 @@ def test_an_interruption_that_comes_out_as_another_error_is_still_one(monkeypatc
     assert main._run() == ExitCode.INTERRUPTED
 
 
-def last_words(folder: Path, outcomes: list[str]) -> str:
+def last_words(folder: Path, outcomes: list[str], *, after: str = "") -> str:
     """Below the tables of so many runs of a program of one's own, each of which printed a line."""
     points = [{"arm": f"loss {number}%"} for number in range(len(outcomes))]
     place = made.suite(folder, points, 1, lambda point, seed: {"wall_s": 9.0}, own_program=True)
     summaries = []
     for number, (run, outcome) in enumerate(zip(read_suite(place).runs, outcomes, strict=True)):
         (run.folder / "logs").mkdir()
-        (run.folder / "logs" / "rank-0.log").write_text(f"the words of {number}\n")
+        (run.folder / "logs" / "rank-0.log").write_text(f"the words of {number}\n{after}")
         columns = run.summary.columns | {"outcome": outcome}
         summaries.append(run.summary.model_copy(update={"dir": str(run.folder), "columns": columns}))
     written = io.StringIO()
@@ -162,6 +162,16 @@ def test_last_words_are_those_of_what_failed_else_of_the_last_run(tmp_path: Path
     said = last_words(tmp_path / "b", ["valid", "failed", "valid", "failed", "valid"])
     assert "the words of 1" in said and "the words of 3" in said and said.count("said last") == 2
     assert last_words(tmp_path / "c", ["failed"] * 9).count("said last") == tables.FAILED_SHOWN
+
+
+def test_last_words_are_the_programs_own_and_no_librarys_warning(tmp_path: Path) -> None:
+    """As it was: what a program said last was torch's, about host names that nobody can look up."""
+    torchs = "[W1119 03:12:44.123456789 socket.cpp:767] [c10d] The IPv6 network addresses of (h0) cannot be retrieved\n"
+    of_a_rank = "[rank0]:[W1119 03:12:45.1 ProcessGroup.cpp:9] Warning: destroy_process_group() was not called\n"
+    said = last_words(tmp_path / "a", ["valid"], after=torchs + of_a_rank)
+    assert "the words of 0" in said and "c10d" not in said and "ProcessGroup" not in said
+    (tmp_path / "b").mkdir()
+    assert "W1 is a layer" in last_words(tmp_path / "b" / "c", ["valid"], after="W1 is a layer\n")
 
 
 def test_what_a_machine_lacks_stands_apart() -> None:

@@ -442,3 +442,11 @@ def test_a_percentile_of_few_independent_samples_needs_several_seeds(seeds: int,
     said = {name: cell.text.split("\n")[0] for name, cell in zip(found.head, line, strict=True)}
     assert said["p99_ms"] == shown and said["p50_ms"] == "20" and (said["slowdown_p99"] == "-") is (seeds == 1)
     assert any("fewer than 1000 independent samples" in note for note in found.notes) is (seeds == 1)
+
+
+def test_an_exit_is_a_column_where_a_program_ended_otherwise_than_with_0(tmp_path: Path) -> None:
+    def ended(code: int) -> Content:
+        return content(tmp_path / str(code), 1, lambda point, seed: {"wall_s": 9.0, "exit": code}, own_program=True)
+
+    assert "exit" not in table(ended(0), "results").head
+    assert cells(table(ended(-9), "results"), "exit")["rps loss_10"].text == "-9"

@@ -86,7 +86,7 @@ def test_what_the_kernel_knows_of_a_program_is_recorded(tmp_path: Path) -> None:
     assert process.returncode == 0, err
     found = recorded(tmp_path)
     assert found["kind"] == "program" and found["rank"] == 0
-    assert found["wall_s"] > 1 and found["cpu_s"] > 0 and found["memory_mb"] > 5
+    assert found["wall_s"] > 1 and found["cpu_s"] > 0 and found["memory_mb"] > 5 and found["exit"] == 0
     assert found["tcp_resent_percent"] >= 0 and found["rtt_ms"] > 0
     assert (tmp_path / "samples" / "rtt_ms.rank-0.f64").stat().st_size >= 8
 
@@ -131,7 +131,7 @@ def test_it_ends_as_its_command_ends(tmp_path: Path, code: int) -> None:
 def test_it_dies_as_its_command_dies(tmp_path: Path, number: signal.Signals) -> None:
     process = started(tmp_path, "sh", "-c", f"kill -{number.value} $$")
     process.communicate(timeout=60)
-    assert process.returncode == -number and recorded(tmp_path)["wall_s"] > 0
+    assert process.returncode == -number == recorded(tmp_path)["exit"]
 
 
 def test_a_signal_to_the_group_is_the_commands_business_and_what_it_says_then_is_heard(tmp_path: Path) -> None:
@@ -225,3 +225,11 @@ def test_what_the_links_counted_is_a_commands_own_only_where_it_is_alone(
     watched = Watched(after=Reading() if read else None, programs=[{"wall_s": 2.0}])
     found = summary._of_command(Experiment.model_validate(asked), watched, Met(packets=10, bytes=9000))
     assert set(found) == there
+
+
+def test_the_exit_of_a_command_is_that_of_the_rank_that_did_worst() -> None:
+    """A mean over ranks of 0, 0 and 3 would be 1, which none of them said."""
+    experiment = Experiment.model_validate({"name": "mine", "workload": {"command": ["true"]}})
+    for codes, worst in (([0, 0, 3], 3), ([0, -9, 1], -9), ([0, 0], 0)):
+        watched = Watched(after=None, programs=[{"wall_s": 2.0, "exit": code} for code in codes])
+        assert summary._of_command(experiment, watched, Met())["exit"] == worst

@@ -27,6 +27,8 @@ def test_programs_run_in_its_hosts_lose_packets_and_end_with_the_block() -> None
         assert done.returncode == 0, done.stderr
         dropped, seen = net.lost()
         assert seen >= 2000 and 0.1 < dropped / seen < 0.3
+        assert f"loss 20%, seed 0, {dropped} of {seen} packets" in repr(net)
+        assert f"<td>h2</td><td>{other}</td>" in net._repr_html_()
         assert net.prove(4000).judgement.status.word == "valid"
         sleeper = net.host(1).popen(["sleep", "600"])
         with pytest.raises(UsageError, match="hosts are 0 to 2"):
@@ -34,6 +36,8 @@ def test_programs_run_in_its_hosts_lose_packets_and_end_with_the_block() -> None
     assert sleeper.wait(timeout=60) != 0 and left_behind() == []
     with pytest.raises(UsageError, match="does not stand"):
         net.host(0)
+    assert repr(net) == "<lossbench network: 3 hosts, loss 20%, seed 0, not standing>"
+    assert net._repr_html_() == "<p>lossbench network: 3 hosts, loss 20%, seed 0, not standing</p>"
 
 
 def test_a_mistake_in_its_words_builds_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from rich.console import Console
@@ -16,6 +17,7 @@ from lossbench.results.naming import beside_the_verdict, point_name
 from lossbench.runs.many.suite import SuiteResult
 
 LINES_SHOWN, MOST_SHOWN, FAILED_SHOWN = 2, 200, 3
+OF_A_LIBRARY = re.compile(r"(\[rank\d+\]:)?\[?W\d{4} \d\d:\d\d:")  # a warning as torch and its like write them
 
 
 def coloured(word: str) -> Text:
@@ -48,6 +50,7 @@ def _last_words(console: Console, result: SuiteResult) -> None:
     failed = [(one, log) for one, log in own if one.columns.get("outcome") == "failed"]
     for one, log in failed[:FAILED_SHOWN] or own[-1:]:
         lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        lines = [line for line in lines if not OF_A_LIBRARY.match(line)] or lines
         head = f"{point_name(one.point)}, seed {one.seed}, rank 0 said last ({log}):"
         console.print(head, markup=False, soft_wrap=True)
         for line in lines[-LINES_SHOWN:]:

@@ -13,14 +13,14 @@ from lossbench.report.groups import Group, Value, shown_of
 from lossbench.report.inference import ALPHA
 from lossbench.report.tables.table import Cell, Table
 from lossbench.results.index import Suite
-from lossbench.results.measures import FEW, short
+from lossbench.results.measures import EXIT, FEW, short
 
 MEDIAN, MEAN = "ms_step", "ms_step_mean"  # of a step of training
 
 
 def results(found: Gathered) -> Table | None:
     suite, groups, bootstrap = found.suite, found.groups, found.bootstrap
-    names = shown_of(groups, words=True)
+    names = [name for name in shown_of(groups, words=True) if name != EXIT or _any_but_zero(groups)]
     if not names:
         return None
     best = {name: _best(groups, name) for name in names}
@@ -32,6 +32,11 @@ def results(found: Gathered) -> Table | None:
         tidy += [_tidy(suite, group, name, bootstrap=bootstrap) for name in group.values]
     head = ["point", *(["n"] if several else []), *names]
     return Table(f"{suite.name}: results", head, rows, _notes(groups, names, rows, bool(any(best.values()))), tidy)
+
+
+def _any_but_zero(groups: list[Group]) -> bool:
+    """A program that ended with 0 says no more than its outcome does."""
+    return any(value.number for group in groups for value in group.values.get(EXIT, []))
 
 
 def _cell(group: Group, name: str, *, best: bool, bootstrap: bool) -> Cell:

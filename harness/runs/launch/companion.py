@@ -47,11 +47,12 @@ def main() -> None:
     _until_it_ends(child.pid, opening, connections)
     wall_s = time.monotonic() - began
     _, status, used = os.wait4(child.pid, 0)
-    door.record("program", **_known(wall_s, used, connections))
+    code = os.waitstatus_to_exitcode(status)
+    door.record("program", **_known(wall_s, used, connections), exit=code)
     if connections is not None:
         door.samples("rtt_ms", connections.rtt_ms, together=False)
         connections.close()
-    _end_as(os.waitstatus_to_exitcode(status))
+    _end_as(code)
 
 
 def _heard(*_: Any) -> None:
