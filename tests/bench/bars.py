@@ -232,20 +232,24 @@ def web() -> None:
 
 def lab() -> None:
     """`proof` on three machines over ssh beside three namespaces: all share this machine's processors."""
-    print("\n== lab: seconds of `run proof` that are not its workload (before and after it); three times in turns")
+    print("\n== lab: seconds of `run proof` before its workload begins, and after its end; five times in turns")
     os.environ["LOSSBENCH_REAL"] = "1"  # the command imports for itself
-    rest: dict[str, list[float]] = {"namespaces": [], "lab": []}
+    spent: dict[str, list[tuple[float, float]]] = {"namespaces": [], "lab": []}
     with tempfile.TemporaryDirectory() as folder, machines(Path(folder)) as made:
-        for turn in range(3):
+        for turn in range(5):
             for where, more in (("namespaces", ["--set", "topology.hosts=3"]), ("lab", ["--lab", str(made.file)])):
-                out, began = Path(folder) / f"{where}{turn}", time.monotonic()
+                out, began = Path(folder) / f"{where}{turn}", time.time()
                 made.lossbench("run", "proof", *more, "--out", str(out), expect=None)
-                took = time.monotonic() - began
-                (verdict,) = out.glob("*/000/verdict.json")
-                rest[where].append(took - json.loads(verdict.read_text())["duration_s"])
-    for where, seconds in rest.items():
-        print(f"{where}: {stats.median(seconds):.1f} ({', '.join(f'{one:.1f}' for one in seconds)})")
-    print(f"added: {stats.median(rest['lab']) - stats.median(rest['namespaces']):.1f}")
+                ended = time.time()
+                (run,) = out.glob("*/000")
+                start = json.loads((run / "timeline.jsonl").read_text().splitlines()[0])["time_s"]
+                end = start + json.loads((run / "verdict.json").read_text())["duration_s"]
+                spent[where].append((start - began, ended - end))
+    for number, when in enumerate(("before", "after")):
+        of = {where: [pair[number] for pair in pairs] for where, pairs in spent.items()}
+        for where, seconds in of.items():
+            print(f"{when}, {where}: {stats.median(seconds):.1f} ({', '.join(f'{one:.1f}' for one in seconds)})")
+        print(f"added {when}: {stats.median(of['lab']) - stats.median(of['namespaces']):.1f}")
 
 
 PARTS = {"up": up, "watch": watch, "loss": loss, "bursts": bursts, "honest": honest, "relay": relay, "web": web}
