@@ -71,7 +71,7 @@ def _hosts(experiment: Experiment, role: str) -> set[int]:
 
 
 def _ranks(experiment: Experiment, role: str) -> int:
-    return len(_hosts(experiment, role))
+    return len(_hosts(experiment, role)) * max(1, _programs(experiment)[role].torchrun)
 
 
 def _class_of(programs: dict[str, Program], role: str) -> str:

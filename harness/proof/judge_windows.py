@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from lossbench.net.counters import TOTAL, RuleCounters, since
+from lossbench.proof.judge_rules import FEW
 from lossbench.proof.verdict import Finding, Status
 from lossbench.proof.watched import Change, Unit, Watched
 from lossbench.spec.experiment import Experiment, Impair
 
 SHARE = 0.05  # of a window that it may come or go late
+NOTHING = RuleCounters()
 LEAST: dict[Unit, float] = {"s": 0.02, "step": 1}  # however short it is
 
 
@@ -24,7 +27,31 @@ def judge_windows(experiment: Experiment, watched: Watched) -> list[Finding]:
     if timed and watched.opened_s > min(timed):
         text = f"the run's clock began {watched.opened_s:.3f} s before its ranks were let go: windows came too early"
         found.append(Finding(status=Status.UNKNOWN, text=f"{text} for them ({min(timed):.3g} s allowed)"))
-    return found
+    return found + _judge_early(experiment, watched)
+
+
+def opens_with_the_run(entry: Impair) -> bool:
+    """A window in time that has no beginning: it is open until its end is counted from the run's clock."""
+    return entry.to_s is not None and not entry.from_s
+
+
+def _judge_early(experiment: Experiment, watched: Watched) -> list[Finding]:
+    """Who sends before the clock begins meets such a window for longer than was asked. Of a port that is counted as a
+    whole nobody knows how much met it later."""
+    if not watched.early or watched.after is None:
+        return []
+    early, whole = (since(one, watched.before.hooks) for one in (watched.early, watched.after.hooks))
+    out = []
+    for number, entry in enumerate(experiment.impair):
+        rules = [(h, r.label) for h, here in watched.rules.items() for r in here.values() if r.entry == number]
+        first = sum((early[h].get(label) or early[h].get(TOTAL) or NOTHING).seen for h, label in rules if h in early)
+        met = sum(whole[h].get(label, NOTHING).seen for h, label in rules if h in whole)
+        if opens_with_the_run(entry) and first > max(FEW, SHARE * met):
+            text = f"impair.{number} ({entry.profile.name}): {first} packets met it before the run's clock began"
+            text += f", {max(0, met - first)} after that"
+            text += " (a program beside with from_s = 0, or one that says ready, begins with the clock)"
+            out.append(Finding(status=Status.UNKNOWN, text=text))
+    return out
 
 
 def _asked(entry: Impair, unit: Unit) -> tuple[float | None, float | None]:

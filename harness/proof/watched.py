@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from lossbench.net.counters import HeldByRule, Reading
+from lossbench.net.counters import HeldByRule, HookCounters, Reading
 from lossbench.spec.placement import Hook, Rule
 
 Unit: TypeAlias = Literal["s", "step"]
@@ -62,6 +62,7 @@ class Watched:
     after: Reading | None = None  # when the ranks had ended and nothing was under way any more; None: can't be read
     moving: int = 0  # packets that still moved while it was read
     rules: dict[Hook, dict[str, Rule]] = field(default_factory=dict)  # every rule that was ever in force
+    early: HookCounters = field(default_factory=dict)  # when the run's clock began, where a window was open until then
     carried: list[Carried] = field(default_factory=list)
     held: HeldByRule = field(default_factory=dict)
     noticed: dict[str, float] = field(default_factory=dict)  # where packets leaked, and when that was first seen
@@ -69,7 +70,8 @@ class Watched:
     summaries: list[dict[str, Any]] = field(default_factory=list)
     programs: list[dict[str, Any]] = field(default_factory=list)  # what is known of a user's command, by rank
     traffic: dict[str, dict[int, dict[str, Any]]] = field(default_factory=dict)  # by role ("": the workload) and rank
-    control: dict[tuple[str, int], float] = field(default_factory=dict)  # bytes that they say they sent there, likewise
+    control: dict[tuple[str, int, str], float] = field(default_factory=dict)  # bytes that they say they sent there, by
+    # role, host and (under torchrun) rank
     around: list[str] = field(default_factory=list)  # ports that were open on the control links while much went there
     classes: dict[str, int] = field(default_factory=dict)  # packets that each class's queues lost, by name
     came: dict[str, int] = field(default_factory=dict)  # packets that came to them, likewise

@@ -15,6 +15,7 @@ from lossbench.net.network import Network
 from lossbench.net.tc.look import Look
 from lossbench.net.tc.shaping import ClassState, lost_by_class, met_by_class
 from lossbench.proof.judge_fault import went_around
+from lossbench.proof.judge_windows import opens_with_the_run
 from lossbench.proof.watched import ROLE, Carried, Watched
 from lossbench.results.measures import BESIDE
 from lossbench.runs import interrupt
@@ -27,6 +28,7 @@ from lossbench.runs.schedule import Schedule
 TICK_S = 0.02
 SAMPLE_S = 0.25
 READY_LIMIT_S = 120.0
+LAUNCH_LIMIT_S = 300.0  # in which not one more of our own processes comes to the gate
 LEAK_PACKETS = 4096  # fewer may be on their way between two counters while packets flow
 
 ROW_OWN = ("kind", "rank", "time_s")
@@ -58,6 +60,8 @@ class Watch:
             self._wait_until_ready()
             self._classes_before = self.network.classes()
             self.schedule.keep(0.0)
+            if any(opens_with_the_run(entry) for entry in self.experiment.impair):
+                self.seen.early = self.network.counters()
             self._load.begin()  # what starting up took is not the workload's
             self._start = time.monotonic()
             self.schedule.begin(self._start)
@@ -80,14 +84,19 @@ class Watch:
         return self.seen
 
     def _wait_until_ready(self) -> None:
-        deadline = time.monotonic() + min(READY_LIMIT_S, self.experiment.workload.limit_s())
-        while missing := self.ranks.not_ready():
+        began = moved = time.monotonic()
+        deadline, behind = began + min(READY_LIMIT_S, self.experiment.workload.limit_s()), -1
+        while (missing := self.ranks.not_ready()) or self.ranks.not_at_gate():
             interrupt.check()
             self._hear()
             self.ranks.check_alive()
             if self.ranks.ended_early() and self.ranks.not_ready():
                 raise RunError("a rank ended before it said ready (workload.barrier = false if it never does)")
-            if time.monotonic() > deadline:
+            late, now = self.ranks.not_at_gate(), time.monotonic()
+            moved, behind = (moved, behind) if len(late) == behind else (now, len(late))
+            if late and now > moved + LAUNCH_LIMIT_S:
+                raise RunError(f"{', '.join(late)} could not be launched in {LAUNCH_LIMIT_S:g} s: is the machine busy?")
+            if missing and now > deadline:
                 raise RunError(
                     f"{', '.join(missing)} did not say ready in time (workload.barrier = false if they never do)"
                     f"{self.ranks.stuck(missing)}"
@@ -189,9 +198,9 @@ class Watch:
                 about = self.seen.of_load if record.get("load") is True else self.seen.doubts.setdefault(role, [])
                 about.append(str(record.get("text", "no reason given")))
             elif kind == "traffic":
-                self._take_traffic(role, record)
+                self._take_traffic(role, record, said_by)
             elif kind == "control" and isinstance(record.get("sent_bytes"), int):
-                self.seen.control[role, record["rank"]] = record["sent_bytes"]
+                self.seen.control[role, record["rank"], str(said_by)] = record["sent_bytes"]
             if role:
                 self._take_beside(role, kind, record, said_by)
                 continue
@@ -211,7 +220,7 @@ class Watch:
     def _said_by(self, role: str, said_by: Any) -> Any:
         """Under torchrun the ranks of a host share its file, and name themselves; elsewhere a file is one rank's."""
         beside = {one.role: one.torchrun for one in self.experiment.beside}
-        return said_by if (beside.get(role, 0) if role else self.experiment.workload.torchrun) else None
+        return said_by if (beside.get(role, 0) if role else self.experiment.workload.torchrun) > 1 else None
 
     def _take_beside(self, role: str, kind: Any, record: dict[str, Any], said_by: Any) -> None:
         """Of a program beside the workload: its numbers are called by its role."""
@@ -231,10 +240,10 @@ class Watch:
         here = [c for counters in self.network.counters().values() for c in counters.values()]
         return sum(c.seen for c in here), sum(c.dropped for c in here)
 
-    def _take_traffic(self, role: str, record: dict[str, Any]) -> None:
+    def _take_traffic(self, role: str, record: dict[str, Any], said_by: Any) -> None:
         columns = (record.get("sent"), record.get("received"))
         if all(isinstance(c, list) and all(isinstance(n, int) and n >= 0 for n in c) for c in columns):
-            self.seen.traffic.setdefault(role, {})[record["rank"]] = record
+            self.seen.traffic.setdefault(role, {})[_rank(record, said_by)] = record
         else:
             self.seen.errors.append(f"{role or 'rank'} {record['rank']}: a traffic record without lists of counts")
 

@@ -88,6 +88,26 @@ def test_and_after_a_kill_of_the_agent_by_clean(escaped: Path) -> None:
     assert gone(pid) and left_behind() == []
 
 
+BEGAN = "import pathlib, sys; pathlib.Path(sys.argv[1]).touch()"
+
+
+def test_a_command_on_a_machine_begins_when_the_controller_says_so(tmp_path: Path) -> None:
+    """As it was: when it was started there, machine after machine."""
+    crew, said, until = Crew(), "", time.monotonic() + 60
+    try:
+        program = {"command": [sys.executable, "-c", BEGAN, str(tmp_path / "began")]}
+        crew.start(key="r0", host="h0", program=program, variables={}, options="{}", gated=True, held=True)
+        while '"ready"' not in said:
+            assert time.monotonic() < until
+            said += crew.news()["processes"].get("r0", {"records": ""})["records"]
+        assert not (tmp_path / "began").exists()
+        crew.let_go()
+        while not (tmp_path / "began").exists():
+            assert time.monotonic() < until
+    finally:
+        crew.close()
+
+
 OLD = 3600.0
 
 

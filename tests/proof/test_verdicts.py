@@ -467,7 +467,7 @@ def test_of_programs_beside_the_workload_each_has_to_say_what_is_expected_of_the
 def around(control: float, *, data: float = 1e6, said: float = 0.0, **more: Any) -> bool:
     """Do so many bytes over the control links doubt the fault?"""
     links = {0: LinkCounts(entered_bytes=round(data), control_bytes=round(control))}
-    watched = Watched(control={("", 0): said} if said else {})
+    watched = Watched(control={("", 0, ""): said} if said else {})
     between = Between(Reading(links={0: LinkCounts()}), Reading(links=links))
     return judge_fault.went_around(experiment(**more), watched, between)
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
+from lossbench.net.counters import TOTAL, Reading, RuleCounters
 from lossbench.net.impair import cbpf, registry
 from lossbench.net.tc.look import Look
-from lossbench.proof.judge_windows import judge_windows
+from lossbench.proof.judge_rules import FEW
+from lossbench.proof.judge_windows import judge_windows, opens_with_the_run
 from lossbench.proof.verdict import Status
 from lossbench.proof.watched import Change, Watched
 from lossbench.results.folders import RunFolder
@@ -33,6 +35,42 @@ def changes(window: dict[str, Any], came: float | None, went: float | None) -> l
     unit = "s" if "from_s" in window or "to_s" in window else "step"
     ends = ((True, f"from_{unit}", came), (False, f"to_{unit}", went))
     return [Change(entry=0, came=c, unit=unit, asked=window[name], real=at) for c, name, at in ends if at is not None]
+
+
+@pytest.mark.parametrize(
+    ("window", "early", "met", "status"),
+    [
+        ({"to_s": 0.5}, 2000, 2500, Status.UNKNOWN),
+        ({"to_s": 0.5, "from_s": 0.0}, 31, 100, Status.UNKNOWN),
+        ({"to_s": 0.5}, 30, 100, None),
+        ({"to_s": 0.5}, 100, 2500, None),
+        (SECONDS, 2000, 2500, None),
+        ({}, 2000, 2500, None),
+    ],
+)
+@pytest.mark.parametrize("label", ["0:loss_10", TOTAL])
+def test_what_met_a_window_before_the_clock_it_counts_by_makes_it_unknown(
+    window: dict[str, Any], early: int, met: int, status: Status | None, label: str
+) -> None:
+    """As it was: a program that sent for four seconds before the run's clock began met a window of half a second for
+    four and a half, valid."""
+    experiment = asked(**window)
+    hook = Hook(rank=0, direction="uplink")
+    rule = rules_ever(experiment, seed=0)[hook][0]
+
+    def counted(seen: int) -> dict[Hook, dict[str, RuleCounters]]:
+        return {hook: {label: RuleCounters(seen=seen)}}
+
+    watched = Watched(
+        before=Reading(hooks=counted(700)),
+        early=counted(700 + early),
+        after=Reading(hooks=counted(700 + met)),
+        rules={hook: {rule.label: rule}},
+    )
+    found = [one for one in judge_windows(experiment, watched) if "before the run's clock began" in one.text]
+    if label == TOTAL and opens_with_the_run(experiment.impair[0]) and early > FEW:
+        status = Status.UNKNOWN  # nobody knows how much met it later
+    assert [one.status for one in found] == ([status] if status is not None else [])
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.forked import ROOT, start
+from tests.forked import ROOT, lossbench, start
 from tests.forms import full
 
 pytestmark = pytest.mark.netns
@@ -106,6 +106,63 @@ def test_a_window_that_the_kernel_keeps_does_not_need_the_harness(tmp_path: Path
     least, most = widths(tmp_path)
     # Where a packet meets the rule may come to it a little later than it was sent, on a busy machine.
     assert least - 0.1 <= TO_S - FROM_S <= most + 0.1
+
+
+EARLY = """
+import json, os, pathlib, socket, sys, time
+me, peers, here = int(os.environ["RANK"]), os.environ["LOSSBENCH_ADDRESSES"].split(","), pathlib.Path(sys.argv[1])
+if me == 0:
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    (here / "begun").touch()
+    began, sent = time.monotonic(), []
+    while time.monotonic() < began + 1.4:
+        sent.append(time.monotonic() - began)
+        s.sendto(b"x" * 18, (peers[1], 5000))
+        time.sleep(0.002)
+    (here / "sent.json").write_text(json.dumps(sent))
+"""
+SLOW = """
+import pathlib, sys, time
+from lossbench.contract import Door
+until = time.monotonic() + 1
+while time.monotonic() < until and not pathlib.Path(sys.argv[1], "begun").exists(): time.sleep(0.02)
+time.sleep(0.8)
+Door.from_environment().ready()
+time.sleep(600)
+"""
+
+
+def test_a_window_counts_from_when_programs_begin_that_do_not_know_us(tmp_path: Path) -> None:
+    """As it was: a program that was launched long before the last one met its window until half a second after that
+    had come: all that it sent was lost, and "in force to 0.5 s, by the kernel's clock" valid."""
+    for name, text in (("early", EARLY), ("slow", SLOW)):
+        (tmp_path / f"{name}.py").write_text(text)
+    (tmp_path / "experiment.toml").write_text(f"""
+name = "early"
+backend = "ebpf"
+topology = {{ hosts = 2 }}
+probe = {{ packets = 1000 }}
+[workload]
+barrier = false
+command = ["python", "{tmp_path}/early.py", "{tmp_path}"]
+[[beside]]
+role = "slow"
+hosts = ["h1"]
+command = ["python", "{tmp_path}/slow.py", "{tmp_path}"]
+[[impair]]
+hosts = ["h0"]
+direction = "uplink"
+to_s = 0.5
+profile = {{ name = "all", why = "t", loss = {{ model = "iid", percent = 100 }} }}
+""")
+    done = lossbench("run", str(tmp_path / "experiment.toml"), "--out", str(tmp_path / "out"))
+    (verdict,) = (tmp_path / "out").rglob("verdict.json")
+    fault = json.loads(verdict.read_text())["columns"]["fault"]
+    assert "by the kernel's clock" in json.dumps(fault), done.stderr
+    sent = json.loads((tmp_path / "sent.json").read_text())
+    lost = json.loads(verdict.with_name("counters.json").read_text())["met"]["lost_by_rule"]
+    lasted = sent[lost - 1] if lost else 0.0
+    assert lasted < 0.5, f"the first {lasted:.1f} s of what it sent were lost: {fault}"
 
 
 @full

@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
+from lossbench.net.conservation import Between
+from lossbench.net.counters import LinkCounts, Reading
 from lossbench.proof.judge import judge
+from lossbench.proof.judge_roles import judge_roles
 from lossbench.proof.verdict import Status
 from lossbench.proof.watched import Quiet, Watched
 from lossbench.results.measures import Standing
+from lossbench.runs.launch.member import SAID_BY
 from lossbench.runs.watch import Watch
 from lossbench.spec.experiment import Expect, Experiment
 
@@ -23,9 +27,9 @@ BESIDE = Experiment.model_validate(
 )
 
 
-def taken(*records: tuple[str, dict[str, Any]]) -> Watched:
+def taken(*records: tuple[str, dict[str, Any]], experiment: Experiment = BESIDE) -> Watched:
     watch = Watch.__new__(Watch)
-    watch.experiment = BESIDE
+    watch.experiment = experiment
     watch.seen = Watched(quiet=Quiet(cpu_busy=[0.1] * 10, late_ms=[0.1] * 10))
     watch._now = {}
     watch._take([(role, {"rank": 0, **record}) for role, record in records])
@@ -86,3 +90,33 @@ def test_a_rows_doubt_voids_its_times_and_what_it_names_beside_them(role: str) -
     standing = Standing(columns=dict.fromkeys(("fault", "timing", "outcome"), "valid"))
     void = {name for name in ("learning_loss", "packets", "took_ms") if standing.void(f"{dot}{name}", kept)}
     assert void == {"learning_loss", "took_ms"} and kept["shown"] == [f"{dot}what", f"{dot}learning_loss"]
+
+
+def by_torchrun(**more: Any) -> Experiment:
+    script = {"command": ["python", "train.py"], "torchrun": 2}
+    text = {"name": "t", "topology": {"hosts": 2}, "workload": script, "impair": [{"profile": "clean"}], **more}
+    return Experiment.model_validate(text)
+
+
+def of_each_rank(kind: str, **fields: Any) -> list[tuple[str, dict[str, Any]]]:
+    """As files of two hosts with two ranks each are read."""
+    ranks = [(0, 0), (0, 1), (1, 2), (1, 3)]
+    return [("", {"kind": kind, **fields, "rank": host, SAID_BY: rank}) for host, rank in ranks]
+
+
+def test_what_ranks_of_one_host_sent_to_measure_adds_up() -> None:
+    """As it was: the last rank of a host spoke for it, and what the other had declared had gone around the fault."""
+    said = of_each_rank("control", sent_bytes=1_000_000) + of_each_rank("control", sent_bytes=2_000_000)
+    assert sum(taken(*said, experiment=by_torchrun()).control.values()) == 8_000_000
+
+
+@pytest.mark.parametrize(("silent", "status"), [(0, Status.VALID), (1, Status.UNKNOWN)])
+def test_datagrams_of_every_rank_of_a_host_count(silent: int, status: Status) -> None:
+    """As it was: half of them, whatever the other half missed."""
+    asked = by_torchrun(beside=[{"role": "noise", "command": ["sleep", "9"], "silent": True}])
+    said = of_each_rank("traffic", sent=[5, 5], received=[5, 5])
+    watched = taken(*said[silent:], experiment=asked)
+    links = {rank: LinkCounts() for rank in range(2)}
+    (found,) = judge_roles(asked, watched, Between(Reading(links=links), Reading(links=links)))
+    assert found.status == status, found
+    assert found.text.startswith("the workload misses 0 of 40 datagrams" if not silent else "only 3 of 4 ranks")

@@ -81,7 +81,15 @@ class Crew:
         return self._group
 
     def start(
-        self, *, key: str, host: str, program: dict[str, Any], variables: dict[str, str], options: str, gated: bool
+        self,
+        *,
+        key: str,
+        host: str,
+        program: dict[str, Any],
+        variables: dict[str, str],
+        options: str,
+        gated: bool,
+        held: bool = False,
     ) -> int:
         if "/" in key or key.startswith("."):
             raise RunError(f"no name for a process: {key[:40]}")
@@ -98,9 +106,10 @@ class Crew:
         if "OMP_NUM_THREADS" not in os.environ:
             own["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // ranks))
         place = Here(host, group=self._joined())
-        start = Start(program=asked, place=place, variables={**variables, **own}, log=log, hosts_path=folder / "none")
+        told = {**variables, **own}
+        start = Start(program=asked, place=place, variables=told, log=log, hosts_path=folder / "none", held=held)
         process = self._launcher.start(start)
-        self._all[key] = _One(process=process, records=records, log=log, waiting=gated * ranks)
+        self._all[key] = _One(process=process, records=records, log=log, waiting=gated * ranks + held)
         return process.pid
 
     def news(self) -> dict[str, Any]:

@@ -136,6 +136,7 @@ class LabLauncher:
             variables={name: value for name, value in variables.items() if name not in PATHS},
             options=Path(variables["LOSSBENCH_SPEC"]).read_text(encoding="utf-8"),
             gated=bool(variables["LOSSBENCH_GO"]),
+            held=start.held,
         )
         one = _Process(
             pump=pump, key=start.log.stem, pid=pid, records=Path(variables["LOSSBENCH_RECORDS"]), log=start.log

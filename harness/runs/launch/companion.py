@@ -19,24 +19,28 @@ from typing import Any
 from lossbench.contract import Door, own_stack
 from lossbench.net.host.tcp import Connections
 from lossbench.processes import PACKAGE, catches, die_with_parent, inherited
+from lossbench.runs.launch import gate
 
 LOOK_MS = 250
-BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from lossbench.runs.launch import companion; companion.main()"
-HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT)
+BOOT = "import sys; sys.path.insert(0, sys.argv[1]); from lossbench.runs.launch import companion; companion.main({})"
+HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def command(user: list[str]) -> list[str]:
-    """Without the user's PYTHON variables, which are meant for their program."""
-    return [sys.executable, "-E", "-P", "-c", BOOT, str(PACKAGE), *user]
+def command(user: list[str], *, held: bool = False) -> list[str]:
+    """Without the user's PYTHON variables, which are meant for their program. `held`: it begins with the run's
+    clock."""
+    return [sys.executable, "-E", "-P", "-c", BOOT.format("held=True" if held else ""), str(PACKAGE), *user]
 
 
-def main() -> None:
+def main(*, held: bool = False) -> None:
     door = Door.from_environment()
     faulthandler.disable()
-    for number in HEARD:  # they go to the whole group: what the command does then is its own business
-        signal.signal(number, _heard)
     signal.signal(signal.SIGABRT, signal.SIG_IGN)  # until the command is known to catch it
     connections = _connections(door)
+    if held:
+        gate.wait(door)
+    for number in HEARD:  # they go to the whole group: what the command does then is its own business
+        signal.signal(number, _heard)
     began = time.monotonic()
     try:
         child = subprocess.Popen(sys.argv[2:], env=inherited(), preexec_fn=_as_it_was)
@@ -67,7 +71,7 @@ def _abort_as(pid: int) -> None:
 
 def _as_it_was() -> None:
     """In the child: signals as a program finds them."""
-    for number in HEARD:
+    for number in (*HEARD, signal.SIGABRT):
         signal.signal(number, signal.SIG_DFL)
     die_with_parent()
 

@@ -27,6 +27,8 @@ class Member:
     log: Path
     foreground: bool = True
     barrier: bool = True
+    held: bool = False  # it says ready too, in the place of a program that does not
+    waiting: int = 1  # processes that wait for the gate
     to_s: float | None = None  # when it is told to end
     ended: bool = False  # it was told to
     read_to: int = 0

@@ -23,6 +23,7 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
+from lossbench.contract import Door
 from lossbench.errors import RunError
 from lossbench.net.host.enter import stepper
 from lossbench.processes import (
@@ -34,7 +35,7 @@ from lossbench.processes import (
     module_environment,
     signal_group,
 )
-from lossbench.runs.launch import module
+from lossbench.runs.launch import gate, module
 from lossbench.runs.launch.program import Exec, Start
 
 BORN_LIMIT_S = 300.0  # of importing torch on a machine that has other things to do, or an emulated one
@@ -149,6 +150,7 @@ class Nurseries:
                 "host": start.place.name,
                 "group": start.place.group,
                 "hosts_path": str(start.hosts_path),
+                "held": start.held,
             }
         )
 
@@ -264,6 +266,8 @@ def _become(request: dict[str, Any], control: socket.socket, step_in: Any) -> No
         os.environ.clear()
         os.environ.update(request["environment"])
         os.chdir(request["cwd"])
+        if request["held"]:
+            gate.wait(Door.from_environment())
         module.run(request["module"])
         code = 0
     except SystemExit as end:

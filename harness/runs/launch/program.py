@@ -17,10 +17,10 @@ from lossbench.files import no_room
 from lossbench.net.host import rootless
 from lossbench.net.host.place import Place
 from lossbench.processes import Running, inherited, module_command, module_environment, which
-from lossbench.runs.launch import companion, torchrun
+from lossbench.runs.launch import companion, gate, torchrun
 from lossbench.runs.launch.module import OURS
 from lossbench.spec import about
-from lossbench.spec.experiment import Experiment, Program
+from lossbench.spec.experiment import Beside, Experiment, Program
 
 LOG_LINES_SHOWN = 8
 RUNNER = "lossbench.runs.launch.module"
@@ -28,13 +28,15 @@ RUNNER = "lossbench.runs.launch.module"
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """Everything a launcher needs to know. `preload`: what the module imports first, and for long."""
+    """Everything a launcher needs to know. `preload`: what the module imports first, and for long. `held`: somebody has
+    to wait at the gate in its place."""
 
     program: Program
     place: Place
     variables: dict[str, str]  # of ours; the rest is the environment that we have ourselves
     log: Path
     hosts_path: Path
+    held: bool = False
 
     @property
     def environment(self) -> dict[str, str]:
@@ -73,7 +75,9 @@ class Exec:
         if start.module or start.program.torchrun:
             environment = module_environment(environment)
         if not start.module and "LOSSBENCH_ROLE" not in start.variables:
-            command = companion.command(command)
+            command = companion.command(command, held=start.held)
+        elif start.held:
+            command = gate.command(command)
         with open(os.open(start.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o666), "wb") as output:
             try:
                 return start.place.start(command, environment=environment, output=output, hosts_path=start.hosts_path)
@@ -88,6 +92,16 @@ class Exec:
     def check(self) -> None: ...
 
     def close(self) -> None: ...
+
+
+def knows_no_gate(program: Program) -> bool:
+    """It begins when it is started; ours wait until all are ready, whatever is asked."""
+    return not program.barrier and (bool(program.command) or not about.is_ours(program.name))
+
+
+def comes_later(program: Beside) -> bool:
+    """Started by the run's clock, not before it."""
+    return program.from_s is not None and not program.foreground
 
 
 def command_of(program: Program) -> list[str]:
@@ -211,3 +225,9 @@ def last_lines(path: Path) -> str:
         return "(no log)"
     shown = [*lines[-LOG_LINES_SHOWN:], *filter(None, [no_room(path.parent)])]
     return "\n".join(f"  | {line}" for line in shown) or "  | (nothing was printed)"
+
+
+def lines_after(path: Path, size: int) -> list[str]:
+    with open(path, "rb") as file:
+        file.seek(size)
+        return [line for line in file.read().decode("utf-8", errors="replace").splitlines() if line.strip()]

@@ -21,7 +21,7 @@ from lossbench.results.folders import RunFolder
 from lossbench.runs.launch import capture
 from lossbench.runs.launch.environment import MASTER_PORT, Identity, environment, gpu_for
 from lossbench.runs.launch.member import Member
-from lossbench.runs.launch.program import Exec, Launcher, Start, last_lines
+from lossbench.runs.launch.program import Exec, Launcher, Start, comes_later, knows_no_gate, last_lines, lines_after
 from lossbench.spec.experiment import Beside, Experiment, Program
 from lossbench.spec.topology import Host
 
@@ -63,7 +63,7 @@ class Ranks:
     def start(self) -> None:
         self._captures = capture.start(self.experiment, self.place_of, self.store, self.folder / "hosts")
         for number, program in enumerate(self.experiment.beside, start=1):
-            if program.from_s:
+            if comes_later(program):
                 self._later.append((program, number))
             else:
                 self._start_beside(program, number)
@@ -85,7 +85,8 @@ class Ranks:
         experiment, hosts = self.experiment, self.experiment.topology.all_hosts()
         each = experiment.workload.ranks_per_process
         crews = [hosts[n : n + each] for n in range(0, len(hosts), each)] if each else [hosts]
-        threads = max(1, (os.cpu_count() or 1) // len(crews) // max(1, experiment.workload.torchrun))
+        held, ranks_each = knows_no_gate(experiment.workload), max(1, experiment.workload.torchrun)
+        threads = max(1, (os.cpu_count() or 1) // len(crews) // ranks_each)
         foreground = not any(program.foreground for program in experiment.beside)
         shared = not experiment.topology.machines and not experiment.workload.torchrun
         for number, crew in enumerate(crews):
@@ -98,7 +99,7 @@ class Ranks:
             if len(crew) > 1:
                 variables["LOSSBENCH_SEATS"] = str(self._seats(crew))
             log = self.store.log_path(f"rank-{first.rank}")
-            process = self._launch(first, variables, log)
+            process = self._launch(first, variables, log, experiment.workload, held=held)
             self.members += [
                 Member(
                     number=host.rank,
@@ -107,12 +108,16 @@ class Ranks:
                     log=log,
                     foreground=foreground,
                     barrier=experiment.workload.barrier,
+                    held=held and host is first,
+                    waiting=ranks_each + held,
                 )
                 for host in crew
             ]
 
     def _start_beside(self, program: Beside, number_of_role: int) -> None:
-        """Ranks of its own, among the hosts that it runs on."""
+        """Ranks of its own, among the hosts that it runs on. The foreground begins with the run's clock; what serves it
+        has begun by then."""
+        held, later = program.foreground and knows_no_gate(program), comes_later(program)
         topology = self.experiment.topology
         hosts = topology.all_hosts() if program.hosts == "all" else tuple(topology.host(name) for name in program.hosts)
         for number, host in enumerate(hosts):
@@ -129,17 +134,19 @@ class Ranks:
                 "LOSSBENCH_ADDRESSES": ",".join(one.address(topology.family) for one in hosts),
                 "LOSSBENCH_SPEC": str(self.folder / f"options-{program.role}.json"),
             }
-            if program.from_s:
-                variables["LOSSBENCH_GO"] = ""  # the gate was open long ago
+            if later:
+                variables["LOSSBENCH_GO"] = ""  # the gate is open
             self.members.append(
                 Member(
                     number=number,
                     role=program.role,
-                    process=self._launch(host, variables, log, program),
+                    process=self._launch(host, variables, log, program, held=held),
                     records=records,
                     log=log,
                     foreground=program.foreground,
-                    barrier=program.barrier and not program.from_s,
+                    barrier=program.barrier and not later,
+                    held=held,
+                    waiting=max(1, program.torchrun) + held,
                     to_s=program.to_s,
                 )
             )
@@ -152,14 +159,15 @@ class Ranks:
             host, self.experiment.topology, self.identity, folder=self.folder, records=records, threads=threads
         )
 
-    def _launch(self, host: Host, variables: dict[str, str], log: Path, program: Beside | None = None) -> Running:
+    def _launch(self, host: Host, variables: dict[str, str], log: Path, program: Program, *, held: bool) -> Running:
         return self.launcher.start(
             Start(
-                program=program or self.experiment.workload,
+                program=program,
                 place=self.place_of(host.name),
                 variables=variables,
                 log=log,
                 hosts_path=self.folder / "hosts",
+                held=held,
             )
         )
 
@@ -181,7 +189,7 @@ class Ranks:
         """Every rank waits for one byte of the FIFO: all are let through at once, and none can come too late for it.
         Returns when, by the monotonic clock: ranks that wake may keep us from looking at it afterwards."""
         opened = time.monotonic()
-        os.write(self._gate, b"g" * len(self.members) * max(1, self.experiment.workload.torchrun))
+        os.write(self._gate, b"g" * sum(member.waiting for member in self.members))
         self.launcher.let_go()
         return time.monotonic() if self.experiment.topology.machines else opened
 
@@ -197,6 +205,10 @@ class Ranks:
     def not_ready(self) -> list[str]:
         """Of those that are waited for."""
         return [rank.name for rank in self.members if rank.barrier and not rank.ready]
+
+    def not_at_gate(self) -> list[str]:
+        """Of programs that know of none, those in whose place nobody waits there yet."""
+        return [rank.name for rank in self.members if rank.held and not rank.ready]
 
     def ended_early(self) -> bool:
         """Of those that are waited for, one is gone before all could begin."""
@@ -233,7 +245,7 @@ class Ranks:
         out = ""
         for rank in chosen:
             out += f"\n{rank.name}, its last lines ({known_as(rank.log)}):\n{before[rank.name]}"
-            stack = _after(rank.log, sizes.get(rank.name, 0)) if rank in asked else []
+            stack = lines_after(rank.log, sizes.get(rank.name, 0)) if rank in asked else []
             out += "".join(f"\n  > {line}" for line in stack[:STACK_LINES_SHOWN])
         return out
 
@@ -283,9 +295,3 @@ def _that_catch(ranks: Sequence[Member], number: int) -> list[Member]:
     while time.monotonic() < deadline and not all(rank.process.catches(number) for rank in ranks):
         time.sleep(0.05)
     return [rank for rank in ranks if rank.process.catches(number)]
-
-
-def _after(path: Path, size: int) -> list[str]:
-    with open(path, "rb") as file:
-        file.seek(size)
-        return [line for line in file.read().decode("utf-8", errors="replace").splitlines() if line.strip()]
