@@ -93,7 +93,7 @@ class Program(Frozen):
     options: dict[str, JsonValue] = {}
     """What it is told, as a JSON file (LOSSBENCH_SPEC)."""
     barrier: bool = True
-    """Wait until every rank said ready; off for programs that don't know our contract."""
+    """Wait until every rank said ready; off for programs that don't know our contract, which begin together."""
     traffic_class: str = ""
     """The class of shaping.classes that its packets belong to: it is told the DSCP to mark them with, and what that
     class loses is held against what it misses."""
@@ -151,7 +151,7 @@ class Beside(Program):
     foreground: bool = False
     """The run ends when this one has ended, not when the workload has: that is ended then."""
     from_s: Annotated[float, Field(ge=0)] | None = None
-    """Started at this second of the run; none: before it, and waited for."""
+    """Started at this second of the run; none: before it, and waited for if it says ready."""
     to_s: Annotated[float, Field(gt=0)] | None = None
     """Told to end (SIGTERM) at this second; none: when the run ends."""
 
