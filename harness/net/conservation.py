@@ -211,14 +211,27 @@ def lost_elsewhere(between: Between) -> dict[str, int]:
         out[f"in h{rank}'s sockets: they were full"] = inside.overflowed
         out[f"in h{rank}: fragments that found no room, sysctl net.ipv4.ipfrag_high_thresh"] = inside.unassembled
         out[f"in h{rank}: thrown away before any socket (InDiscards)"] = inside.discarded
-        # netem's damage may hit an address, and is not counted.
-        out[f"in h{rank}: they were for another address than its own"] = inside.misled + link.misled if tells else 0
+        out[f"in h{rank}: stopped by IPsec (xfrm)"] = inside.by_ipsec if tells else 0
+        # netem's damage may hit headers, and is not counted.
+        out |= _by_headers(rank, link, inside) if tells else {}
     for hook in between.after.detours:
         for one in between.detours(hook):
             out[f"in {one.place}"] = one.dropped
     if between.fabric is not None:
         out |= {f"by {name}": count for name, count in between.fabric.cards.items()}
     return {place: count for place, count in out.items() if count}
+
+
+def _by_headers(rank: int, link: LinkCounts, inside: Sockets) -> dict[str, int]:
+    """What a host's stack did not take for what it read in them. IPsec is counted by itself and among the datagrams
+    that were turned away."""
+    away = "turned away before any socket, by a program of a control group or a filter of the socket's own (InErrors)"
+    return {
+        f"in h{rank}: they were for another address than its own": inside.misled + link.misled,
+        f"in h{rank}: wrong headers, or no route (InHdrErrors, InNoRoutes)": inside.unfit,
+        f"in h{rank}: their source's way is another, sysctl net.ipv4.conf.all.rp_filter": inside.from_elsewhere,
+        f"in h{rank}: {away}": max(inside.turned_away - inside.by_ipsec, 0),
+    }
 
 
 def lost_in_queues(between: Between) -> int:

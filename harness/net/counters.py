@@ -30,7 +30,7 @@ class RuleCounters:
     damageable: int = 0  # that were long enough to be damaged
     super_packets: int = 0
     position: Position | None = None
-    damage_counted: bool = True  # False: damaged packets are not counted by the kernel (netem)
+    damage_counted: bool = True  # False: damage, or copies beside losses, is asked for and not counted (netem)
     shared: bool = False  # True: read while traffic flowed, this may be off by a few packets of the other direction
 
     def _with(self, other: RuleCounters, sign: int, position: Position | None) -> RuleCounters:
@@ -164,6 +164,10 @@ class Sockets:
     refused: int = 0  # not taken from the sender: its queue was full
     discarded: int = 0  # no room, or nobody to take them, before any socket
     misled: int = 0  # for an address that the host does not have
+    unfit: int = 0  # whose header is wrong, or that no route takes in
+    from_elsewhere: int = 0  # from an address to which another interface leads (rp_filter)
+    by_ipsec: int = 0  # that a policy or a state of it stopped, whatever the protocol
+    turned_away: int = 0  # datagrams for a socket: by IPsec, a program of a control group, a filter of the socket's own
     unassembled: int = 0  # fragments that could not be put together, other than by waiting for a lost one
     cut: int = 0  # fragments that were made here, IPv4
     cut_6: int = 0

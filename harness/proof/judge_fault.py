@@ -25,6 +25,7 @@ TAIL_SHARE, TAIL_MS = 0.25, 20.0  # that one packet in twenty may be late by
 STALL_SHARE, STALL_MS = 1.0, 250.0  # that none may be: whoever sends less while a wire stands still has few late ones
 AROUND = 0.01  # of the bytes on the data links that may go over the control links, declared or not
 FREE_BYTES = 1e6  # there, of all programs together
+MEETING_BYTES = 2e3  # there, of each rank to each: a torch rendezvous and its store send .83 kB at 8, 1.01 kB at 40
 SAID = 1.05  # times what programs say that they sent there themselves: headers and acknowledgements are counted too
 PORTS_SHOWN = 6
 
@@ -94,7 +95,9 @@ def went_around(experiment: Experiment, watched: Watched, between: Between) -> b
     met = conservation.met(between)
     declared = 1e6 * sum(one.declared_control_mb() for one in (experiment.workload, *experiment.beside))
     unsaid = met.control_bytes - SAID * sum(watched.control.values())
-    return unsaid > max(declared, FREE_BYTES, AROUND * met.bytes)
+    each = max(1, *(one.torchrun for one in (experiment.workload, *experiment.beside)))
+    free = max(FREE_BYTES, MEETING_BYTES * (each * experiment.topology.hosts) ** 2)
+    return unsaid > max(declared, free, AROUND * met.bytes)
 
 
 def _judge_around(experiment: Experiment, watched: Watched, between: Between) -> list[Finding]:

@@ -12,9 +12,10 @@ from lossbench.spec import lossmodel
 from lossbench.spec.losses import BlockLoss, TraceLoss
 from lossbench.spec.pattern import predicted
 from lossbench.spec.placement import Hook, Rule
+from lossbench.spec.profile import Profile
 
 PREDICT_PACKETS = 20_000_000  # of one rule; beyond this the pattern is tested statistically
-FEW = 30  # packets of a run that show nothing of a loss
+FEW = 30  # packets of a run; fewer show nothing of a share of them
 PREDICT_BURSTY = 1_000_000  # which is walked packet by packet, half a second
 
 
@@ -64,22 +65,48 @@ def judge_rules(watched: Watched, between: Between) -> list[Finding]:
 
 
 def _too_few(watched: Watched, between: Between) -> list[Finding]:
-    """What all entries met together says nothing of one of them. One that takes every packet shows it with a few; of
-    rules that are counted together at most what their port met is known."""
-    seen: dict[int, list[int]] = {}
-    entries: dict[int, Rule] = {}
+    """What all met together says nothing of one of them: not of an entry, of one of its directions, or of a host or
+    pair that it names. Of rules that are counted together at most what their port met is known."""
+    sides: dict[int, set[str]] = {}
+    for hook, rules in watched.rules.items():
+        for rule in rules.values():
+            sides.setdefault(rule.entry, set()).add(hook.direction)
+    met: dict[tuple[int, bool, str], RuleCounters] = {}
+    profiles: dict[int, Profile] = {}
     for hook, rules in watched.rules.items():
         here = between.hooks.get(hook, {})
         for label, rule in rules.items():
             count = here.get(label) or here.get(TOTAL) or RuleCounters()
-            seen.setdefault(rule.entry, []).append(count.seen)
-            entries[rule.entry] = rule
+            key = rule.entry, rule.named, _where(hook, rule, both=len(sides[rule.entry]) > 1)
+            met[key] = met.get(key, RuleCounters()).plus(count)
+            profiles[rule.entry] = rule.profile
+    entries = {number for (number, _, _), count in met.items() if count.seen}
     few = [
-        f"impair.{number} ({rule.profile.name}) met {sum(seen[number])} packets in the run: too few to show anything"
-        for number, rule in entries.items()
-        if 0 < sum(seen[number]) < FEW and 0 < rule.profile.mean_loss() < 1
+        f"impair.{number} ({profiles[number].name}){where} met {too_few} in the run: too few to show anything"
+        for (number, named, where), count in met.items()
+        if number in entries and (count.seen or not named)  # which was not there, and that is said elsewhere
+        if (too_few := _handful(profiles[number], count))
     ]
     return [Finding(status=Status.UNKNOWN, text=text) for text in few]
+
+
+def _where(hook: Hook, rule: Rule, *, both: bool) -> str:
+    """Of whom it has to be shown: of what the experiment names, else of all hosts, each direction by itself."""
+    if rule.named:
+        return f" at {hook.name}{f' ({rule.pair})' if rule.pair else ''}"
+    return f" at {hook.direction}s" if both else ""
+
+
+def _handful(profile: Profile, count: RuleCounters) -> str:
+    """In words, if it is too small to show a share; a few show what takes every packet."""
+    overtaking = profile.reorder.share() if profile.reorder is not None else 0.0
+    damage = profile.corrupt_percent / 100
+    shares = (profile.mean_loss(), profile.duplicate_percent / 100, damage, overtaking)
+    if count.seen < FEW and any(0 < share < 1 for share in shares):
+        return f"{count.seen} packets"
+    if damage and count.damage_counted and count.damageable < (FEW if damage < 1 else 1):
+        return f"{count.damageable} packets that could be damaged"
+    return ""
 
 
 def _test_of_sum(watched: Watched, hook: Hook, label: str, count: RuleCounters) -> list[tuple[str, float]]:
@@ -102,8 +129,6 @@ def _in_words(watched: Watched, between: Between, checked: int) -> list[Finding]
     if not seen:
         return []
     text = f"during the run {dropped} of {seen} matching packets were lost ({dropped / seen:.3%})"
-    if seen < FEW and any(rule.profile.mean_loss() for here in watched.rules.values() for rule in here.values()):
-        return [Finding(status=Status.UNKNOWN, text=f"{text}: too few to show anything")]
     text += ", as asked" if checked == seen else f"; {checked} of them could be checked against what was asked"
     return [Finding(status=Status.VALID, text=text)]
 

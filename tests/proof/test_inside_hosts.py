@@ -20,9 +20,10 @@ from lossbench.proof.judge_rules import judge_fragments
 from lossbench.proof.watched import Watched
 from lossbench.spec.placement import Hook, Rule
 from lossbench.spec.profile import Profile
+from lossbench.workloads.transport.udp.admission import admit_only
 from tests.attached import How, attached
 from tests.forms import forms
-from tests.networks import Build, open_socket
+from tests.networks import Build, on_host, open_socket
 
 netns = pytest.mark.netns
 
@@ -217,11 +218,57 @@ def test_neighbours_of_no_host_and_of_links_of_ones_own_are_nobodys_affair(build
     assert network.changes() == []
 
 
+@netns
+@forms("family", ["ipv4", "ipv6"], keep=2)
+def test_what_ipsec_stops_is_heard_of_and_counted(build: Build, family: str) -> None:
+    """As it was: a policy that blocked for half a second and went again lost 146 of 4006, and all were accounted
+    for."""
+    network = build(topology={"hosts": 2, "family": family}, impair=[{"profile": "clean"}])
+    network.listen()
+    before, _ = network.settled()
+    ends = [network.experiment.topology.host(name).address(family) for name in ("h0", "h1")]
+    policy = ("policy", "{}", "src", ends[0], "dst", ends[1], "dir", "in")
+    on_host(network, "h1", "xfrm", *" ".join(policy).format("add").split(), "action", "block")
+    send_large(network, times=20, size=100, family=family)
+    network.settled(since=before)
+    on_host(network, "h1", "xfrm", *" ".join(policy).format("delete").split())
+    after, _ = network.settled(since=before)
+    assert network.changes() == ["h1: an IPsec policy or state (xfrm) changed during the run"]
+    inside = after.links[1].sockets
+    assert inside is not None and (inside.by_ipsec, inside.turned_away) == (20, 20)
+    assert conservation.lost_elsewhere(Between(before, after)) == {"in h1: stopped by IPsec (xfrm)": 20}
+
+
+@netns
+def test_what_a_stack_turns_away_for_its_source_or_by_a_filter_is_lost_elsewhere(build: Build) -> None:
+    """As it was: of UDP's InErrors nobody asked for the rest, nor for IPReversePathFilter: all accounted for."""
+    network = build(topology={"hosts": 2, "family": "ipv4"}, impair=[{"profile": "clean"}])
+    before, _ = network.settled()
+    with open_socket(network, "h1") as receiver, open_socket(network, "h0") as sender:
+        receiver.bind(("10.77.0.2", 5000))
+        assert admit_only(receiver, [("10.77.0.1", 4999)])
+        for _ in range(20):
+            sender.sendto(b"stranger", ("10.77.0.2", 5000))
+        middle, _ = network.settled(since=before)
+        with network.place("h1").inside():
+            namespaces.write_sysctl("ipv4/conf/all/rp_filter", 1)
+        on_host(network, "h1", "route", "add", "10.77.0.1/32", "dev", "ctl0")
+        for _ in range(30):
+            sender.sendto(b"stranger", ("10.77.0.2", 5000))
+        after, _ = network.settled(since=middle)
+    ((away, count),) = conservation.lost_elsewhere(Between(before, middle)).items()
+    assert "a filter of the socket's own (InErrors)" in away and count == 20
+    ((source, count),) = conservation.lost_elsewhere(Between(middle, after)).items()
+    assert "rp_filter" in source and count == 30
+
+
 def test_sockets_of_udp_lite_are_among_those_that_can_be_full() -> None:
     """As it was: of its own tables nobody read a line."""
     texts = {
         "snmp": "Udp: InDatagrams RcvbufErrors\nUdp: 7 1\nUdpLite: InDatagrams RcvbufErrors\nUdpLite: 30 200\n",
         "snmp6": "Udp6RcvbufErrors 3000\nUdpLite6RcvbufErrors 40000\nUdpLite6InDatagrams 500\nIp6InAddrErrors 6\n",
+        "netstat": "",
+        "xfrm_stat": "",
     }
 
     class Told(Stack):

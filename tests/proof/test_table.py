@@ -153,6 +153,8 @@ CBPF_TWO = {"impair": [{"profile": "loss_1"}, {"profile": "loss_5", "hosts": ["h
     [
         ({}, "mine:KIND", "loss", "a backend of one's own"),
         (CBPF_TWO, "cbpf", "loss", "single rules"),
+        (CBPF_TWO, "cbpf", "presence", "that each rule was met"),
+        ({"impair": [{"profile": "loss_5", "pairs": [["h0", "h1"]]}]}, "cbpf", "presence", "that each rule was met"),
         ({"impair": [{"profile": "loss_1", "from_step": 5}]}, "ebpf", "windows in steps", "ranks behind the first"),
         ({"impair": [{"profile": "loss_1", "to_s": 5}]}, "cbpf", "loss", "whose rules changed under traffic"),
         ({"impair": [{"profile": "loss_1", "direction": "both"}]}, "cbpf", "directions", "counts both sides together"),

@@ -489,6 +489,19 @@ def test_what_a_program_says_that_it_sent_itself_is_no_way_around_and_the_rest_i
     assert around(3.2e8, said=3e8, **training)
 
 
+@pytest.mark.parametrize(
+    ("hosts", "control", "doubted"),
+    [(40, 1.62e6, False), (64, 4.2e6, False), (40, 3.3e6, True), (64, 8.3e6, True), (8, 4e6, True), (16, 1.1e6, True)],
+)
+def test_a_rendezvous_of_many_hosts_is_no_way_around_the_fault_and_four_megabytes_of_eight_are(
+    hosts: int, control: float, doubted: bool
+) -> None:
+    """As it was: a megabyte was free whatever the number of hosts, and everybody tells everybody where he is."""
+    assert around(control, topology={"hosts": hosts}) is doubted
+    script = {"command": ["python", "x.py"], "torchrun": 4}
+    assert around(control, topology={"hosts": hosts // 4}, workload=script) is doubted
+
+
 NOISE = {"role": "noise", "command": ["true"]}
 WEB = {"role": "web", "hosts": ["h0", "h1"], "command": ["true"], "foreground": True}
 CLASSES = {"classes": [{"name": "web", "dscp": 10}, {"name": "mine", "dscp": 20}]}
@@ -559,6 +572,70 @@ def test_each_entry_has_to_meet_enough_packets_to_show_something() -> None:
     assert few(many, RuleCounters(seen=40, dropped=12)) == []
     assert few(many, RuleCounters(seen=3, dropped=3), percent=100) == [], "every packet"
     assert few(many, RuleCounters()) == [], "it was not met at all, which is said elsewhere"
+
+
+def met_by(*met: tuple[Hook, dict[str, Any], int], counted: Any = (), **asked: Any) -> list[str]:
+    """What is said of one entry whose rules met so many packets each, all of them as asked."""
+    wanted = Profile.model_validate({"name": "x", "why": "t", **asked})
+    hooks: dict[Hook, dict[str, RuleCounters]] = {}
+    rules: dict[Hook, dict[str, Rule]] = {}
+    for hook, keys, seen in met:
+        label = f"0:x {keys.get('pair', '')}".strip()
+        rules.setdefault(hook, {})[label] = Rule(
+            label=label, profile=wanted, match=Match(), seed=1, block_seed=1, **keys
+        )
+        share = wanted.mean_loss()
+        more = {"damageable": seen, "dropped": round(share * seen), **dict(counted)}
+        hooks.setdefault(hook, {})[label] = RuleCounters(seen=seen, **more)
+    links = {0: LinkCounts(), 1: LinkCounts()}
+    between = Between(Reading(hooks={one: {} for one in hooks}, links=links), Reading(hooks=hooks, links=links))
+    return [one.text for one in judge_rules(Watched(rules=rules), between) if one.status != Status.VALID]
+
+
+IID_10 = {"model": "iid", "percent": 10}
+
+
+@pytest.mark.parametrize("asked", [{"duplicate_percent": 30}, {"corrupt_percent": 10}])
+def test_a_handful_of_packets_shows_nothing_of_duplicates_and_damage(asked: dict[str, Any]) -> None:
+    """As it was: of these nobody asked; none of four packets, as asked."""
+    few_, enough = (met_by((UP, {}, seen), **asked) for seen in (4, 30))
+    assert few_ == ["impair.0 (x) met 4 packets in the run: too few to show anything"]
+    assert not any("too few" in text for text in enough)
+    assert met_by((UP, {}, 4), counted={"duplicated": 4}, duplicate_percent=100) == [], "every packet"
+
+
+def test_packets_that_are_too_short_to_be_damaged_show_nothing_of_damage() -> None:
+    said = met_by((UP, {}, 400), counted={"damageable": 5}, corrupt_percent=10)
+    assert said == ["impair.0 (x) met 5 packets that could be damaged in the run: too few to show anything"]
+    assert met_by((UP, {}, 400), counted={"damageable": 0, "damage_counted": False}, corrupt_percent=10) == []
+
+
+def test_a_packet_that_passes_both_directions_counts_in_each_by_itself() -> None:
+    """As it was: 16 datagrams and what was left of them downlink were "5 of 31, as asked"."""
+    said = met_by((UP, {}, 16), (DOWN, {}, 15), loss=IID_10)
+    assert [text.partition(" in the run")[0] for text in said] == [
+        "impair.0 (x) at uplinks met 16 packets",
+        "impair.0 (x) at downlinks met 15 packets",
+    ]
+    assert met_by((UP, {}, 40), (DOWN, {}, 36), loss=IID_10) == []
+    (said_,) = met_by((UP, {}, 400), (DOWN, {}, 0), loss=IID_10)
+    assert "at downlinks met 0 packets" in said_
+
+
+def test_each_named_host_and_pair_has_to_meet_enough_packets_itself() -> None:
+    """As it was: two packets of h0 to h2, both lost, and 400 to h1 were "35 of 402, as asked"."""
+    pairs = [(UP, {"pair": other, "named": True}, seen) for other, seen in (("h1", 400), ("h2", 2))]
+    said = met_by(*pairs, loss=IID_10)
+    assert said == ["impair.0 (x) at h0 uplink (h2) met 2 packets in the run: too few to show anything"]
+    other = Hook(rank=1, direction="uplink")
+    assert met_by((UP, {}, 29), (other, {}, 2), loss=IID_10) == [], "all hosts together"
+    (host,) = met_by((UP, {"named": True}, 400), (other, {"named": True}, 2), loss=IID_10)
+    assert "at h1 uplink met 2 packets" in host
+
+
+def test_a_short_outage_is_shown_by_the_few_packets_that_met_it() -> None:
+    """As it was: "1 of 1 matching packets were lost (100.000%): too few to show anything", of a ping-pong over TCP."""
+    assert met_by((UP, {}, 1), loss={"model": "iid", "percent": 100}) == []
 
 
 def test_of_rules_that_are_counted_together_what_their_port_met_is_asked() -> None:

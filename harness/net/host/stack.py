@@ -1,4 +1,5 @@
-"""What the kernel counts inside one host: its UDP sockets, packets that it cut and put together, what it threw away."""
+"""What the kernel counts inside one host: its UDP sockets, packets that it cut and put together, what it threw away or
+turned away."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from contextlib import suppress
 from lossbench.net.counters import Sockets
 from lossbench.net.host.place import Place
 
-_DATAGRAMS, _PACKETS = ("Udp", "Udp6", "UdpLite", "UdpLite6"), ("Ip", "Ip6")
-# Our words -> the kernel's, in /proc/net/snmp (IPv4) and /proc/net/snmp6.
+_DATAGRAMS, _PACKETS = ("Udp", "Udp6", "UdpLite", "UdpLite6"), ("Ip", "Ip6", "IpExt")
+# Our words -> the kernel's, in /proc/net/snmp (IPv4), netstat (more of it) and snmp6.
 _NAMES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "received": (_DATAGRAMS, ("InDatagrams",)),
     "overflowed": (_DATAGRAMS, ("RcvbufErrors", "MemErrors")),
@@ -18,8 +19,10 @@ _NAMES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "refused": (_DATAGRAMS, ("SndbufErrors",)),
     "discarded": (_PACKETS, ("InDiscards",)),
     "misled": (_PACKETS, ("InAddrErrors",)),
+    "unfit": (_PACKETS, ("InHdrErrors", "InTruncatedPkts", "InNoRoutes")),
+    "from_elsewhere": (("TcpExt",), ("IPReversePathFilter",)),
 }
-_FILES = {"snmp": "", "snmp6": "6"}
+_FILES = ("snmp", "netstat", "snmp6", "xfrm_stat")
 _SHOWN = ("packet", "raw", "raw6")  # tables of sockets whose losses nobody counts
 
 
@@ -30,7 +33,7 @@ class Stack:
         self._files: dict[str, int] = {}
         with place.inside():
             for name in (*_FILES, *_SHOWN):
-                with suppress(FileNotFoundError):  # a kernel without IPv6
+                with suppress(FileNotFoundError):  # a kernel without IPv6 or IPsec
                     self._files[name] = os.open(f"/proc/thread-self/net/{name}", os.O_RDONLY | os.O_CLOEXEC)
 
     def _text(self, name: str) -> str:
@@ -45,8 +48,11 @@ class Stack:
             return sum(found.get(f"{kind}{name}", 0) for name in names)
 
         both = {ours: sum(of(kind, *names) for kind in kinds) for ours, (kinds, names) in _NAMES.items()}
+        refused = sum(of(kind, "InErrors") for kind in _DATAGRAMS) - both["overflowed"] - both["damaged"]
         return Sockets(
             **both,
+            turned_away=refused,
+            by_ipsec=sum(count for name, count in found.items() if name.startswith("Xfrm")),
             # What lost a fragment on its way times out, and is lost by who lost that; the rest found no room here.
             unassembled=sum(of(ip, "ReasmFails") - of(ip, "ReasmTimeout") for ip in ("Ip", "Ip6")),
             cut=of("Ip", "FragCreates"),
@@ -75,6 +81,6 @@ def _numbers(text: str) -> dict[str, int]:
             out |= {f"{kind}{name}": int(value) for name, value in zip(rest.split(), values, strict=False)}
     for line in lines:
         words = line.split()
-        if len(words) == 2 and words[0].startswith(("Udp6", "UdpLite6", "Ip6")):
+        if len(words) == 2 and words[0].startswith(("Udp6", "UdpLite6", "Ip6", "Xfrm")):
             out[words[0]] = int(words[1])
     return out

@@ -204,8 +204,9 @@ class Half:
         )
 
     def _own_sockets(self) -> Sockets:
-        """Without what a machine does to packets of all its networks: of UDP alone."""
-        stack = ("discarded", "misled", "unassembled", "cut", "cut_6", "pieces", "pieces_6")
+        """Without what a machine does to packets of all its networks: what sockets of UDP lost alone."""
+        stack = ["discarded", "misled", "unassembled", "cut", "cut_6", "pieces", "pieces_6"]
+        stack += ["unfit", "from_elsewhere", "by_ipsec", "turned_away"]
         return replace(self._sockets.read(), **dict.fromkeys(stack, 0))
 
     def _card(self, look: Look) -> dict[str, int]:

@@ -8,7 +8,7 @@ from lossbench.errors import NotAbleError
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import rules_ever
 
-ALWAYS, EACH_HOST, EACH_RULE = 512, 12, 3
+ALWAYS, EACH_HOST, EACH_RULE = 512, 15, 3
 
 
 def wanted(experiment: Experiment) -> int:

@@ -10,6 +10,8 @@ import errno
 import os
 import socket
 import struct
+from collections.abc import Iterator
+from contextlib import suppress
 
 from lossbench.net.host.place import Place
 from lossbench.net.tc.rtnl_messages import (
@@ -38,7 +40,9 @@ from lossbench.net.tc.rtnl_messages import (
 REQUEST, DUMP, DUMP_INTERRUPTED = 0x1, 0x300, 0x10
 GROUP_LINK, GROUP_TC = 0x1, 0x8
 GROUPS_STACK = 0x4 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18  # neighbours; addresses, routes, rules, IPv4 and IPv6
-NETLINK_NETFILTER, GROUP_NFTABLES = 12, 1 << 6
+# Of what has a family of its own: which, its groups, in words.
+FIREWALL = (12, 1 << 6, "a firewall rule (nftables) changed")
+IPSEC = (6, 1 << 2 | 1 << 3, "an IPsec policy or state (xfrm) changed")
 RECEIVE_BYTES = 1 << 18
 
 
@@ -104,48 +108,53 @@ class Reader:
 
 class Monitor:
     """Hears of every change of links, qdiscs, classes and filters at a place: none is too short to be seen. `stack`: of
-    addresses, neighbours, routes, rules and a firewall (nftables), too."""
+    addresses, neighbours, routes, rules, a firewall (nftables) and IPsec, too."""
 
     def __init__(self, place: Place, *, stack: bool = False) -> None:
         groups = GROUP_LINK | GROUP_TC | (GROUPS_STACK if stack else 0)
-        wanted = [(socket.NETLINK_ROUTE, groups), *([(NETLINK_NETFILTER, GROUP_NFTABLES)] if stack else [])]
-        self._sockets: list[socket.socket] = []
-        for family, which in wanted:
-            try:
-                with place.inside():
-                    one = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family)
-                self._sockets.append(one)
-                one.bind((0, which))
-            except OSError:
-                if family != NETLINK_NETFILTER:  # a kernel without it has no firewall
-                    raise
-                continue
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
-            one.setblocking(False)
+        self._socket = _listening(place, socket.NETLINK_ROUTE, groups)
+        self._others: list[tuple[socket.socket, str]] = []
+        for family, which, words in (FIREWALL, IPSEC) if stack else ():
+            with suppress(OSError):  # a kernel without it
+                self._others.append((_listening(place, family, which), words))
 
     def close(self) -> None:
-        for one in self._sockets:
+        for one in (self._socket, *(line for line, _ in self._others)):
             one.close()
 
     def changes(self) -> list[Change]:
-        """Since the last call."""
-        out = self._heard(self._sockets[0])
-        firewall = [change for one in self._sockets[1:] for change in self._heard(one, firewall=True)]
-        return out + firewall[:1]
-
-    def _heard(self, line: socket.socket, *, firewall: bool = False) -> list[Change]:
+        """Since the last call; of what has a family of its own, that there were some."""
         out: list[Change] = []
-        while True:
-            try:
-                data = line.recv(RECEIVE_BYTES)
-            except BlockingIOError:
-                return out
-            except OSError as error:
-                if error.errno != errno.ENOBUFS:
-                    raise
+        for data in _heard(self._socket):
+            if data is None:
                 out.append(Change(what="more changes than could be listened to", index=0, by=0))
                 continue
-            if firewall:
-                out.append(Change(what="a firewall rule (nftables) changed", index=0, by=0))
-                continue
             out += [change for message in messages(data) if (change := change_of(*message)) is not None]
+        return out + [Change(what=words, index=0, by=0) for line, words in self._others if list(_heard(line))]
+
+
+def _listening(place: Place, family: int, groups: int) -> socket.socket:
+    with place.inside():
+        one = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, family)
+    try:
+        one.bind((0, groups))
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+        one.setblocking(False)
+    except OSError:
+        one.close()
+        raise
+    return one
+
+
+def _heard(line: socket.socket) -> Iterator[bytes | None]:
+    """None: more than could be listened to."""
+    while True:
+        data = None
+        try:
+            data = line.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            if error.errno != errno.ENOBUFS:
+                raise
+        yield data

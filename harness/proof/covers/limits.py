@@ -66,6 +66,11 @@ def _general(profile: Profile) -> bool:
     )
 
 
+def _told_together(asked: Asked) -> bool:
+    """May a port hold several rules, or one that does not take every packet?"""
+    return len(asked.entries) > 1 or any(e.pairs or not e.profile.match.is_everything() for e in asked.entries)
+
+
 def _bare(asked: Asked) -> tuple[str, ...]:
     return asked.after.bare if asked.after is not None else ()
 
@@ -188,7 +193,13 @@ LIMITS = (
         text="single rules: cbpf counts per port, their sum is judged",
         of="loss",
         backends=("cbpf",),
-        when=lambda a: len(a.profiles) > 1 or any(e.pairs or not e.profile.match.is_everything() for e in a.entries),
+        when=_told_together,
+    ),
+    Limit(
+        text="that each rule was met, and by how many packets: cbpf counts per port, one loss stands for all",
+        of="presence",
+        backends=("cbpf",),
+        when=_told_together,
     ),
     Limit(
         text="IPv6 packets with options or a routing header: they hide from protocol and ports",
@@ -228,7 +239,7 @@ LIMITS = (
         when=lambda _: True,
     ),
     Limit(
-        text="machines' own firewalls, routes and tcx programs: daemons of theirs change them",
+        text="machines' own firewalls, IPsec, routes and tcx programs: daemons of theirs change them",
         of="presence",
         machines=True,
         when=lambda _: True,

@@ -249,11 +249,11 @@ class NetemBackend:
         return added(self._past.get(point.hook, {}), now)
 
     def _counted_since(self, rule: Rule, raw: Raw, start: Raw) -> RuleCounters:
-        redirected, let_out, dropped = (n - s for n, s in zip(raw, start, strict=True))
+        redirected, let_out, lost = (n - s for n, s in zip(raw, start, strict=True))
         # The qdisc's own count outlives its filter; but a duplicate is let out once more than it was seen.
-        seen = redirected if rule.profile.duplicate_percent else let_out + dropped
-        duplicated = max(let_out + dropped - seen, 0)
-        return RuleCounters(seen=seen, dropped=dropped, duplicated=duplicated, damage_counted=False)
+        seen = redirected if rule.profile.duplicate_percent else let_out + lost
+        odd = rule.profile.corrupt_percent or (rule.profile.duplicate_percent and rule.profile.loss)
+        return RuleCounters(seen=seen, dropped=lost, duplicated=max(let_out + lost - seen, 0), damage_counted=not odd)
 
     def detours(self, point: HookPoint, look: Look, counters: Counters) -> tuple[Detour, ...]:
         """What netem lets out is fed back by its IFB."""
