@@ -11,6 +11,7 @@ import torch
 from lossbench.spec.asking import points
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.userfile import read_toml
+from lossbench.workloads import sync
 from lossbench.workloads.training import engine, settings
 from lossbench.workloads.training.data.sets import load
 from lossbench.workloads.training.models import build
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.training
 CONTRASTS = ("halves", "granularity", "uneven", "bursty", "wan")
 STEPS_ARE_ITS_QUESTION = "rps-workers"
 PAYLOAD = 1440  # bytes of numbers in a packet, about
+CIFAR_ITEMS = 50_000
 CIFAR = {"classes": 10, "channels": 3, "side": 32}
 
 
@@ -71,6 +73,20 @@ def test_what_is_held_against_a_target_trains_as_long_as_the_others(name: str, f
     found = [settings.read(one.workload.options) for one in experiments(name, full=full)]
     if any(one.target is not None for one in found) and name != STEPS_ARE_ITS_QUESTION:
         assert len({(one.steps, one.epochs) for one in found}) == 1
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("name", ["rivals", "rivals-text", "wan"])
+def test_who_meets_every_few_steps_is_judged_at_a_meeting(name: str, full: bool) -> None:
+    rounds = set()
+    for one in experiments(name, full=full):
+        options = settings.read(one.workload.options)
+        of_epoch = CIFAR_ITEMS // (one.topology.hosts * options.batch)
+        steps = options.steps if options.epochs is None else round(options.epochs * of_epoch)
+        every = getattr(sync.find(options.strategy).told(options.of_strategy()), "every", 1)
+        assert steps % every == 0
+        rounds.add(every)
+    assert rounds == {1, 8}
 
 
 def test_what_is_unbiased_stands_beside_the_mean_of_arrivals() -> None:
