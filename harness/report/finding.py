@@ -181,7 +181,8 @@ def _but_for_loss(experiment: Mapping[str, Any]) -> dict[str, Any]:
 
 def _changes(pairs: Sequence[tuple[Group, Group]], name: str) -> dict[int, Difference]:
     """Corrected for all of them together."""
-    found = [(id(group), inference.paired(base.sound(name), group.sound(name))) for base, group in pairs]
+    fits = [(base, group) for base, group in pairs if group.comparable(base, name)]
+    found = [(id(group), inference.paired(base.sound(name), group.sound(name))) for base, group in fits]
     known = [(key, one) for key, one in found if one is not None]
     sure = inference.corrected([one for _, one in known])
     return {key: one for (key, _), one in zip(known, sure, strict=True)}

@@ -40,11 +40,16 @@ class Group:
     point: dict[str, Any]
     row: str = ""  # which of several rows
     planned: int = 0  # seeds
+    lasts: tuple[str, ...] = ()  # steps and epochs, as asked
     runs: list[Run] = field(default_factory=list)
     values: dict[str, list[Value]] = field(default_factory=dict)
     words: dict[str, list[str]] = field(default_factory=dict)  # what is shown and is no measured number
     shown: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def comparable(self, other: Group, measure: str) -> bool:
+        """Of lines that trained longer than others times can be compared, and what came of it can't."""
+        return self.lasts == other.lasts or self.measure(measure).column != "outcome"
 
     def unit(self, measure: str) -> str | None:
         return next((run.summary.units[measure] for run in self.runs if measure in run.summary.units), None)
@@ -76,6 +81,7 @@ def groups_of(suite: Suite, *, with_simulated: bool = False, apart: bool = False
     out: dict[tuple[str, str, int, int], Group] = {}
     planned = Counter(key_of(one.point) for one in suite.plan.plan)
     apart = apart and max(planned.values(), default=1) > 1
+    asked = {key_of(one.point): _lasts(one.experiment) for one in suite.plan.plan}
     any_rows = any(_own_rows(run) for run in suite.runs)
     several = {key_of(run.summary.point) for run in suite.runs if len(run.summary.rows) > 1}
     for run in suite.runs:
@@ -90,11 +96,17 @@ def groups_of(suite: Suite, *, with_simulated: bool = False, apart: bool = False
             seed, seeds = (run.summary.seed, 1) if apart else (0, planned[point])
             name += f" #{seed}" if apart else ""
             group = out.setdefault(
-                (point, what, again[what], seed), Group(name=name, point=run.summary.point, row=what, planned=seeds)
+                (point, what, again[what], seed),
+                Group(name=name, point=run.summary.point, row=what, planned=seeds, lasts=asked.get(point, ())),
             )
             _add(group, run, row, shown, with_simulated=with_simulated)
     _tell_apart(list(out.values()))
     return list(out.values())
+
+
+def _lasts(experiment: dict[str, Any]) -> tuple[str, ...]:
+    options = (experiment.get("workload") or {}).get("options") or {}
+    return tuple(str(options.get(name)) for name in ("steps", "epochs"))
 
 
 def rows_of(run: Run) -> list[dict[str, Any]]:

@@ -420,6 +420,24 @@ def test_one_difference_is_not_corrected_for_all_of_them(tmp_path: Path) -> None
     assert len(both.rows) == 1 and "corrected" not in " ".join(both.notes)
 
 
+def test_what_comes_of_fewer_steps_is_no_change(tmp_path: Path) -> None:
+    """As it was: "perplexity +900 %*" of a line that had trained for 20 of 3000 steps. Times are compared."""
+    place = made.suite(tmp_path, POINTS, 5, losses)
+    plan = json.loads((place / "suite.json").read_text())
+    for one in plan["plan"]:
+        steps = 20 if one["point"]["strategy"] == "gradient_averaging" else 3000
+        one["experiment"] = {**one["experiment"], "workload": {"options": {"steps": steps}}}
+    made.write(place / "suite.json", plan)
+    found = gather(read_suite(place))
+    change = table(found, "change against")
+    assert cells(change, "train_loss")["gradient_averaging loss_10"].text == "-"
+    assert cells(change, "ms_step")["gradient_averaging loss_10"].text == "0%"
+    assert cells(change, "train_loss")["rps loss_10"].text != "-"
+    assert "more or fewer steps than 'reliable loss_10' only times are compared" in " ".join(change.notes)
+    assert not any("gradient_averaging" in text and "train loss" in text for text in found.findings)
+    assert not any(cell.style == "best" for cell in cells(table(found, "results"), "train_loss").values())
+
+
 def test_probes_that_no_file_keeps_are_all_shown() -> None:
     """As it was: `net verify` of more than eight rules ended in "more rows in proof.json", which nobody had written."""
     rows = [ProofRow(hook=f"h{number} uplink") for number in range(ROWS_SHOWN + 2)]

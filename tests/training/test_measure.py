@@ -8,6 +8,7 @@ import torch
 
 from lossbench.workloads import sync
 from lossbench.workloads.sync.channels.simulated import Rule
+from lossbench.workloads.training import settings
 from lossbench.workloads.training.crew import LocalControl, LocalTable
 from lossbench.workloads.training.measure import (
     DriftMeter,
@@ -143,3 +144,22 @@ def test_gradients_are_biased_as_predicted(normaliser: str, scale: float | None,
         assert np.mean([one["own_weight"] for one in found]) == pytest.approx(own_weight, abs=0.003)
         others = [w for one in found for w in one["weights"] if abs(w - one["own_weight"] - 1 / WORLD) > 1e-12]
         assert np.mean(others) == pytest.approx(0.8 / WORLD, abs=0.003)
+
+
+def test_bounded_drift_is_unbiased_unless_told_otherwise() -> None:
+    assert settings.read({}).normaliser is None
+    told = [
+        sync.find(name).told(settings.read({"strategy": name}).of_strategy())
+        for name in ("bounded_drift", "gradient_averaging")
+    ]
+    assert [one.normaliser for one in told] == ["expected", "count"]
+    given = settings.read({"normaliser": "count"}).of_strategy()
+    assert sync.find("bounded_drift").told(given).normaliser == "count"
+
+
+def test_tables_say_so_where_bounded_drift_is_the_mean_of_arrivals() -> None:
+    def labels(channel: object) -> list[str]:
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(8))], 0.1)
+        return [sync.make("bounded_drift", optimizer, channel, **told).label for told in ({}, {"normaliser": "count"})]
+
+    assert together(simulated(2), labels)[0] == ["bounded_drift", "bounded_drift count"]

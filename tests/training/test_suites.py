@@ -6,22 +6,31 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from lossbench.spec.asking import points
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.userfile import read_toml
-from lossbench.workloads.training import settings
+from lossbench.workloads import sync
+from lossbench.workloads.training import engine, settings
 from lossbench.workloads.training.data.sets import load
 from lossbench.workloads.training.models import build
 
 pytestmark = pytest.mark.training
 CONTRASTS = ("halves", "granularity", "uneven", "bursty", "wan")
+STEPS_ARE_ITS_QUESTION = "rps-workers"
 PAYLOAD = 1440  # bytes of numbers in a packet, about
+CIFAR_ITEMS = 50_000
 CIFAR = {"classes": 10, "channels": 3, "side": 32}
 
 
 def experiments(name: str, *, full: bool) -> list[Experiment]:
     return [one for _, one in points.points(points.find(name), settings=[], full=full)]
+
+
+def labelled(name: str, *, full: bool) -> list[tuple[str, Experiment]]:
+    """With what their arm is called."""
+    return [(str(point.get("arm")), one) for point, one in points.points(points.find(name), settings=[], full=full)]
 
 
 def of_training() -> list[tuple[str, bool]]:
@@ -42,6 +51,64 @@ def losses(one: Experiment) -> list[float]:
 def test_every_point_of_both_forms_is_one_that_can_be_trained(name: str, full: bool) -> None:
     for one in experiments(name, full=full):
         settings.read(one.workload.options)
+
+
+@pytest.mark.parametrize(("name", "full"), of_training())
+def test_times_of_one_suite_are_of_one_engine(name: str, full: bool) -> None:
+    """As it was, on a GPU ddp ran step by step where all others were CUDA graphs."""
+    for device in map(torch.device, ("cpu", "cuda")):
+        found = set()
+        for one in experiments(name, full=full):
+            options = settings.read(one.workload.options)
+            ranks = one.workload.ranks_per_process or one.topology.hosts
+            wrapped = options.strategy == "ddp"
+            model = torch.nn.Linear(1, 1)
+            found.add(engine.choose(options.engine, device=device, ranks=ranks, model=model, wrapped=wrapped))
+        assert len(found) == 1
+
+
+@pytest.mark.parametrize(("name", "full"), of_training())
+def test_what_is_held_against_a_target_trains_as_long_as_the_others(name: str, full: bool) -> None:
+    """As it was, TCP had 20 of 3000 steps to a perplexity that takes hundreds."""
+    found = [settings.read(one.workload.options) for one in experiments(name, full=full)]
+    if any(one.target is not None for one in found) and name != STEPS_ARE_ITS_QUESTION:
+        assert len({(one.steps, one.epochs) for one in found}) == 1
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("name", ["rivals", "rivals-text", "wan"])
+def test_who_meets_every_few_steps_is_judged_at_a_meeting(name: str, full: bool) -> None:
+    rounds = set()
+    for one in experiments(name, full=full):
+        options = settings.read(one.workload.options)
+        of_epoch = CIFAR_ITEMS // (one.topology.hosts * options.batch)
+        steps = options.steps if options.epochs is None else round(options.epochs * of_epoch)
+        every = getattr(sync.find(options.strategy).told(options.of_strategy()), "every", 1)
+        assert steps % every == 0
+        rounds.add(every)
+    assert rounds == {1, 8}
+
+
+def test_what_is_unbiased_stands_beside_the_mean_of_arrivals() -> None:
+    """In the same suite, named so; the default is the paper's."""
+    for name in ("rivals", "uneven", "packet-loss-llm"):
+        for full in (False, True):
+            by_arm = {one.workload.options.get("normaliser"): label for label, one in labelled(name, full=full)
+                      if one.workload.options["strategy"] == "bounded_drift"}  # fmt: skip
+            assert "mean of arrivals" in by_arm["count"] and "mean of arrivals" not in by_arm.get(None, "")
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_ideas_that_rivals_have_together_stand_there_by_themselves(full: bool) -> None:
+    """optireduce is zero for what is missing, and a transform, and a bound on waiting: which of them helps?"""
+    found = [settings.read(one.workload.options) for one in experiments("rivals", full=full)]
+    have = {(one.strategy, one.rule, one.coding) for one in found}
+    for coding in ((), ("hadamard",)):
+        assert ("gradient_averaging", "zero", coding) in have
+    for strategy in ("gradient_averaging", "bounded_drift"):
+        assert (strategy, "own", ("error_feedback",)) in have
+    outer = [one.strategy_options for one in found if one.strategy == "local_steps"]
+    assert {} in outer and {"outer_lr": 0.7, "outer_momentum": 0.9} in outer
 
 
 @pytest.mark.parametrize("full", [False, True])

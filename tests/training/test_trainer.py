@@ -136,6 +136,24 @@ def test_the_typical_step_of_workers_that_meet_now_and_then_has_its_share_of_the
     assert row["ms_step_mean"] == pytest.approx(1000 * sum(trainer.step_s) / len(trainer.step_s))
 
 
+def test_workers_that_meet_now_and_then_are_looked_at_when_they_have_met(tmp_path: Path) -> None:
+    """As it was, every ten steps of rounds of eight: what is apart between two meetings was called drift."""
+    keys: dict[str, Any] = {"strategy": "local_steps", "drift_every": 5, "evaluate_every": 3, "simulated": [[]]}
+    trained(tmp_path, **keys, strategy_options={"every": 4})
+    drifts = records(tmp_path, 0, "drift")
+    assert [one["step"] + 1 for one in drifts] == [8, 12] and not any(one["pair"] for one in drifts)
+    assert sorted({one["step"] + 1 for one in records(tmp_path, 0, "evaluation")}) == [4, 8, 12]
+    assert "after the last exchange" not in records(tmp_path, 0, "row")[0]["note"]
+    trained(tmp_path / "uneven", **keys, strategy_options={"every": 7})
+    assert "judged 5 steps after the last exchange" in records(tmp_path / "uneven", 0, "row")[0]["note"]
+
+
+def test_a_row_says_which_engine_made_its_steps(tmp_path: Path) -> None:
+    for engine in ("loop", "vmap"):
+        trained(tmp_path / engine, engine=engine)
+        assert f"engine {engine}" in records(tmp_path / engine, 0, "row")[0]["note"]
+
+
 def test_speeds_are_those_of_all_steps_and_not_of_the_typical_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,7 +87,7 @@ class Strategy(GoesOn):
     exchanges: ClassVar[str] = ""  # in words, for tables and docs
     coded: ClassVar[bool] = True  # its numbers go through the channel's two halves, where a coding can change them
     brings: ClassVar[tuple[str, ...]] = ()  # codings of its own, around the channel already
-    differences: ClassVar[bool] = True  # its first half carries what is added up: gradients, ways gone; else models
+    differences: ClassVar[bool] = True  # its first half carries what is added up: gradients; else models
     owned: ClassVar[bool] = False  # fixed owners hold the true values of their shard
     lone: ClassVar[bool] = False  # needs a process for every rank, and a real network
 

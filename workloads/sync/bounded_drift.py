@@ -24,7 +24,11 @@ class BoundedDrift(Strategy):
 
     @dataclass(frozen=True, kw_only=True)
     class Options(Buckets):
-        normaliser: str = "count"
+        normaliser: str = "expected"  # unbiased, as in the paper; count: the mean of what arrived
+
+    @property
+    def label(self) -> str:
+        return self.name if self.options.normaliser == "expected" else f"{self.name} {self.options.normaliser}"
 
     def __init__(self, *given: Any, **keys: Any) -> None:
         self.shards: list[ShardOptimizer] = []  # one for each bucket

@@ -34,6 +34,7 @@ class Trainer:
         self.seats, self.crew, self.settings = self.job.seats, self.job.crew, self.job.settings
         records = Path(doors[0].records_path or ".")
         self.checkpoints = Path(self.settings.checkpoint_dir or records.parent.parent / "checkpoints")
+        self.every = self.seats[0].strategy.every
         self.step_s: list[float] = []
         self.outside_s = 0.0
         self.drifts: list[dict[str, Any]] = []
@@ -47,9 +48,9 @@ class Trainer:
         for step in range(first, steps):
             self._set_rates(step, steps)
             self._step(step)
-            if self._due(self.settings.drift_every, step):
+            if self._due(self.settings.drift_every, step, self.every):
                 self._drift(step)
-            if self._due(self.settings.looks_every(steps), step) and step + 1 < steps:
+            if self._due(self.settings.looks_every(steps), step, self.every) and step + 1 < steps:
                 self._evaluate(step)
                 self._meet()
             if self._due(self.settings.checkpoint_every, step):
@@ -216,8 +217,10 @@ class Trainer:
             now = seat.strategy.channel.counters()
             seat.door.record("traffic", sent=now["sent"], received=now["received"], complete=False)
 
-    def _due(self, every: int, step: int) -> bool:
-        return bool(every) and (step + 1) % every == 0
+    def _due(self, every: int, step: int, rounds: int = 1) -> bool:
+        """`rounds`: not before an exchange of those that have one in so many steps: between two, workers are apart."""
+        done = step + 1
+        return bool(every) and done % rounds == 0 and done // every > (done - rounds) // every
 
     def _synchronize(self) -> None:
         if self.job.device.type == "cuda":

@@ -128,6 +128,13 @@ class Graphed(Engine):
         return self._losses.clone()
 
 
+NAMES: dict[str, type[Engine]] = {"loop": Engine, "vmap": Stacked, "graph": Graphed}
+
+
+def name_of(engine: Engine) -> str:
+    return next(name for name, kind in NAMES.items() if type(engine) is kind)
+
+
 def choose(wanted: str, *, device: torch.device, ranks: int, model: torch.nn.Module, wrapped: bool) -> type[Engine]:
     """`wrapped`: the strategy calls something else than the model itself (DDP)."""
     odd = any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm | torch.nn.RNNBase) for m in model.modules())
@@ -142,4 +149,4 @@ def choose(wanted: str, *, device: torch.device, ranks: int, model: torch.nn.Mod
         raise OptionError("engine vmap can't stack BatchNorm or LSTM layers: use loop or graph")
     if wanted == "graph" and device.type != "cuda":
         raise OptionError("engine graph needs a GPU: use loop or vmap")
-    return {"loop": Engine, "vmap": Stacked, "graph": Graphed}[wanted]
+    return NAMES[wanted]

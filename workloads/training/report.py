@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lossbench.workloads.training import engine as engines
 from lossbench.workloads.training.build import Built
 from lossbench.workloads.training.settings import Settings
 
@@ -144,9 +145,11 @@ def _name(job: Built) -> str:
 
 
 def _notes(job: Built, cut: float) -> list[str]:
-    out = list(job.seats[0].strategy.channel.notes)
+    out = [f"engine {engines.name_of(job.engine)}", *job.seats[0].strategy.channel.notes]
     if job.settings.simulated is not None:
         out.append("simulated loss: no packet crossed a network")
+    if over := job.steps % job.seats[0].strategy.every:
+        out.append(f"judged {over} steps after the last exchange")
     if cut > CUT_SAID:
         out.append(f"{100 * cut:.2g} % of the packets were cut by our own deadline, not lost by the network")
     return out

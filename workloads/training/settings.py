@@ -35,7 +35,8 @@ class Settings(BaseModel):
     """Channels around the channel, the first outermost: my_module:Mine."""
     rule: Literal["own", "zero"] = "own"
     """Gradient_averaging: a lost mean."""
-    normaliser: Literal["count", "world", "expected"] = "count"
+    normaliser: Literal["count", "world", "expected"] | None = None
+    """Of gradients that arrived; None: the strategy's own (bounded_drift: expected, which is unbiased; else count)."""
     data: str = "digits"
     """Or "random_walk": no data, gradients are noise."""
     data_dir: str = ""
@@ -86,6 +87,7 @@ class Settings(BaseModel):
     """At the start and at every evaluation (twenty without evaluate_every): the squared gradient of the training loss
     at the mean model, for its mean over the run's steps."""
     drift_every: int = Field(25, ge=0)
+    """Evaluations and drift of workers that meet every few steps wait for their next exchange."""
     bias_every: int = Field(0, ge=0)
     """Costs a reliable exchange of all gradients."""
     checkpoint_every: int = Field(0, ge=0)
@@ -100,8 +102,9 @@ class Settings(BaseModel):
 
     def of_strategy(self) -> dict[str, Any]:
         """Those of these settings that the strategy takes, and what is its own."""
-        names = [one.name for one in fields(sync.find(self.strategy).Options)]
-        return {name: getattr(self, name) for name in names if name in type(self).model_fields} | self.strategy_options
+        names = [one.name for one in fields(sync.find(self.strategy).Options) if one.name in type(self).model_fields]
+        told = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in told.items() if value is not None} | self.strategy_options
 
     def coded(self, channel: sync.Channel, seed: int) -> sync.Channel:
         for path in reversed(self.coding):

@@ -21,7 +21,8 @@ def differences(gathered: Gathered) -> Table | None:
     found: dict[tuple[str, str], Difference] = {}
     for group in groups:
         for name in names:
-            one = inference.paired(base.sound(name), group.sound(name)) if group is not base else None
+            fits = group is not base and group.comparable(base, name)
+            one = inference.paired(base.sound(name), group.sound(name)) if fits else None
             if one is not None and one.n > 1:
                 found[group.name, name] = one
     if not found:
@@ -56,6 +57,8 @@ def differences(gathered: Gathered) -> Table | None:
     notes = [f"Paired over common seeds. ± is a 95 % interval of this one difference; * = p < {ALPHA:g}{harder}."]
     if any(" of " in cell.text for row in rows for cell in row[2:]):
         notes.append("(2 of 3): only so many of the planned seeds have a number of both lines that may be compared.")
+    if any(group.lasts != base.lasts for group in groups):
+        notes.append(f"-: of lines that train for more or fewer steps than '{base.name}' only times are compared.")
     return Table(f"{suite.name}: change against '{base.name}'", ["point", "n", *names], rows, notes, tidy)
 
 

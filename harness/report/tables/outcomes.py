@@ -120,6 +120,8 @@ def _best(groups: list[Group], name: str) -> Group | None:
     better = having[0].measure(name).better if having else ""
     if not better or len(having) < 2 or not all(group.planned > 1 and group.complete(name) for group in having):
         return None
+    if not all(group.comparable(having[0], name) for group in having):
+        return None
 
     def mean(group: Group) -> float:
         return float(np.mean(list(group.sound(name).values())))

@@ -3,6 +3,7 @@ worse, and who of the good is the fastest."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
@@ -60,7 +61,8 @@ def _fields(groups: Sequence[Group]) -> list[Field]:
 
 
 def _row(field: Field, outcome: str, time: str, *, sign: int) -> list[Cell] | None:
-    known = {name: group.sound(outcome) for name, group in field.groups.items()}
+    (lasts, _), *_ = Counter(group.lasts for group in field.groups.values()).most_common(1)
+    known = {name: group.sound(outcome) for name, group in field.groups.items() if group.lasts == lasts}
     seeds, planned = _common(list(known.values())), max(group.planned for group in field.groups.values())
     lack = [name for name, values in known.items() if not set(values) >= seeds]
     if len(seeds) < 2:

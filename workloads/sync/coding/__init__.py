@@ -53,6 +53,8 @@ def check(names: Sequence[str]) -> None:
     for name, kind in list(zip(names, kinds, strict=True))[:-1]:
         if isinstance(kind, type) and issubclass(kind, Packed):
             raise ValueError(f"coding '{name}' makes the packets: it must stand last, and alone of its kind")
+    if any(outer is Bfloat16 and Hadamard in kinds[n:] for n, outer in enumerate(kinds)):
+        raise ValueError("bfloat16 around hadamard can't tell what is missing: name hadamard first")
     if ErrorFeedback in kinds and Hadamard in kinds:
         raise ValueError(
             "error_feedback keeps what was lost, and hadamard turns it otherwise at every step: choose one"
