@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,13 +15,16 @@ from lossbench.workloads.sync.channels.simulated import Rule
 from lossbench.workloads.sync.coding import hadamard
 from lossbench.workloads.sync.coding.bits import Bfloat16
 from lossbench.workloads.sync.coding.hadamard import Hadamard
-from lossbench.workloads.training import settings
+from lossbench.workloads.training import prepare, settings
+from lossbench.workloads.transport import tuning
 from tests.training.test_strategies import alone_on_everything, train
 from tests.training.workers import over_loopback, simulated, together
 
 pytestmark = pytest.mark.training
 WORLD, SIZE = 4, 40_000
 COUNTS, OWNERS = (SIZE // WORLD,) * WORLD, tuple(range(WORLD))
+
+OURS = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
 
 
 def around(coding: Any, channels: list[Any]) -> list[Any]:
@@ -32,6 +37,32 @@ def test_reliable_directly_is_reliable_in_a_ring() -> None:
     for channels in (simulated(WORLD), over_loopback(WORLD)):
         for values in together(channels, lambda c: train(c, "reliable", "adamw", direct=True)):
             torch.testing.assert_close(values, wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_tcp_has_the_congestion_control_that_was_asked_for_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: the machine's, whatever that is; over links that lose a tenth cubic takes six times as long as bbr."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    before = tuning.own("127.0.0.1")
+    asked = "reno" if "reno" not in {*before.values(), OURS} else "cubic"
+    met = threading.Barrier(WORLD)
+
+    def work(channel: Any) -> tuple[dict[int, str], list[str]]:
+        for _ in range(3):
+            channel.mean(torch.ones(SIZE))
+        met.wait()
+        found = {n: c for n, c in tuning.own("127.0.0.1").items() if n not in before}
+        met.wait()
+        return found, channel.notes
+
+    for found, notes in together(over_loopback(WORLD, tcp=asked), work):
+        assert set(found.values()) == {asked} and notes == [f"TCP: {asked}"]
+    for _, notes in together(over_loopback(WORLD), work):
+        assert notes == [f"TCP: {OURS}"]
+
+
+def test_a_congestion_control_that_this_kernel_lacks_is_refused_with_those_it_has() -> None:
+    with pytest.raises(OptionError, match=r"tcp: fast: this kernel has .*reno"):
+        prepare.check([{"strategy": "reliable", "tcp": "fast"}])
 
 
 def test_gradients_by_random_owners_are_the_same_mean_by_others_at_every_step() -> None:
