@@ -105,23 +105,32 @@ def jackknife(values: Sequence[_T], said: Callable[[Sequence[_T]], float | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Slope:
-    """Of a line through points, with its 95 % interval."""
+    """Of one variable, the others held: with its standard error and the degrees of freedom behind it."""
 
     mean: float
-    low: float
-    high: float
+    error: float
+    free: int
+
+    def ends(self, together: int = 1) -> tuple[float, float]:
+        """Of its interval; of all of so many with 95 %."""
+        from scipy import stats
+
+        half = float(stats.t.ppf(1 - ALPHA / 2 / max(together, 1), self.free)) * self.error
+        return self.mean - half, self.mean + half
 
 
-def slope(points: Sequence[tuple[float, float]]) -> Slope | None:
-    """By least squares; None where all lie above each other."""
-    from scipy import stats
-
-    if len(points) < 3 or len({x for x, _ in points}) < 2:
+def slopes(points: Sequence[tuple[Sequence[float], float]]) -> list[Slope] | None:
+    """By least squares, one for each variable; None for too few points, or where they do not tell variables apart."""
+    rows = np.array([[1.0, *x] for x, _ in points], dtype=float)
+    y = np.array([value for _, value in points], dtype=float)
+    if not len(rows) or len(rows) <= rows.shape[1] or np.linalg.matrix_rank(rows) < rows.shape[1]:
         return None
-    line = stats.linregress(*zip(*points, strict=True))
-    around = float(stats.t.ppf(1 - ALPHA / 2, len(points) - 2)) * float(line.stderr)
-    middle = float(line.slope)
-    return Slope(mean=middle, low=middle - around, high=middle + around)
+    free = len(rows) - rows.shape[1]
+    found = np.linalg.lstsq(rows, y, rcond=None)[0]
+    spread = float(np.sum((y - rows @ found) ** 2)) / free
+    errors = np.sqrt(spread * np.diag(np.linalg.inv(rows.T @ rows)))
+    pairs = list(zip(found, errors, strict=True))[1:]
+    return [Slope(mean=float(mean), error=float(error), free=free) for mean, error in pairs]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,6 +188,20 @@ def paired(a: Mapping[Any, float], b: Mapping[Any, float]) -> Difference | None:
     from scipy import stats
 
     return replace(out, p=float(stats.ttest_1samp(changes, 0.0).pvalue))
+
+
+def among(found: Difference, together: int) -> Difference:
+    """As one of so many that are judged with 95 % for all of them (Bonferroni: interval and test agree)."""
+    if together < 2 or found.p is None:
+        return found
+    out = replace(found, p=min(1.0, together * found.p))
+    if found.method != "paired t" or found.low is None or found.high is None:
+        return out
+    from scipy import stats
+
+    wider = float(stats.t.ppf(1 - ALPHA / 2 / together, found.n - 1) / stats.t.ppf(1 - ALPHA / 2, found.n - 1))
+    half = wider * (found.high - found.low) / 2
+    return replace(out, low=found.mean - half, high=found.mean + half)
 
 
 def unpaired(a: Sequence[float], b: Sequence[float]) -> Difference | None:

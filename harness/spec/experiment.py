@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationError, field_v
 from lossbench.errors import UsageError
 from lossbench.spec import about
 from lossbench.spec import profile as profiles
+from lossbench.spec.claims import Law, Stated
 from lossbench.spec.profile import Profile
 from lossbench.spec.shaping import Shaping
 from lossbench.spec.topology import Topology
@@ -191,30 +192,6 @@ class Expect(Frozen):
     """At least; none: no lower end."""
     max: float | None = None
     """At most; none: no upper end."""
-
-
-class Stated(Frozen):
-    """What a paper says of a point, to be held against what is measured here."""
-
-    measure: str
-    """Of the results, such as perplexity."""
-    change_percent: float
-    """Against the loss-free point, at most."""
-    source: str
-    """Whose word it is."""
-
-
-class Law(Frozen):
-    """How a number is said to change with others: as a power of their product."""
-
-    measure: str
-    """Of the results."""
-    over: Annotated[tuple[str, ...], Field(min_length=1)]
-    """Dotted keys of numbers, such as topology.hosts."""
-    exponent: float
-    """As it is said; the slope of the points' logarithms is held against it."""
-    source: str
-    """Whose word it is."""
 
 
 class Experiment(Frozen):

@@ -44,6 +44,14 @@ from tests.lab.machines import machines  # noqa: E402
 from tests.shared import z_score  # noqa: E402
 
 MILLION = 1_000_000
+HONEST = ("ebpf", "cbpf")
+SHORT = ("workload.options.seconds=0.01",)
+
+
+def planned() -> Iterator[tuple[str, tuple[str, ...], bool]]:
+    """Of suites that are shipped: (suite, settings, full form)."""
+    yield from (("proof", (f"backend={backend}", *SHORT), False) for backend in HONEST)
+    yield "proof", ("topology.hosts=3",), False
 
 
 @contextmanager
@@ -169,10 +177,8 @@ def _chi_square(runs: Any, chain: Any) -> float:
 def honest() -> None:
     print("\n== 100 honest networks in a row: how many are not proven?")
     kernel = Kernel.tried()
-    for backend in ("ebpf", "cbpf"):
-        ((_, e),) = points.points(
-            points.find("proof"), settings=[f"backend={backend}", "workload.options.seconds=0.01"]
-        )
+    for backend in HONEST:
+        ((_, e),) = points.points(points.find("proof"), settings=[f"backend={backend}", *SHORT])
         wrong, start = [], time.monotonic()
         for seed in range(100):
             with tempfile.TemporaryDirectory() as folder:

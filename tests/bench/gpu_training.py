@@ -11,7 +11,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from lossbench.net.kernel import Kernel
 from lossbench.results.folders import SuiteFolder
@@ -25,9 +27,20 @@ LIMIT_S = float(os.environ.get("SECONDS_LIMIT", "100000"))
 BEGAN = time.monotonic()
 PACKETS, BLOCKS = "iid", "block"
 NURSERIES = Nurseries()
+TEXT = str(Path(__file__).with_name("training_bars.toml"))
+IMAGES = "rps-convergence"
 
 
-def run(name: str, suite: str, *settings: str, full: bool = False) -> None:
+class Asked(NamedTuple):
+    """One point."""
+
+    name: str
+    suite: str
+    settings: tuple[str, ...]
+    full: bool = False
+
+
+def run(name: str, suite: str, settings: tuple[str, ...], full: bool) -> None:
     """One point, one seed; its row is kept in OUT/rows.jsonl, its curve in OUT/curves.jsonl."""
     if time.monotonic() - BEGAN > LIMIT_S:
         print(f"{name}: left out, no time", flush=True)
@@ -72,7 +85,7 @@ def curve(name: str, folder: Path, every: int = 20) -> None:
         file.write(text + "\n")
 
 
-def speed() -> None:
+def speed() -> Iterator[Asked]:
     base = (
         "topology.hosts=8",
         "workload.options.steps=60",
@@ -81,38 +94,25 @@ def speed() -> None:
         "workload.options.drift_every=0",
         "workload.options.evaluate_items=256",
     )
-    image = ("workload.options.data=digits32", "workload.options.model=resnet20", "workload.options.strategy=rps")
+    image = (*base, "arm=rps", "workload.options.data=digits32", "workload.options.model=resnet20")
     for per in (1, 2, 4, 0):
-        run(
-            f"resnet20 8 workers, {per} per process",
-            "rps-convergence",
-            *base,
-            *image,
-            f"workload.ranks_per_process={per}",
-        )
-    text = ("workload.options.model=llama_6m", "workload.options.window=256", "workload.options.batch=16")
+        yield Asked(f"resnet20 8 workers, {per} per process", IMAGES, (*image, f"workload.ranks_per_process={per}"))
+    text = (*base, "workload.options.model=llama_6m", "workload.options.window=256", "workload.options.batch=16")
     for hosts, per in ((4, 1), (4, 0), (8, 1)):
-        run(
-            f"llama_6m {hosts} workers, {per} per process",
-            "packet-loss-llm",
-            *base,
-            *text,
-            f"topology.hosts={hosts}",
-            f"workload.ranks_per_process={per}",
-        )
-    run("resnet20 simulated", "rps-convergence", *base, *image, "workload.ranks_per_process=0", "backend=simulated")
+        places = (f"topology.hosts={hosts}", f"workload.ranks_per_process={per}")
+        yield Asked(f"llama_6m {hosts} workers, {per} per process", TEXT, (*text, *places))
+    yield Asked("resnet20 simulated", IMAGES, (*image, "workload.ranks_per_process=0", "backend=simulated"))
 
 
-def cifar(workers: int = 8, epochs: float = 12) -> None:
+def cifar(workers: int = 8, epochs: float = 12) -> Iterator[Asked]:
     """Arrival 100 / 95 / 90 % for rps, 100 / 99 / 95 % for gradient_averaging, by packets and by blocks."""
-    per = os.environ.get("PER", "1")
     common = (
         f"topology.hosts={workers}",
         f"workload.options.epochs={os.environ.get('EPOCHS', epochs)}",
         f"workload.options.lr={workers / 4}",
         "workload.options.warm_up=0.2",
         "workload.options.drift_every=100",
-        f"workload.ranks_per_process={per}",
+        f"workload.ranks_per_process={os.environ.get('PER', '1')}",
         "probe.packets=40000",
         "workload.options.schedule=constant",
     )
@@ -129,17 +129,10 @@ def cifar(workers: int = 8, epochs: float = 12) -> None:
     ]  # without loss the two are equal
     for strategy, model, percent in plan:
         loss = f"impair.0.profile.loss={{model='{model}', percent={percent}}}"
-        run(
-            f"{strategy} {model} {percent}",
-            "rps-convergence",
-            *common,
-            loss,
-            f"workload.options.strategy={strategy}",
-            full=True,
-        )
+        yield Asked(f"{strategy} {model} {percent}", IMAGES, (*common, loss, f"arm={strategy}"), full=True)
 
 
-def llm_one(percent: str, seed: str) -> None:
+def llm_one(percent: str, seed: str) -> Iterator[Asked]:
     common = (
         "topology.hosts=4",
         f"workload.options.steps={os.environ.get('STEPS', '400')}",
@@ -149,26 +142,33 @@ def llm_one(percent: str, seed: str) -> None:
         "probe.packets=20000",
         f"workload.ranks_per_process={os.environ.get('PER', '1')}",
     )
-    run(
-        f"llm {percent} seed {seed}",
-        "packet-loss-llm",
-        *common,
-        f"impair.0.profile.loss.percent={percent}",
-        f"first_seed={seed}",
-        full=True,
-    )
+    own = (f"impair.0.profile.loss.percent={percent}", f"first_seed={seed}")
+    yield Asked(f"llm {percent} seed {seed}", TEXT, (*common, *own), full=True)
+
+
+def pairs() -> list[tuple[str, str]]:
+    return [(percent, seed) for seed in os.environ.get("SEEDS", "0 1 2 3 4").split() for percent in ("0", "10")]
 
 
 def llm() -> None:
     """SEEDS; the two runs of a seed side by side: their losses are asked for, not their times."""
-    for seed in os.environ.get("SEEDS", "0 1 2 3 4").split():
-        pair = [subprocess.Popen([sys.executable, __file__, "llm_one", percent, seed]) for percent in ("0", "10")]
-        for one in pair:
+    for two in zip(*[iter(pairs())] * 2, strict=True):
+        for one in [subprocess.Popen([sys.executable, __file__, "llm_one", *words]) for words in two]:
             one.wait()
+
+
+def planned() -> Iterator[tuple[str, tuple[str, ...], bool]]:
+    """All that this program may ask for."""
+    for one in (*speed(), *cifar(), *(asked for words in pairs() for asked in llm_one(*words))):
+        yield one.suite, one.settings, one.full
 
 
 if __name__ == "__main__":
     try:
-        {"speed": speed, "cifar": cifar, "llm": llm, "llm_one": llm_one}[sys.argv[1]](*sys.argv[2:])
+        if sys.argv[1:] == ["llm"]:
+            llm()
+        else:
+            for one in {"speed": speed, "cifar": cifar, "llm_one": llm_one}[sys.argv[1]](*sys.argv[2:]):
+                run(*one)
     finally:
         NURSERIES.close()

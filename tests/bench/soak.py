@@ -23,6 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,6 +52,7 @@ TRAINED = [
     "--set",
     'workload.options.strategy="bounded_drift"',
 ]
+PLAIN = ("probe.packets=2000",)
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,13 @@ MORE = {
     "rank": Kind(["run", "proof", *SHORT], "workloads."),
     "verify": Kind(["net", "verify", "--packets", "4000"]),
 }
+
+
+def planned() -> Iterator[tuple[str, tuple[str, ...], bool]]:
+    """Of its runs: (suite, settings, full form)."""
+    for _, *words in (kind.arguments for kind in (RUNS | MORE).values() if kind.arguments[0] == "run"):
+        yield words[0], tuple(word for before, word in pairwise(words) if before == "--set"), False
+    yield "proof", PLAIN, False
 
 
 # --- what belongs to others ------------------------------------------------------------------------------------------
@@ -271,7 +280,7 @@ def at_random(place: Place, minutes: float, seed: int) -> int:
 
 def grown(rounds: int = 6) -> tuple[int, int]:
     """(peak resident kB, file descriptors) of this process after some more runs in it."""
-    ((_, asked),) = points.points(points.find("proof"), settings=["probe.packets=2000"])
+    ((_, asked),) = points.points(points.find("proof"), settings=list(PLAIN))
     for number in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
             run.execute(

@@ -9,6 +9,8 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,15 +30,35 @@ RATES = {
     "adamw": {"text": 3e-3, "digits": 1e-3, "utterances": 2e-3},
     "sgd": {"text": 0.05, "digits": 0.2, "utterances": 0.5},  # text: plain SGD on a transformer jumps at higher rates
 }
+EXPERIMENT = str(Path(__file__).with_name("training_bars.toml"))
+DRIFT = [(data, percent) for data in ("random_walk", "digits") for percent in (5, 10, 20, 40)]
 PAIRS = [("rps", "sgd"), ("bounded_drift", "sgd"), ("bounded_drift", "adamw"), ("gradient_averaging", "sgd")]
 
 
-def rows(seeds: int, percent: float, options: list[str], suite: str = "packet-loss-llm") -> list[dict[str, Any]]:
+def settings(percent: float, options: list[str]) -> list[str]:
+    return [*(f"workload.options.{option}" for option in options), f"impair.0.profile.loss.percent={percent}"]
+
+
+def common(task: str, optimizer: str) -> list[str]:
+    return [*TASKS[task][1], *OPTIMIZERS[optimizer], f"lr={RATES[optimizer][task]}"]
+
+
+def planned() -> Iterator[tuple[str, tuple[str, ...], bool]]:
+    """All that this program may ask for: (suite, settings, full form)."""
+    for task in TASKS:
+        for strategy, optimizer in PAIRS:
+            for percent, name in ((0, "reliable"), (10, strategy)):
+                yield EXPERIMENT, tuple(settings(percent, [*common(task, optimizer), f'strategy="{name}"'])), False
+    for data, percent in DRIFT:
+        yield "drift", tuple(settings(percent, [f'data="{data}"'])), False
+
+
+def rows(seeds: int, percent: float, options: list[str], suite: str = EXPERIMENT) -> list[dict[str, Any]]:
     """One row for each seed."""
     command = [sys.executable, "-m", "lossbench.cli.main", "run", suite, "--json", "--seeds", str(seeds)]
-    for option in options:
-        command += ["--set", f"workload.options.{option}"]
-    command += ["--set", f"impair.0.profile.loss.percent={percent}", "--out", tempfile.mkdtemp()]
+    for setting in settings(percent, options):
+        command += ["--set", setting]
+    command += ["--out", tempfile.mkdtemp()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     runs = json.loads(done.stdout)["summary"]
     bad = [r["reasons"] for r in runs if r["columns"]["fault"] != "valid" or not r["rows"]]
@@ -45,14 +67,14 @@ def rows(seeds: int, percent: float, options: list[str], suite: str = "packet-lo
 
 
 def paired(task: str, seeds: int) -> None:
-    measure, options = TASKS[task]
+    measure = TASKS[task][0]
     twins: dict[str, list[dict[str, Any]]] = {}
     for strategy, optimizer in PAIRS:
-        common = [*options, *OPTIMIZERS[optimizer], f"lr={RATES[optimizer][task]}"]
+        told = common(task, optimizer)
         if optimizer not in twins:
-            twins[optimizer] = rows(seeds, 0, [*common, 'strategy="reliable"'])
+            twins[optimizer] = rows(seeds, 0, [*told, 'strategy="reliable"'])
         twin = twins[optimizer]
-        lossy = rows(seeds, 10, [*common, f'strategy="{strategy}"'])
+        lossy = rows(seeds, 10, [*told, f'strategy="{strategy}"'])
         change = np.array([100 * (b[measure] / a[measure] - 1) for a, b in zip(twin, lossy, strict=True)])
         half = stats.t.ppf(0.975, len(change) - 1) * stats.sem(change) if len(change) > 1 else float("nan")
         drift = [np.mean([row[name] for row in lossy]) for name in ("drift_first", "drift_last")]
@@ -66,14 +88,13 @@ def paired(task: str, seeds: int) -> None:
 
 
 def drift(seeds: int) -> None:
-    for data in ("random_walk", "digits"):
-        for percent in (5, 10, 20, 40):
-            found = rows(seeds, percent, [f'data="{data}"'], suite="drift")
-            text = ", ".join(
-                f"{name} {np.mean([row[name] for row in found]):.3f}"
-                for name in ("over_exact", "over_stated", "over_predicted", "owner_over_exact")
-            )
-            print(f"drift      {data:12} {percent} %: measured / theory: {text} (n={len(found)})", flush=True)
+    for data, percent in DRIFT:
+        found = rows(seeds, percent, [f'data="{data}"'], suite="drift")
+        text = ", ".join(
+            f"{name} {np.mean([row[name] for row in found]):.3f}"
+            for name in ("over_exact", "over_stated", "over_predicted", "owner_over_exact")
+        )
+        print(f"drift      {data:12} {percent} %: measured / theory: {text} (n={len(found)})", flush=True)
 
 
 def main() -> None:

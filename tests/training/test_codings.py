@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,13 +16,17 @@ from lossbench.workloads.sync.channels.simulated import Rule
 from lossbench.workloads.sync.coding import CODINGS, check, hadamard
 from lossbench.workloads.sync.coding.bits import Bfloat16
 from lossbench.workloads.sync.coding.hadamard import Hadamard
-from lossbench.workloads.training import settings
+from lossbench.workloads.sync.patience import FIRST, Patience
+from lossbench.workloads.training import prepare, settings
+from lossbench.workloads.transport import tuning
 from tests.training.test_strategies import alone_on_everything, train
 from tests.training.workers import over_loopback, simulated, together
 
 pytestmark = pytest.mark.training
 WORLD, SIZE = 4, 40_000
 COUNTS, OWNERS = (SIZE // WORLD,) * WORLD, tuple(range(WORLD))
+
+OURS = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
 
 
 def around(coding: Any, channels: list[Any]) -> list[Any]:
@@ -33,6 +39,32 @@ def test_reliable_directly_is_reliable_in_a_ring() -> None:
     for channels in (simulated(WORLD), over_loopback(WORLD)):
         for values in together(channels, lambda c: train(c, "reliable", "adamw", direct=True)):
             torch.testing.assert_close(values, wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_tcp_has_the_congestion_control_that_was_asked_for_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: the machine's, whatever that is; over links that lose a tenth cubic takes six times as long as bbr."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    before = tuning.own("127.0.0.1")
+    asked = "reno" if "reno" not in {*before.values(), OURS} else "cubic"
+    met = threading.Barrier(WORLD)
+
+    def work(channel: Any) -> tuple[dict[int, str], list[str]]:
+        for _ in range(3):
+            channel.mean(torch.ones(SIZE))
+        met.wait()
+        found = {n: c for n, c in tuning.own("127.0.0.1").items() if n not in before}
+        met.wait()
+        return found, channel.notes
+
+    for found, notes in together(over_loopback(WORLD, tcp=asked), work):
+        assert set(found.values()) == {asked} and notes == [f"TCP: {asked}"]
+    for _, notes in together(over_loopback(WORLD), work):
+        assert notes == [f"TCP: {OURS}"]
+
+
+def test_a_congestion_control_that_this_kernel_lacks_is_refused_with_those_it_has() -> None:
+    with pytest.raises(OptionError, match=r"tcp: fast: this kernel has .*reno"):
+        prepare.check([{"strategy": "reliable", "tcp": "fast"}])
 
 
 def test_gradients_by_random_owners_are_the_same_mean_by_others_at_every_step() -> None:
@@ -57,7 +89,7 @@ def test_optireduce_without_loss_is_the_mean_of_all_gradients() -> None:
 
 
 @pytest.mark.parametrize(("name", "buckets"), [("optireduce", 1), ("bounded_drift", 2)])
-def test_each_bucket_waits_as_long_as_most_of_its_first_halves_took(name: str, buckets: int) -> None:
+def test_each_bucket_waits_at_most_as_long_as_most_of_its_first_halves_took(name: str, buckets: int) -> None:
     def work(channel: Any) -> list[float | None]:
         parameter = torch.nn.Parameter(torch.zeros(4000))
         optimizer = torch.optim.SGD([parameter], 0.1)
@@ -74,9 +106,42 @@ def test_each_bucket_waits_as_long_as_most_of_its_first_halves_took(name: str, b
         assert seen[1::2] == [None] * (2 * buckets * 5), "whatever else goes this way has the time it had"
         bounds = seen[::2]
         assert all(0 < bound < 60 for bound in bounds)
-        assert len(set(bounds)) == 2 * buckets, (
-            "each half of each bucket has its own, and what it bounds does not move it"
-        )
+        assert len(set(bounds[: 2 * buckets])) == 2 * buckets, "each half of each bucket has its own"
+
+
+def test_a_bound_follows_what_halves_take_lately_and_never_passes_the_first_ones() -> None:
+    """As it was: frozen after twenty steps, however fast or slow halves became."""
+    waits = Patience(95.0)
+    for number in range(FIRST):
+        assert waits.seconds("scatter", 0) is None
+        waits.heard("scatter", 0, 0.1 + 0.001 * number)
+    first = waits.seconds("scatter", 0)
+    assert first == pytest.approx(0.118, abs=0.001)
+    for _ in range(60):
+        waits.heard("scatter", 0, 0.05)
+    sooner = waits.seconds("scatter", 0)
+    assert sooner is not None and sooner == pytest.approx(0.05 * 0.11805 / 0.1095, rel=0.01), (
+        "with as much room as at first"
+    )
+    for _ in range(60):
+        waits.heard("scatter", 0, 3.0)
+    assert waits.seconds("scatter", 0) == first
+    assert waits.seconds("gather", 0) is None
+
+
+@pytest.mark.parametrize(("share", "moves"), [(0.2, False), (1.0, True)])
+def test_optireduce_skips_an_update_of_which_too_much_is_missing(share: float, moves: bool) -> None:
+    def work(channel: Any) -> tuple[float, list[str]]:
+        parameter = torch.nn.Parameter(torch.zeros(SIZE))
+        strategy = sync.make("optireduce", torch.optim.SGD([parameter], 0.1), channel, skip_above=share)
+        for _ in range(3):
+            parameter.grad = torch.ones(SIZE)
+            strategy.step()
+        return float(parameter.detach().abs().sum()), channel.notes
+
+    for moved, notes in together(simulated(WORLD, Rule.iid(0.5)), work):
+        assert (moved > 0) == moves
+        assert any("skipped updates: 3" in note for note in notes) != moves
 
 
 def test_a_call_that_waits_for_its_turn_has_the_deadline_that_it_was_asked_with() -> None:

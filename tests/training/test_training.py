@@ -29,6 +29,8 @@ from lossbench.spec.userfile import check
 from tests.forms import full
 
 pytestmark = [pytest.mark.netns, pytest.mark.training]
+TCPS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text().split()
+OURS = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
 OPTIONS = {"steps": 30, "batch": 8, "drift_every": 10, "evaluate_items": 64, "optimizer": "sgd", "lr": 0.1}
 
 
@@ -98,7 +100,9 @@ def all_valid(result: run.Result) -> dict[str, Any]:
 @pytest.mark.parametrize("strategy", ["reliable", "gradient_averaging", "rps", "bounded_drift", "ddp"])
 def test_a_strategy_trains_over_links_that_lose_a_tenth(strategy: str, runs: Runs) -> None:
     row = all_valid(runs(strategy=strategy, rto_min_ms=5))
+    assert ("TCP" in row["note"]) == (strategy == "reliable")
     if strategy == "reliable":
+        assert f"TCP: {OURS}" in row["note"].split("; ")
         assert row["drift_last"] == 0
     else:
         assert row["arrived"] == pytest.approx(0.9, abs=0.02)
@@ -106,6 +110,13 @@ def test_a_strategy_trains_over_links_that_lose_a_tenth(strategy: str, runs: Run
     assert row["train_loss"] < 1.8
     numbers = 2 * (3 - 1) * 26_122 * 4 / 1e6  # megabytes of three workers, both halves
     assert numbers < row["mb_step"] < 4 * numbers, "with headers, acknowledgements, what was sent again"
+
+
+def test_over_tcp_a_row_says_which_congestion_control_its_connections_had(runs: Runs) -> None:
+    """Not the machine's: what was asked for, as the connections of a host say it."""
+    other = next(one for one in TCPS if one != OURS)
+    row = runs(strategy="reliable", tcp=other, steps=2, hosts=2, loss={"model": "iid", "percent": 0.1}).watched.rows[0]
+    assert f"TCP: {other}" in row["note"].split("; ")
 
 
 def test_training_without_a_single_packet_is_not_a_valid_experiment(runs: Runs) -> None:

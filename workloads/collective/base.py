@@ -60,6 +60,11 @@ class Base(dist.ProcessGroup):
             self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.CUSTOM, self._inner)
         self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
 
+    @property
+    def address(self) -> str:
+        """Of this rank, on the link that leads to the others."""
+        return own_address(self._door)
+
     def _meet(self, policy: Policy) -> None:
         """With the others of this epoch."""
         continues = policy.absent == "continue"
@@ -67,7 +72,7 @@ class Base(dist.ProcessGroup):
             self.roll.keys(limited=continues and self.roll.epoch > 0),
             rank=self.rank(),
             world=self.size(),
-            address=own_address(self._door),
+            address=self.address,
             port=self._door.port,
             token=self._door.token or None,
             policy=policy,

@@ -194,8 +194,15 @@ def _links(settings: Settings, crew: Crew) -> tuple[list[Channel], list[Control]
             control = linked = LinkedControl(door, os.environ.get("LOSSBENCH_CONTROL_INTERFACE", ""))
             store = dist.TCPStore(address, port, world, door.rank == 0, wait_for_workers=False)
             linked.connect(store)
-        keys = {"trusted": settings.trusted, "rto_min_ms": settings.rto_min_ms, "rto_max_ms": settings.rto_max_ms}
-        channel = Genuine.at(door, store, policy=policy, **keys)
+        channel = Genuine.at(
+            door,
+            store,
+            policy=policy,
+            trusted=settings.trusted,
+            rto_min_ms=settings.rto_min_ms,
+            rto_max_ms=settings.rto_max_ms,
+            tcp=settings.tcp,
+        )
         return channel, control
 
     pairs = crew.each(connect)

@@ -16,6 +16,7 @@ from lossbench.workloads.training.build import loaded
 from lossbench.workloads.training.data.sets import DataSet
 from lossbench.workloads.training.models import build
 from lossbench.workloads.training.settings import Settings, policy_here, read
+from lossbench.workloads.transport import tuning
 
 
 def check(every: list[dict[str, Any]]) -> None:
@@ -40,6 +41,11 @@ def check_alone(settings: Settings) -> None:
     """What can be said without any data."""
     if settings.trusted == "nccl" and not torch.cuda.is_available():
         raise OptionError("workload.options.trusted: nccl needs a GPU; say gloo")
+    try:
+        if settings.tcp:
+            tuning.check(settings.tcp)
+    except tuning.NotHereError as error:
+        raise OptionError(f"workload.options.tcp: {error}") from None
     try:
         settings.make_optimizer([torch.nn.Parameter(torch.empty(2, 2, device="meta"))])
     except (TypeError, ValueError) as error:

@@ -74,6 +74,8 @@ class Settings(BaseModel):
     """Of its TCP; 0 leaves the kernel's 200 ms."""
     rto_max_ms: float = Field(0.0, ge=0)
     """How far its TCP backs off while nothing comes through, from 1000 on; 0 leaves the kernel's 120 s."""
+    tcp: str = ""
+    """The congestion control of its TCP (bbr, cubic, reno); "": the machine's own. The row's note says which it was."""
     policy: str = ""
     """Of the lossy transport, as in LOSSBENCH_POLICY: pace=20,timeout_s=60."""
 

@@ -54,6 +54,32 @@ def tell(number: int, control: str) -> None:
         raise NotHereError(f"{control}: a connection has {found}")
 
 
+def check(control: str) -> None:
+    """Does this kernel have it? Asked of a connection, which loads what is a module."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as one:
+        try:
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, control.encode())
+        except OSError as error:
+            has = (SYSCTL / "tcp_available_congestion_control").read_text(encoding="ascii").split()
+            if error.errno != errno.EPERM or control not in has:  # what is not for everybody a rank may be allowed
+                raise NotHereError(f"{control}: this kernel has {', '.join(has)}") from None
+
+
+def own(address: str) -> dict[int, str]:
+    """This process's TCP connections from this address: number of the file -> congestion control, asked of each."""
+    out = {}
+    for number in _connections():
+        with suppress(OSError):
+            one = socket.socket(fileno=number)
+            try:
+                if one.getsockname()[0] == address:
+                    name = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, NAME_BYTES)
+                    out[number] = name.rstrip(b"\0").decode()
+            finally:
+                one.detach()
+    return out
+
+
 def set_rto_min(rto_ms: float) -> None:
     _write("tcp_rto_min_us", str(round(rto_ms * 1000)))
 

@@ -13,6 +13,7 @@ from lossbench.contract import Door
 from lossbench.workloads.collective.group import LossyGroup
 from lossbench.workloads.collective.primitives import Carried, Pending, begin_exchange, begin_gather, begin_scatter
 from lossbench.workloads.collective.where import inner_gloo
+from lossbench.workloads.errors import OptionError
 from lossbench.workloads.sync.channels.members import Members
 from lossbench.workloads.transport import tuning
 from lossbench.workloads.transport.half import Account
@@ -34,14 +35,17 @@ class Genuine:
         trusted: str = "gloo",
         rto_min_ms: float = 0.0,
         rto_max_ms: float = 0.0,
+        tcp: str = "",
     ) -> None:
-        """`rto_min_ms`, `rto_max_ms`: of TCP's retransmission timer for Gloo; 0 leaves the kernel's (200 ms, 120 s)."""
+        """`rto_min_ms`, `rto_max_ms`: of TCP's retransmission timer for Gloo; 0 leaves the kernel's (200 ms, 120 s).
+        `tcp`: its congestion control; "" leaves the machine's."""
         if trusted not in TRUSTED:
             raise ValueError(f"trusted transport '{trusted}': one of {', '.join(TRUSTED)}")
         self.group = group
         self.rank, self.world = group.rank(), group.size()
         self.members = Members(group) if group.policy.absent == "continue" else None
         self._store, self._trusted, self._rto_ms = store, trusted, (rto_min_ms, rto_max_ms)
+        self._tcp, self._met = tcp, False
         self._reliable: Any = None
         self.notes: list[str] = []  # what a reader of the results should know
 
@@ -95,9 +99,12 @@ class Genuine:
             self._reliable = self._connect()
         if direct:
             self._mean_directly(values)
-            return
-        self._reliable.allreduce([values]).wait()
-        values.div_(self.world)
+        else:
+            self._reliable.allreduce([values]).wait()
+            values.div_(self.world)
+        if not self._met:
+            self._met = True
+            self._settle_tcp()
 
     def _mean_directly(self, values: torch.Tensor) -> None:
         """Two exchanges of all with all: parts to their owners, means to everybody."""
@@ -126,7 +133,29 @@ class Genuine:
         under = dist.PrefixStore("trusted", self._store)
         if self._trusted == "nccl":
             return dist.ProcessGroupNCCL(under, self.rank, self.world, dist.ProcessGroupNCCL.Options())
-        return inner_gloo(under, self.rank, self.world, CALL_LIMIT)
+        gloo = inner_gloo(under, self.rank, self.world, CALL_LIMIT)
+        if self._tcp:  # every pair connects, so that nothing is sent before it was told
+            one = torch.zeros(self.world)
+            gloo.alltoall_base(torch.empty_like(one), one, [], []).wait()
+            self._tell_tcp()
+        return gloo
+
+    def _tell_tcp(self) -> dict[int, str]:
+        """Connection by connection: a sysctl would be for other programs of this host, too."""
+        address = self.group.address
+        try:
+            for number, control in tuning.own(address).items() if self._tcp else ():
+                if control != self._tcp:
+                    tuning.tell(number, self._tcp)
+        except tuning.NotHereError as reason:
+            raise OptionError(f"workload.options.tcp: {reason}") from None
+        return tuning.own(address)
+
+    def _settle_tcp(self) -> None:
+        """Said as connections themselves say it, of all that were made in the first exchange."""
+        found = sorted(set(self._tell_tcp().values()))
+        if found:
+            self.notes.append(f"TCP: {' and '.join(found)}")
 
     def total(self, numbers: torch.Tensor) -> torch.Tensor:
         out = numbers.double().cpu()
