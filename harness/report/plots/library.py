@@ -1,8 +1,8 @@
 """matplotlib's only door: figures look the same in every folder, and none has a program started.
 
 matplotlib reads the file `matplotlibrc` of the current folder before any other, when it is imported. Such a file can
-have every text set by `latex`, with a preamble of its own, and older versions evaluate what it says; so that file is not
-read, and whatever a user's own file says is not in force while we draw."""
+have every text set by `latex`, with a preamble of its own, and older versions evaluate what it says; so that file is
+not read, and whatever a user's own file says is not in force while we draw."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def nothing_of_the_folder() -> Iterator[None]:
 
 
 def _its_file(asked: Any) -> bool:
-    return isinstance(asked, str) and os.path.basename(asked) == "matplotlibrc" and not os.path.isabs(asked)
+    return isinstance(asked, str) and os.path.basename(asked) == "matplotlibrc" and not asked.startswith(os.sep)
 
 
 if "matplotlib" not in sys.modules:
