@@ -35,7 +35,7 @@ IMPORTS = {
         "lossbench.runs.many.suite",
         "lossbench.proof.probe.probing",
     ],
-    "report": ["lossbench.cli.app", "lossbench.cli.main", "scipy.stats", "polars", "matplotlib.figure"],
+    "report": ["lossbench.cli.app", "lossbench.cli.main", "scipy.stats", "polars", "lossbench.report.plots.library"],
     "torch": ["torch", "torch.distributed", "lossbench.torch", "lossbench.workloads.sync"],
 }
 

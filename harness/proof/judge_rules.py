@@ -23,6 +23,7 @@ def judge_rules(watched: Watched, between: Between) -> list[Finding]:
     findings: list[Finding] = []
     tests: list[tuple[str, float]] = []
     pools: dict[tuple[str, lossmodel.Chain], list[tuple[int, int]]] = {}
+    met: list[tuple[str, Profile, RuleCounters]] = []
     checked = 0
     for hook, here in between.hooks.items():
         for label, count in here.items():
@@ -37,9 +38,7 @@ def judge_rules(watched: Watched, between: Between) -> list[Finding]:
                 continue
             if rule is None or not count.seen:
                 continue
-            tests += [
-                (f"{where}: {what} during the run", p) for what, p in significance.damage_tests(rule.profile, count)
-            ]
+            met.append((where, rule.profile, count))
             if not watched.moving and not generator_is_its_own(rule, count):
                 text = f"{where}: its generator does not stand where its seed leads: somebody set it during the run"
                 findings.append(Finding(status=Status.UNKNOWN, text=text))
@@ -60,6 +59,7 @@ def judge_rules(watched: Watched, between: Between) -> list[Finding]:
         for (label, chain), counts in pools.items()
         if len(counts) > 1
     ]
+    tests += [(f"{what} during the run", p) for what, p in significance.damage_tests(met)]
     findings += significance.failed(tests) + _too_few(watched, between)
     return findings or _in_words(watched, between, checked)
 

@@ -4,6 +4,7 @@ Pure."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,8 +59,10 @@ def judge(probed: list[Probed], *, begins_good: bool, strays: int = 0) -> list[F
     tests: list[tuple[str, float]] = []
     for one in probed:
         tests += [] if one.exact else _loss_tests(one, begins_good=begins_good, strays=strays)
-        tests += _damage_tests(one)
-    tests += _pooled_tests([one for one in probed if not one.exact], begins_good=begins_good)
+    tests += _pooled_tests([one for one in probed if not one.exact], begins_good=begins_good, strays=strays)
+    tests += damage_tests(
+        (f"{one.hook.name}, {one.label}", one.rule.profile, one.count) for one in probed if one.rule and one.count
+    )
     return failed(tests) + [finding for one in probed if not one.exact for finding in _judge_memory(one)]
 
 
@@ -72,9 +75,7 @@ def _loss_tests(one: Probed, *, begins_good: bool, strays: int) -> list[tuple[st
     if count is not None and (one.rule is not None or count.seen):
         p_value = statistics.loss_count_two_sided(count.dropped, count.seen, chain, from_good=begins_good)
         tests.append((f"{name}: {count.dropped} of {count.seen} lost under {one.label}", p_value))
-    for flow in one.flows:
-        if strays or not is_alone(flow, one.hook, one.rule):
-            continue
+    for flow in _alone(one, strays=strays):
         if count is None:
             what = f"{name}: {flow.lost} of {flow.sent} missing under {one.label}"
             tests.append((what, statistics.loss_count_two_sided(flow.lost, flow.sent, chain, from_good=begins_good)))
@@ -84,21 +85,31 @@ def _loss_tests(one: Probed, *, begins_good: bool, strays: int) -> list[tuple[st
     return tests
 
 
-def _pooled_tests(probed: list[Probed], *, begins_good: bool) -> list[tuple[str, float]]:
+def _alone(one: Probed, *, strays: int) -> list[FlowSeen]:
+    """Of which what the receiver missed is this rule's work."""
+    return [] if strays else [flow for flow in one.flows if is_alone(flow, one.hook, one.rule)]
+
+
+def _pooled_tests(probed: list[Probed], *, begins_good: bool, strays: int) -> list[tuple[str, float]]:
     """All hosts of one profile together: what no host shows alone."""
-    groups: dict[tuple[str, lossmodel.Chain], list[tuple[int, int]]] = {}
+    groups: dict[tuple[str, lossmodel.Chain], list[Probed]] = {}
     for one in probed:
-        if one.chain is not None and one.rule is not None and one.count is not None:
-            key = one.rule.profile.name, one.chain
-            groups.setdefault(key, []).append((one.count.dropped, one.count.seen))
-    return [
-        (
-            f"all {len(counts)} hooks of {name}: {sum(d for d, _ in counts)} of {sum(s for _, s in counts)} lost",
-            statistics.pooled_two_sided(counts, chain, from_good=begins_good),
-        )
-        for (name, chain), counts in groups.items()
-        if len(counts) > 1
-    ]
+        if one.chain is not None and one.rule is not None:
+            groups.setdefault((one.rule.profile.name, one.chain), []).append(one)
+    tests: list[tuple[str, float]] = []
+    for (name, chain), some in groups.items():
+        counts = [(one.count.dropped, one.count.seen) for one in some if one.count is not None]
+        flows = [(one, flow) for one in some for flow in _alone(one, strays=strays)]
+        missed = [(flow.lost, flow.sent) for one, flow in flows if one.count is None and len(chain.states) == 1]
+        for pool, who, what in ((counts, "hooks", "lost"), (missed, "flows", "missing")):
+            if len(pool) > 1:
+                text = f"all {len(pool)} {who} of {name}: {sum(n for n, _ in pool)} of {sum(n for _, n in pool)} {what}"
+                tests.append((text, statistics.pooled_two_sided(pool, chain, from_good=begins_good)))
+        bursts = [statistics.followed(flow.missing) for _, flow in flows]
+        p = statistics.followed_two_sided(bursts, chain) if len(bursts) > 1 else None
+        if p is not None:
+            tests.append((f"all {len(bursts)} flows of {name}: burst lengths", p))
+    return tests
 
 
 def _judge_memory(one: Probed) -> list[Finding]:
@@ -112,16 +123,28 @@ def _judge_memory(one: Probed) -> list[Finding]:
     return [Finding(status=Status.UNKNOWN, text=text)]
 
 
-def _damage_tests(one: Probed) -> list[tuple[str, float]]:
-    """Damage and duplicates at the asked rate, of the packets that were not lost."""
-    if one.rule is None or one.count is None:
-        return []
-    return [(f"{one.hook.name}: {what} under {one.label}", p) for what, p in damage_tests(one.rule.profile, one.count)]
+def damage_tests(met: Iterable[tuple[str, Profile, RuleCounters]]) -> list[tuple[str, float]]:
+    """Damage and duplicates at the asked rate, of the packets that were not lost: at each place, and at all places of a
+    profile together."""
+    tests: list[tuple[str, float]] = []
+    pools: dict[tuple[str, str, float], list[tuple[int, int]]] = {}
+    for where, profile, count in met:
+        for what, number, trials, asked in _damage(profile, count):
+            p = statistics.binomial_two_sided(number, trials, asked / 100)
+            tests.append((f"{where}: {number} of {trials} {what}", p))
+            if 0 <= number <= trials:
+                pools.setdefault((profile.name, what, asked), []).append((number, trials))
+    for (name, what, asked), pool in pools.items():
+        number, trials = (sum(numbers) for numbers in zip(*pool, strict=True))
+        if len(pool) > 1:
+            p = statistics.binomial_two_sided(number, trials, asked / 100)
+            tests.append((f"all {len(pool)} hooks of {name}: {number} of {trials} {what}", p))
+    return tests
 
 
-def damage_tests(profile: Profile, count: RuleCounters) -> list[tuple[str, float]]:
-    """netem counts no damage, and of a packet that it duplicates and loses it counts neither: with loss beside them its
-    duplicates are not tested."""
+def _damage(profile: Profile, count: RuleCounters) -> list[tuple[str, int, int, float]]:
+    """(what, how many, of how many, percent asked). netem counts no damage, and of a packet that it duplicates and
+    loses it counts neither: with loss beside them its duplicates are not tested."""
     survivors = count.seen - count.dropped
     tests = []
     if count.damage_counted:  # packets of 64 bytes and less are never damaged
@@ -129,10 +152,7 @@ def damage_tests(profile: Profile, count: RuleCounters) -> list[tuple[str, float
         tests.append(("damaged", count.corrupted, trials, profile.corrupt_percent))
     if count.damage_counted or profile.loss is None:
         tests.append(("duplicated", count.duplicated, survivors, profile.duplicate_percent))
-    return [
-        (f"{number} of {trials} {what}", statistics.binomial_two_sided(number, trials, asked / 100))
-        for what, number, trials, asked in tests
-    ]
+    return tests
 
 
 # --- delays ----------------------------------------------------------------------------------------------------------

@@ -141,6 +141,17 @@ def bursts(missing: Bits) -> NDArray[np.int64]:
 def burst_two_sided(missing: Bits, chain: Chain) -> float | None:
     """Is a loss followed by another as often as the model says? Exact for independent loss and for the simple Gilbert
     channel; None for other chains, whose bursts are reported but not tested this way."""
+    return followed_two_sided([followed(missing)], chain)
+
+
+def followed(missing: Bits) -> tuple[int, int]:
+    """(losses that another one follows, losses that are not the last packet)."""
+    return int((missing[:-1] & missing[1:]).sum()), int(missing[:-1].sum())
+
+
+def followed_two_sided(seen: Sequence[tuple[int, int]], chain: Chain) -> float | None:
+    """The same of independent channels of one kind, judged together: whether a loss is followed by another depends on
+    nothing but the loss, so their sum is binomial too."""
     simple = len(chain.states) == 1 or (
         len(chain.states) == 2
         and all(o.loss == 0 for o in chain.states[0])
@@ -148,9 +159,8 @@ def burst_two_sided(missing: Bits, chain: Chain) -> float | None:
     )
     if not simple:
         return None
-    losses = int(missing[:-1].sum())
-    followed = int((missing[:-1] & missing[1:]).sum())
+    again, losses = (sum(numbers) for numbers in zip(*seen, strict=True))
     mean = lossmodel.burst_mean(chain)
     if losses == 0 or not 1 <= mean < math.inf:
         return 1.0
-    return binomial_two_sided(followed, losses, 1 - 1 / mean)
+    return binomial_two_sided(again, losses, 1 - 1 / mean)

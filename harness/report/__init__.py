@@ -3,4 +3,4 @@
 groups brings seeds together, inference is the statistics, content gathers all that is said of a suite; compare and
 agreement are about two.
 
-May import: results, spec, files, contract, errors."""
+May import: results, spec, files, processes, contract, errors."""

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lossbench.net.counters import Held
+from lossbench.net.counters import Held, RuleCounters
 from lossbench.proof import judge_fault, significance, statistics
 from lossbench.proof.evidence import FlowSeen
-from lossbench.proof.verdict import Status
+from lossbench.proof.verdict import Finding, Status
 from lossbench.proof.watched import Watched
 from lossbench.spec import lossmodel
 from lossbench.spec.placement import Hook, Rule
@@ -122,6 +122,67 @@ def test_honest_bursts_pass() -> None:
     for chain in (lossmodel.iid(0.05), lossmodel.gilbert_from_means(mean=0.05, burst_packets_mean=8)):
         values = [statistics.burst_two_sided(lossmodel.predict(chain, seed=s, count=20_000), chain) for s in range(100)]
         assert min(v for v in values if v is not None) > 1e-5
+
+
+def patterns(*, mean: float, burst: float, packets: int, channels: int) -> Any:
+    """What simple Gilbert channels lose, a row each."""
+    generator = np.random.default_rng(packets + channels)
+    stay, begin = 1 - 1 / burst, mean / (1 - mean) / burst
+    lost = np.zeros((channels, packets), dtype=bool)
+    lost[:, 0] = generator.random(channels) < mean
+    for at in range(1, packets):
+        lost[:, at] = generator.random(channels) < np.where(lost[:, at - 1], stay, begin)
+    return lost
+
+
+@pytest.mark.parametrize(("hosts", "packets"), [(64, 1875), (250, 480)])
+def test_hosts_whose_bursts_are_all_twice_as_long_as_asked_fail_together(hosts: int, packets: int) -> None:
+    """As it was: bursts of 8 packets asked and 16 drawn, and 64 hosts, or 250, were valid: each alone was honest
+    enough, and of all together only the number of losses was tested."""
+    loss = {"model": "gilbert_elliott", "mean_percent": 5, "burst_packets_mean": 8}
+    asked = Profile.model_validate({"name": "bursty", "why": "test", "loss": loss})
+    rule = Rule(label="0", profile=asked, match=asked.match, seed=1, block_seed=1)
+    probed = {}
+    for burst in (8, 16):
+        lost = patterns(mean=0.05, burst=burst, packets=packets, channels=hosts)
+        probed[burst] = [of_host(rule, number, one) for number, one in enumerate(lost)]
+    assert significance.judge(probed[8], begins_good=False) == []
+    found = significance.judge(probed[16], begins_good=False)
+    assert any(f"all {hosts} flows of bursty: burst lengths" in one.text for one in found), found
+    assert not [one.text for one in significance.judge(probed[16], begins_good=False, strays=1) if "burst" in one.text]
+
+
+def of_host(rule: Rule, number: int, lost: Any) -> significance.Probed:
+    hook, down = Hook(rank=number, direction="uplink"), Hook(rank=number + 1, direction="downlink")
+    flow = FlowSeen(name=f"flow {number}", uplink=(hook, rule), downlink=(down, None), missing=lost)
+    count = RuleCounters(seen=len(lost), dropped=int(lost.sum()))
+    return significance.Probed(hook=hook, rule=rule, flows=[flow], count=count, exact=False)
+
+
+@pytest.mark.parametrize(
+    ("mean", "burst", "hosts", "packets"), [(0.05, 8, 64, 480), (0.05, 8, 2, 480), (0.01, 100, 64, 480)]
+)
+def test_honest_bursts_of_many_hosts_pass_together(mean: float, burst: float, hosts: int, packets: int) -> None:
+    """Also where bursts are cut off by the probe's end."""
+    chain, draws = lossmodel.gilbert_from_means(mean=mean, burst_packets_mean=burst), 200
+    lost = patterns(mean=mean, burst=burst, packets=packets, channels=hosts * draws)
+    some = [[statistics.followed(one) for one in part] for part in lost.reshape(draws, hosts, packets)]
+    values = np.array([statistics.followed_two_sided(one, chain) for one in some], dtype=float)
+    assert values.min() > 1e-5 and np.mean(values < 0.05) < 0.09
+
+
+@pytest.mark.parametrize("what", ["corrupted", "duplicated"])
+def test_hosts_that_all_damage_or_double_a_little_too_little_fail_together(what: str) -> None:
+    """As it was: 1 % asked and .8 % seen at each of 64 hosts was as asked."""
+    one_percent = {"name": "x", "why": "test", "corrupt_percent": 1, "duplicate_percent": 1}
+    asked = Profile.model_validate(one_percent)
+
+    def together(number: int) -> list[Finding]:
+        wanted = {"corrupted": 20, "duplicated": 20, what: number}
+        count = RuleCounters(seen=2000, damageable=2000, **wanted)
+        return significance.failed(significance.damage_tests((f"h{n}", asked, count) for n in range(64)))
+
+    assert together(20) == [] and [one.text for one in together(16) if "all 64 hooks of x" in one.text]
 
 
 def test_bursts_are_runs_of_losses() -> None:

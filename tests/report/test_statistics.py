@@ -116,17 +116,60 @@ def test_an_interval_of_a_percentile_knows_that_samples_follow_from_each_other(
 ) -> None:
     """As it was: none could be given. By order statistics of samples that were taken for independent: a third of this
     coverage."""
-    rng, held, naive = np.random.default_rng(11), 0, 0
+    rng, held, naive, given = np.random.default_rng(11), 0, 0, 0
     truth = float(stats.norm.ppf(0.9, scale=np.hypot(1.0, shifts)))
     for _ in range(200):
         runs = [chain(rng, n, along, shifts * rng.normal()) for _ in range(seeds)]
         found = percentile(runs, 0.9)
-        assert found is not None and found.method == ("blocks" if seeds == 1 else "seeds")
+        assert found is not None and found.method in (("blocks", "") if seeds == 1 else ("seeds",))
+        given += found.method != ""
         held += (found.low or -np.inf) <= truth <= (found.high or np.inf)
         half = 1.96 * np.sqrt(0.9 * 0.1 / (seeds * n))
         low, high = np.quantile(np.concatenate(runs), (0.9 - half, 0.9 + half))
         naive += low <= truth <= high
-    assert held >= 0.9 * 200 and naive < 0.7 * 200, (held, naive)
+    assert held >= 0.9 * 200 and naive < 0.7 * 200 and given >= 0.9 * 200, (held, naive, given)
+
+
+def intervals(values: np.ndarray) -> list[tuple[float, float]]:  # type: ignore[type-arg]
+    """Of the 90th percentile of each row, where there is one."""
+    found = [percentile([row], 0.9) for row in values]
+    return [(one.low or -np.inf, one.high or np.inf) for one in found if one is not None and one.method]
+
+
+@pytest.mark.parametrize(
+    ("n", "along", "given"), [(2000, 0.99, (0, 0.1)), (20_000, 0.99, (0.9, 1)), (2000, 0.997, (0, 0.1))]
+)
+def test_a_run_that_remembers_for_long_has_a_right_interval_or_none(
+    n: int, along: float, given: tuple[float, float]
+) -> None:
+    """As it was: of twenty blocks, however much each followed from the one before. 78 % of a nominal 95 were right
+    with 2000 samples that remember a hundred, 68 % where they remember three hundred."""
+    rows = 120
+    steps = np.random.default_rng(7).normal(scale=np.sqrt(1 - along**2), size=(n, rows))
+    steps[0] /= np.sqrt(1 - along**2)
+    for at in range(1, n):
+        steps[at] += along * steps[at - 1]
+    found, truth = intervals(steps.T), float(stats.norm.ppf(0.9))
+    assert given[0] * rows <= len(found) <= given[1] * rows, len(found)
+    wrong = sum(not low <= truth <= high for low, high in found)
+    assert wrong <= 0.08 * rows, (wrong, len(found))
+
+
+def test_independent_samples_keep_their_intervals() -> None:
+    """As wide as of twenty blocks, and there: also of no more samples than a percentile needs."""
+    values = np.random.default_rng(3).normal(size=(100, 2000))
+    found = intervals(values)
+    assert len(found) == 100 and np.mean([high - low for low, high in found]) < 0.18  # .165 by twenty blocks
+    assert len(intervals(values[:, :100])) >= 95
+
+
+def test_what_only_the_slowest_remember_is_seen_and_below_much_noise_too() -> None:
+    rng = np.random.default_rng(5)
+    slow = np.repeat(rng.random(200) < 0.1, 100)
+    assert inference._independent_blocks(np.where(slow, 10.0, 1.0) + rng.random(20_000), 5.0) == inference.BLOCKS
+    assert inference._independent_blocks(np.where(slow, 10.0, 1.0)[:2000] + rng.random(2000), 5.0) < 6
+    noisy = chain(rng, 2000, 0.995) + rng.normal(size=2000)
+    assert inference._independent_blocks(noisy, float(np.quantile(noisy, 0.9))) < 6
 
 
 def test_a_percentile_whose_interval_goes_beyond_all_samples_has_no_end_there() -> None:

@@ -18,13 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
 from lossbench.files import disk_errors
 from lossbench.report.plots.curves import Curve
+from lossbench.report.plots.library import Axes, Figure, FuncFormatter, LogLocator, NullFormatter, drawing, matplotlib
 from lossbench.results import measures
 from lossbench.results.naming import word
 
@@ -70,7 +66,7 @@ class Drawn(Figure):
 
     def _repr_png_(self) -> bytes:
         out = io.BytesIO()
-        with matplotlib.rc_context(STYLE):
+        with drawing(STYLE):
             self.savefig(out, format="png", dpi=110, facecolor="white")
         return out.getvalue()
 
@@ -236,7 +232,7 @@ def label(text: str) -> str:
 def svg(one: Panel, *, own: str, title: str) -> str:
     """Inline in a page: text and axes in the page's colour, ids that no other picture there has."""
     out = io.StringIO()
-    with matplotlib.rc_context(STYLE):
+    with drawing(STYLE):
         one.figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     text = re.sub(r"^.*?(?=<svg )", "", out.getvalue(), flags=re.S)
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
@@ -262,13 +258,13 @@ def save(pictures: Iterable[Picture], folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         for picture in pictures:
             for number, one in enumerate(picture.panels):
-                legend(one)
-                for suffix in ("svg", "pdf", "png"):
-                    path = folder / f"{picture.name}{f'-{number + 1}' if number else ''}.{suffix}"
-                    with matplotlib.rc_context(STYLE):
+                with drawing(STYLE):
+                    legend(one)
+                    for suffix in ("svg", "pdf", "png"):
+                        path = folder / f"{picture.name}{f'-{number + 1}' if number else ''}.{suffix}"
                         one.figure.savefig(path, dpi=160, facecolor="white")
-                    out.append(path)
-                legend(one, away=True)
+                        out.append(path)
+                    legend(one, away=True)
     return out
 
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from matplotlib.ticker import MaxNLocator
 
 from lossbench.report.content import Content
 from lossbench.report.plots.canvas import COLOURS, MOST_CURVES, MOST_LINES, Picture, alike, looks, panel
 from lossbench.report.plots.curves import Curve, stairs
+from lossbench.report.plots.library import MaxNLocator
 from lossbench.report.samples import SampleSet
 from lossbench.results import measures
 from lossbench.results.naming import key_of

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import matplotlib
 import numpy as np
 
 from lossbench.report.content import Content
@@ -16,6 +15,7 @@ from lossbench.report.plots.canvas import MOST_CURVES, MOST_LINES, STYLE, Panel,
 from lossbench.report.plots.colocation import by_rate, cost_by_loss, speed_up_by_loss
 from lossbench.report.plots.curves import Curve, Curves, without_zeros
 from lossbench.report.plots.distributions import bursts, slower_than
+from lossbench.report.plots.library import drawing
 from lossbench.report.plots.over_time import backlog_over_time, drops_over_time, rates_over_time
 from lossbench.report.plots.paper import beside_the_paper
 from lossbench.report.plots.sweeps import against_the_sweep, against_theory, times_against_loss
@@ -45,7 +45,7 @@ def all_pictures(content: Content) -> list[Picture]:
         lambda: bursts(content),
     ]
     content.problems += drawn.problems
-    with matplotlib.rc_context(STYLE):
+    with drawing(STYLE):
         some = [replace(picture, again=make) for make in makers if (picture := make()) is not None]
         content.pictures = _telling_first(some)
         for picture in content.pictures:

@@ -6,10 +6,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import matplotlib
-
 from lossbench.errors import UsageError
 from lossbench.report.plots.canvas import HIGH, SHEET, STYLE, WIDE, Drawn, Panel, Picture, legend
+from lossbench.report.plots.library import drawing
 from lossbench.results.naming import counted
 
 MOST_ABREAST = 3  # panels
@@ -23,7 +22,7 @@ def figure_of(picture: Picture, only: int | None = None) -> Any:
         raise UsageError(
             f"picture '{picture.name}' has {counted(count, 'panel')}, none of number {only}", next_step=step
         )
-    with matplotlib.rc_context(STYLE):
+    with drawing(STYLE):
         if only is None and count > 1:
             return _sheet(picture, count)
         again = _again(picture)
