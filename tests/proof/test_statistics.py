@@ -160,7 +160,7 @@ def test_one_budget_is_shared_by_all_flows_and_hooks() -> None:
 
 
 def test_the_whole_budget_is_spent_once() -> None:
-    every = sum(tests * statistics.limit_for(tests) for tests in (1, 2, 250, 1000, 7))
+    every = sum(tests * statistics.limit_for(tests) for tests in (1, 2, 250, 1000, 7, 8))
     assert every == pytest.approx(statistics.FAMILY_ERROR)
     assert statistics.deviations_for(500) > statistics.deviations_for(2) > 4
 
