@@ -29,6 +29,7 @@ from lossbench.net.impair.ebpf.backend import _Placed
 from lossbench.net.network import not_in_force
 from lossbench.proof.evidence import FlowSeen, Seen
 from lossbench.proof.judge import judge
+from lossbench.proof.probe.exchange import DELAY_SAMPLES
 from lossbench.proof.probe.flows import Flow, plan, taken_by
 from lossbench.proof.probe.foils import foils
 from lossbench.proof.probe.probing import _counts
@@ -41,7 +42,7 @@ from lossbench.spec.lossmodel import Bits, advanced, first_state, predict
 from lossbench.spec.placement import Hook, Rule, Rules, rules_ever, rules_in_force
 
 SEEDED = ("ebpf", "edt", "relay")
-PROBES, PACKETS, SAMPLES, SECONDS = 3000, 2000, 300, 4.0
+PROBES, PACKETS, SAMPLES, SECONDS = 3000, 2000, DELAY_SAMPLES, 4.0
 SEED = 3
 
 
