@@ -110,15 +110,33 @@ LATE_MS = tuple(round(0.25 * 1.1**number, 3) for number in range(90))
 @dataclass(frozen=True, kw_only=True)
 class Held:
     """How a wire kept packets of one rule: how many, how many of them overtook, and by how much they left later than
-    they should."""
+    they should. Of those that waited and left, by the kernel's stamp of when they came: `stayed_s` all together,
+    `late_s` of it longer than they should; `spread_s2`, the squares of the rest."""
 
     packets: int
     overtook: int
     late: list[int]
+    waited: int = 0
+    stayed_s: float = 0.0
+    late_s: float = 0.0
+    spread_s2: float = 0.0
 
     def minus(self, earlier: Held) -> Held:
         late = [one - other for one, other in zip(self.late, earlier.late, strict=True)]
-        return Held(packets=self.packets - earlier.packets, overtook=self.overtook - earlier.overtook, late=late)
+        return Held(
+            packets=self.packets - earlier.packets,
+            overtook=self.overtook - earlier.overtook,
+            late=late,
+            waited=self.waited - earlier.waited,
+            stayed_s=self.stayed_s - earlier.stayed_s,
+            late_s=self.late_s - earlier.late_s,
+            spread_s2=self.spread_s2 - earlier.spread_s2,
+        )
+
+    def kept_ms(self) -> tuple[float, float]:
+        """How long packets that waited were kept, without what they left late: mean and deviation."""
+        mean = (self.stayed_s - self.late_s) / max(self.waited, 1)
+        return 1000 * mean, 1000 * math.sqrt(max(self.spread_s2 / max(self.waited, 1) - mean**2, 0.0))
 
     def late_ms(self, q: float) -> float:
         """This share of the packets was late by so much or less, as far as they were told apart."""

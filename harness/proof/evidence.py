@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from lossbench.net.conservation import Between
 from lossbench.net.counters import Reading, RuleCounters
 from lossbench.proof.verdict import Judgement
 from lossbench.spec.lossmodel import Bits
 from lossbench.spec.placement import Hook, Rule
+
+NotJudged: TypeAlias = tuple[tuple[str, str], ...]  # condition, and what of it no probe could show
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +75,7 @@ class Row:
 class Proof:
     rows: tuple[Row, ...]
     judgement: Judgement
+    not_judged: NotJudged = ()
 
 
 Counts = dict[tuple[Hook, str], RuleCounters]  # by hook and rule label, "none" for what no rule took
@@ -90,3 +93,4 @@ class Seen:
     between: Between = field(default_factory=lambda: Between(Reading(), Reading()))
     bystanders: bool = False
     begins_good: bool = False
+    not_judged: NotJudged = ()

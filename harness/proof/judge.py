@@ -26,6 +26,8 @@ def judge(*, experiment: Experiment, backend: str, proof: Proof | None, watched:
     timing, marks = judge_timing(watched.quiet, late=watched.late, interleaved=experiment.workload.interleaved)
     met = met_by_workload(watched)
     covers = covered(experiment, backend, watched.after)
+    for condition, text in proof.not_judged if proof is not None else ():
+        covers = also_not_judged(covers, condition, text)
     if met.observed:
         marks = (*marks, OBSERVED_MARK)
         where = f"where {met.observed} of {met.packets} packets were lost between the machines"

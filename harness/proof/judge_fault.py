@@ -11,8 +11,8 @@ from lossbench.proof import significance, statistics
 from lossbench.proof.evidence import Proof
 from lossbench.proof.judge_roles import judge_absent, judge_roles
 from lossbench.proof.judge_rules import judge_fragments, judge_rules
-from lossbench.proof.judge_windows import judge_windows
-from lossbench.proof.pace import judge_rates
+from lossbench.proof.judge_windows import judge_always, judge_windows
+from lossbench.proof.pace import judge_kept, judge_rates
 from lossbench.proof.verdict import Finding, Judgement, Status
 from lossbench.proof.watched import Watched
 from lossbench.spec.experiment import Experiment, Impair
@@ -42,14 +42,14 @@ def judge_fault(experiment: Experiment, proof: Proof | None, watched: Watched, b
         return Judgement(findings=tuple(findings))
     between = Between(watched.before, watched.after)
     findings += judge_rules(watched, between)
-    findings += judge_windows(experiment, watched)
+    findings += judge_windows(experiment, watched) + judge_always(experiment, watched, between)
     findings += _judge_presence(experiment, watched, between)
     findings += _judge_around(experiment, watched, between)
     findings += _judge_later(experiment, watched, between, backend)
     findings += judge_fragments(watched, between)
     findings += _judge_conservation(watched, between)
     findings += judge_rates(experiment, watched.carried)
-    findings += _judge_held(watched)
+    findings += _judge_held(watched) + judge_kept(watched)
     findings += _judge_traffic(experiment, watched, between)
     return Judgement(findings=tuple(findings))
 

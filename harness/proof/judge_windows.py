@@ -1,21 +1,23 @@
-"""Did what was asked for a part of the run come and go when it should? Pure."""
+"""Did what was asked for a part of the run come and go when it should, and was there what was asked for all of it?
+Pure."""
 
 from __future__ import annotations
 
-from lossbench.net.counters import TOTAL, RuleCounters, since
+from lossbench.net.conservation import Between
+from lossbench.net.counters import TOTAL, UNMATCHED, RuleCounters, since
 from lossbench.proof.judge_rules import FEW
 from lossbench.proof.verdict import Finding, Status
 from lossbench.proof.watched import Change, Unit, Watched
 from lossbench.spec.experiment import Experiment, Impair
 
-SHARE = 0.05  # of a window that it may come or go late
+SHARE = 0.05  # of a window that it may come or go late, or early
 NOTHING = RuleCounters()
 LEAST: dict[Unit, float] = {"s": 0.02, "step": 1}  # however short it is
 
 
 def judge_windows(experiment: Experiment, watched: Watched) -> list[Finding]:
-    """Who had to be on time says when it was done: held against what was asked, within SHARE of the window or
-    LEAST, whichever is more."""
+    """Who had to be on time says when it was done: held against what was asked, on both sides within SHARE of the
+    window or LEAST, whichever is more."""
     units: tuple[Unit, Unit] = ("s", "step")
     found = [
         _judge(number, entry, unit, mine, watched)
@@ -54,6 +56,23 @@ def _judge_early(experiment: Experiment, watched: Watched) -> list[Finding]:
     return out
 
 
+def judge_always(experiment: Experiment, watched: Watched, between: Between) -> list[Finding]:
+    """What was asked of every packet and for the whole run: no packet went by it that no rule took."""
+    always = {
+        number
+        for number, one in enumerate(experiment.impair)
+        if not one.from_s and not one.from_step and one.to_s is None and one.to_step is None
+    }
+    out = []
+    for hook, here in watched.rules.items():
+        rule = next((rule for rule in here.values() if rule.takes_all() and rule.entry in always), None)
+        rest = between.hooks.get(hook, {}).get(UNMATCHED)
+        if rule is not None and rest is not None and rest.seen > 0:
+            text = f"{hook.name}: {rest.seen} packets of the run met no rule, and {rule.label} should take them all"
+            out.append(Finding(status=Status.UNKNOWN, text=text))
+    return out
+
+
 def _asked(entry: Impair, unit: Unit) -> tuple[float | None, float | None]:
     return (entry.from_s, entry.to_s) if unit == "s" else (entry.from_step, entry.to_step)
 
@@ -69,11 +88,11 @@ def _judge(number: int, entry: Impair, unit: Unit, changes: list[Change], watche
     text = f"impair.{number} ({entry.profile.name}) was asked {_window(_asked(entry, unit), unit)}"
     text += f" and in force {_window((came, went), unit)}"
     text += ", by the kernel's clock" if all(one.kept for one in changes) else ""
-    late, room = max(one.real - one.asked for one in changes), _room(entry, unit, watched)
-    if late > room:
-        late_by = f"{late:.3f} s late" if unit == "s" else f"{late:g} steps late"
+    off, room = max((one.real - one.asked for one in changes), key=abs), _room(entry, unit, watched)
+    if abs(off) > room:
+        by = f"{abs(off):.3f} s" if unit == "s" else f"{abs(off):g} steps"
         allowed = f"{room:.3g} s" if unit == "s" else f"{room:.3g}"
-        return Finding(status=Status.UNKNOWN, text=f"{text}: {late_by} ({allowed} allowed)")
+        return Finding(status=Status.UNKNOWN, text=f"{text}: {by} {'late' if off > 0 else 'early'} ({allowed} allowed)")
     return Finding(status=Status.VALID, text=text)
 
 

@@ -1,11 +1,16 @@
-"""Did a link ever carry more than its rate? Pure."""
+"""Did a link ever carry more than its rate? Did wires in user space keep packets for as long as they were asked to?
+Pure."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from lossbench.net.counters import Held
+from lossbench.proof import statistics
 from lossbench.proof.verdict import Finding, Status
-from lossbench.proof.watched import Carried
+from lossbench.proof.watched import Carried, Watched
+from lossbench.spec.delay import Delay
 from lossbench.spec.experiment import Experiment
 
 TOLERANCE = 0.05
@@ -13,6 +18,9 @@ TOLERANCE = 0.05
 # fast links at most so much.
 BURST_S, BURST_PACKETS, BURST_BYTES = 0.01, 16, 128 * 1024
 SHORTEST_S = 0.1
+EXACT_MS = 0.05  # the kernel's stamps are of microseconds
+SOME = 100  # waits, of which fewer say nothing of their deviation
+PARETO = 4 / 3  # of its jitter, as netem has it
 
 
 def burst_bytes(rate_mbit: float, mtu: int) -> float:
@@ -41,3 +49,46 @@ def judge_rates(experiment: Experiment, carried: Sequence[Carried]) -> list[Find
             text = f"h{rank} {name}link: {reached:.3g} Mbit/s {when}, {asked:g} asked"
             out.append(Finding(status=Status.FAILED, text=text))
     return out
+
+
+def judge_kept(watched: Watched) -> list[Finding]:
+    """How late a wire was is judged as lateness: here it is taken off, and a busy machine excuses nothing."""
+    kept = [
+        (f"{hook.name}, {label}", rule.profile.delay, held)
+        for hook, here in watched.held.items()
+        for label, held in here.items()
+        for rule in (watched.rules.get(hook, {}).get(label),)
+        if rule is not None and rule.profile.delay is not None and held.waited
+    ]
+    deviations = statistics.deviations_for(2 * len(kept))
+    return [one for where, delay, held in kept for one in _judge_wire(where, delay, held, deviations)]
+
+
+def _judge_wire(where: str, delay: Delay, held: Held, deviations: float) -> list[Finding]:
+    (mean, spread), (asked, deviation) = held.kept_ms(), delay.kept_ms()
+    n = held.waited
+    below = deviations * deviation / math.sqrt(n) + EXACT_MS
+    above = below + (_rare(delay, n) if delay.distribution.startswith("pareto") else 0.0)
+    of = f"{where}: its wire kept {n} packets"
+    if not -below <= mean - asked <= above:
+        return [Finding(status=Status.FAILED, text=f"{of} for {mean:.2f} ms, asked {asked:.2f}")]
+    room = _spread_room(delay, n, deviations)
+    if room is not None and abs(spread - deviation) > room:
+        text = f"{of} with a deviation of {spread:.2f} ms, asked {deviation:.2f} (jitter {delay.jitter_ms:g})"
+        return [Finding(status=Status.FAILED, text=text)]
+    return []
+
+
+def _rare(delay: Delay, n: int) -> float:
+    """What the longest of n heavy-tailed waits may add to their mean."""
+    return delay.jitter_ms * PARETO * (n / statistics.limit_for(1)) ** (1 / 3) / n
+
+
+def _spread_room(delay: Delay, n: int, deviations: float) -> float | None:
+    """That the deviation of n waits may be off; None where it can't be told: tails are heavy, or cut at nothing."""
+    if not delay.jitter_ms:
+        return EXACT_MS
+    if not delay.is_plain() or n < SOME:
+        return None
+    fourth = 3.0 if delay.distribution == "normal" else 1.8
+    return delay.kept_ms()[1] * deviations * math.sqrt((fourth - 1) / n) / 2 + EXACT_MS

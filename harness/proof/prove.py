@@ -31,7 +31,7 @@ def prove(*, rules: Rules, seen: Seen, remarks: list[str]) -> Proof:
         findings.append(Finding(status=Status.UNKNOWN, text=text))
     findings += _judge_super_packets(seen.counts)
     probed = _by_rule(rules, seen.flows)
-    findings += _judge_coverage(rules, probed)
+    findings += _judge_coverage(rules, probed) + _judge_taken(rules, probed, seen.counts)
     unheard = _unheard(seen)
     if unheard:
         text = f"{unheard} packets came when nobody listened any more: was the machine too busy for the probes?"
@@ -62,7 +62,7 @@ def prove(*, rules: Rules, seen: Seen, remarks: list[str]) -> Proof:
         packets = sum(flow.sent for flow in seen.flows)
         text = f"proven by {packets} probe packets; {exact_rows} of {len(rows)} rules exact to the packet"
         findings.append(Finding(status=Status.VALID, text=text))
-    return Proof(rows=tuple(rows), judgement=Judgement(findings=tuple(findings)))
+    return Proof(rows=tuple(rows), judgement=Judgement(findings=tuple(findings)), not_judged=seen.not_judged)
 
 
 def _unheard(seen: Seen) -> int:
@@ -102,9 +102,7 @@ def _judge_seen(
     a busy machine had no room for on the way to an uplink's is counted, and no fault of the rule's."""
     if rule is None or count is None:
         return []
-    wanted = sum(flow.sent for flow in flows)
-    if hook.direction == "downlink":
-        wanted = sum(flow.sent - flow.lost for flow in flows) + count.dropped
+    wanted = _due(hook, flows, count)
     if count.seen >= wanted and (count.seen or not wanted):
         return []
     text = f"{hook.name}: {rule.label} saw {count.seen} of {wanted} probe packets that it should act on"
@@ -113,6 +111,31 @@ def _judge_seen(
     if count.seen and count.seen + before >= wanted:
         return [Finding(status=Status.UNKNOWN, text=f"{text}: {before} had no room in a queue before it")]
     return [Finding(status=Status.FAILED, text=text)]
+
+
+def _due(hook: Hook, flows: list[FlowSeen], count: RuleCounters) -> int:
+    """Of these packets a counter there must have met."""
+    if hook.direction == "downlink":
+        return sum(flow.sent - flow.lost for flow in flows) + count.dropped
+    return sum(flow.sent for flow in flows)
+
+
+def _judge_taken(rules: Rules, probed: dict[tuple[Hook, Rule | None], list[FlowSeen]], counts: Counts) -> list[Finding]:
+    """What no rule is about must meet none: those that it counts less, others have counted more."""
+    out = []
+    for (hook, rule), foils in probed.items():
+        rest = counts.get((hook, "none"))
+        if rule is not None or rest is None or not rules[hook]:
+            continue
+        due = _due(hook, foils, rest)
+        for one in rules[hook]:
+            count = counts.get((hook, one.label), RuleCounters())
+            more = count.seen - _due(hook, probed.get((hook, one), []), count)
+            taken = min(due - rest.seen, more)
+            if taken > 0:
+                text = f"{hook.name}: {one.label} took {taken} of {due} probe packets that it is not about"
+                out.append(Finding(status=Status.FAILED, text=text))
+    return out
 
 
 def _by_rule(rules: Rules, flows: list[FlowSeen]) -> dict[tuple[Hook, Rule | None], list[FlowSeen]]:

@@ -21,6 +21,8 @@ from lossbench.spec.profile import Profile
 
 TOLERANCE, TOLERANCE_MS = 0.05, 2.0  # of a delay; what a path adds by itself is some tenths of a millisecond
 EARLY_MS = 0.25  # no machine is early: what comes sooner than that did not wait as it was asked to
+EARLIER = (0.05, 0.25, 0.75, 0.95)  # of the delays, that may be so short
+TESTS_OF_DELAYS = 3 + 2 * len(EARLIER)  # of a flow: its median, its quartiles; and these with those that are alike
 QUICKEST = 0.05  # of the probes, which a busy machine did not hold up
 FORGOTTEN = 10  # a channel has forgotten its beginning after so many times its memory
 
@@ -163,7 +165,8 @@ def judge_delays(flows: list[FlowSeen]) -> list[Finding]:
     the jitter asks; as many packets ahead of their turn as asked."""
     out: list[Finding] = []
     overtaking: list[tuple[FlowSeen, tuple[str, float, bool]]] = []
-    deviations = statistics.deviations_for(3 * len(flows))
+    spread: dict[Delay, list[tuple[FlowSeen, np.ndarray]]] = {}
+    deviations = statistics.deviations_for(TESTS_OF_DELAYS * len(flows))
     for flow in flows:
         delays = [r.profile.delay for _, r in (flow.uplink, flow.downlink) if r and r.profile.delay]
         profiles = [r.profile for _, r in (flow.uplink, flow.downlink) if r and r.profile.delay]
@@ -200,6 +203,8 @@ def judge_delays(flows: list[FlowSeen]) -> list[Finding]:
             out.append(_late(flow, text, median - wanted - room - flow.clock_ms, some_on_time=on_time))
         elif len(delays) == 1 and delays[0].jitter_ms:
             out += _judge_jitter(flow, delays[0], seen, deviations)
+            spread.setdefault(delays[0], []).append((flow, seen))
+    out += _judge_early(spread, statistics.limit_for(TESTS_OF_DELAYS * len(flows)))
     limit = statistics.limit_for(len(overtaking))
     for flow, (text, p, fewer) in overtaking:
         if p < limit:
@@ -250,6 +255,28 @@ def _judge_jitter(flow: FlowSeen, delay: Delay, seen: np.ndarray, deviations: fl
                 out.append(_late(flow, text, real - asked - room - flow.clock_ms, some_on_time=share > 0.5))
             else:
                 out.append(Finding(status=Status.FAILED, text=text))
+    return out
+
+
+def _judge_early(spread: dict[Delay, list[tuple[FlowSeen, np.ndarray]]], limit: float) -> list[Finding]:
+    """No machine makes packets earlier: more short delays than the distribution has are a fault of it, where short ones
+    are too short (spread too far) and where long ones are (not far enough). Of each flow, and of all that are alike."""
+    out = []
+    for delay, alike in spread.items():
+        if delay.distribution == "paretonormal":
+            continue
+        for flows in ([alike] if len(alike) > 1 else []) + [[one] for one in alike]:
+            name = flows[0][0].name if len(flows) == 1 else f"all {len(flows)} flows with this delay"
+            total = sum(len(seen) for _, seen in flows)
+            for share in EARLIER:
+                asked = delay.quantile_ms(share)
+                sooner = sum(int((seen < asked - EARLY_MS - flow.clock_ms).sum()) for flow, seen in flows)
+                p = statistics.binomial_two_sided(sooner, total, share)
+                if sooner > share * total and p < limit:
+                    text = f"{name}: {sooner} of {total} delays are below {asked:.1f} ms, asked {share:.0%}"
+                    text += f" (jitter {delay.jitter_ms:g} ms; p = {p:.1e}, limit {limit:.1e})"
+                    out.append(Finding(status=Status.FAILED, text=text))
+                    break
     return out
 
 

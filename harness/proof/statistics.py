@@ -15,7 +15,7 @@ from lossbench.spec import lossmodel
 from lossbench.spec.lossmodel import Bits, Chain
 
 FAMILY_ERROR = 1e-4  # chance that an honest network fails any of its tests
-FAMILIES = 5  # of tests: losses and overtaking, of the probes and of the run; quartiles of delays
+FAMILIES = 6  # of tests: losses and overtaking, of the probes and of the run; quartiles of delays; how long wires kept
 WINDOW = 200  # deviations around the mean that a distribution of many packets is computed for
 
 Numbers = NDArray[np.complex128]

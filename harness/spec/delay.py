@@ -14,6 +14,10 @@ Percent: TypeAlias = Annotated[float, Field(ge=0, le=100)]
 NotNegative: TypeAlias = Annotated[float, Field(ge=0)]
 
 
+DEVIATION = {"uniform": 1 / math.sqrt(3), "normal": 1.0, "pareto": 2 / math.sqrt(3), "paretonormal": 0.901}
+SHARES = 2000
+
+
 class Delay(Frozen):
     mean_ms: NotNegative
     """Of every packet."""
@@ -23,6 +27,18 @@ class Delay(Frozen):
     """Of the jitter."""
     correlation_percent: Percent = 0.0
     """Of a delay with the one before; netem takes it and correlates nothing."""
+
+    def kept_ms(self) -> tuple[float, float]:
+        """How long packets are kept: mean and deviation. None is kept for less than nothing."""
+        deviation = self.jitter_ms * DEVIATION[self.distribution]
+        if not self.jitter_ms or (self.distribution == "uniform" and self.jitter_ms <= self.mean_ms):
+            return self.mean_ms, deviation
+        shares = [(number + 0.5) / SHARES for number in range(SHARES)]
+        return sum(map(self.quantile_ms, shares)) / SHARES, deviation
+
+    def is_plain(self) -> bool:
+        """Is its deviation soon told: without heavy tails, and nothing cut off at no delay?"""
+        return not self.jitter_ms or (self.distribution in ("uniform", "normal") and self.quantile_ms(1e-4) > 0)
 
     def quantile_ms(self, share: float) -> float:
         """So long or shorter is the delay of this share of the packets."""

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from lossbench.net.star.network import StarNetwork
+from lossbench.proof.pace import judge_kept
 from lossbench.proof.probe.exchange import Exchange
 from lossbench.proof.probe.flows import plan
 from lossbench.proof.probe.heard import Heard
 from lossbench.proof.verdict import Status
+from lossbench.proof.watched import Watched
 from lossbench.spec import profile
 from lossbench.spec.placement import rules_in_force
 from tests.forked import lossbench
@@ -77,6 +79,24 @@ def test_a_wire_that_holds_packets_back_for_another_time_than_it_was_asked_is_fa
     slower = rule.profile.model_copy(update={"delay": rule.profile.delay.model_copy(update={"mean_ms": 80.0})})
     network.backend._tell(hook, replace(rule, profile=slower))  # type: ignore[attr-defined]
     assert prove(network, packets=400).judgement.status == Status.FAILED
+
+
+@pytest.mark.parametrize(("told_ms", "wrong"), [(20.0, False), (10.0, True), (21.0, True)])
+def test_a_wire_says_how_long_it_kept_packets_and_not_only_how_late_it_was(
+    build: Build, profile_file: Callable[[str], str], told_ms: float, wrong: bool
+) -> None:
+    """As it was: late by what it had been told itself; 10 ms for 20 were valid, once the probes were through."""
+    path = profile_file("[delay]\nmean_ms = 20")
+    network = build(backend="relay", topology=SLOW, impair=[{"profile": path, "hosts": ["h0"]}])
+    (hook,) = (one for one, rules in network.rules.items() if rules)
+    (rule,) = network.rules[hook]
+    told = rule.profile.model_copy(update={"delay": rule.profile.delay.model_copy(update={"mean_ms": told_ms})})
+    network.backend._tell(hook, replace(rule, profile=told))  # type: ignore[attr-defined]
+    probes(network)
+    held = network.held()
+    assert held[hook][rule.label].waited > 0
+    found = judge_kept(Watched(held=held, rules={hook: {rule.label: rule}}))
+    assert [one.status for one in found] == [Status.FAILED] * wrong, found
 
 
 def test_loss_beside_a_delay_is_still_exact(build: Build, profile_file: Callable[[str], str]) -> None:

@@ -3,7 +3,6 @@ judge says of it costs no kernel, no packet and no time."""
 
 from __future__ import annotations
 
-import bisect
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,37 +18,45 @@ from lossbench.net.counters import (
     Held,
     LinkCounts,
     Position,
+    ReadBack,
     Reading,
     RuleCounters,
     Sockets,
 )
 from lossbench.net.impair import registry
+from lossbench.net.impair.ebpf import memory
+from lossbench.net.impair.ebpf.backend import _Placed
+from lossbench.net.network import not_in_force
 from lossbench.proof.evidence import FlowSeen, Seen
 from lossbench.proof.judge import judge
+from lossbench.proof.probe.exchange import DELAY_SAMPLES
 from lossbench.proof.probe.flows import Flow, plan, taken_by
+from lossbench.proof.probe.foils import foils
 from lossbench.proof.probe.probing import _counts
 from lossbench.proof.prove import prove
 from lossbench.proof.verdict import Verdict
 from lossbench.proof.watched import Carried, Change, Watched
+from lossbench.spec.delay import Delay
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.lossmodel import Bits, advanced, first_state, predict
 from lossbench.spec.placement import Hook, Rule, Rules, rules_ever, rules_in_force
 
 SEEDED = ("ebpf", "edt", "relay")
-PROBES, PACKETS, SAMPLES, SECONDS = 3000, 2000, 300, 4.0
+PROBES, PACKETS, SAMPLES, SECONDS = 3000, 2000, DELAY_SAMPLES, 4.0
 SEED = 3
 
 
 @dataclass
 class Paper:
     """`really`: what it does, with `after_probes` only in the run; `larger` packets than the MTU pass its hooks;
-    `silent`: the workload sends nothing."""
+    `silent`: the workload sends nothing; `told_s`: when a network that keeps windows was told when the run began."""
 
     asked: Experiment
     really: Experiment
     backend: str
     larger: int = 0
     silent: bool = False
+    told_s: float = 0.0
     after_probes: bool = False
     random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(SEED))
     done: Counter[tuple[Hook, Rule]] = field(default_factory=Counter)  # packets that each rule has decided on
@@ -58,6 +65,8 @@ class Paper:
         probed = self.asked if self.after_probes else self.really
         rules, real = (rules_in_force(one, seed=SEED) for one in (self.asked, probed))
         flows, remarks = plan(rules, self.asked.topology)
+        foiled, untold = foils(rules, flows, self.asked.topology)
+        flows += foiled
         before = self._reading(rules)
         after, seen = self._through(flows, PROBES, rules, real, before)
         proof = prove(
@@ -67,6 +76,7 @@ class Paper:
                 counts=_counts(rules, seen, before, after),
                 between=Between(before, after),
                 begins_good=registry.find(self.backend).begins_good,
+                not_judged=untold,
             ),
             remarks=remarks,
         )
@@ -89,6 +99,7 @@ class Paper:
             carried=self._carried(),
             held=self._held(after, rules, real) if self.backend == "relay" else {},
             changes=self._changes(),
+            lapses=self._windows_read_back(),
             duration_s=SECONDS,
             last_step=100,
         )
@@ -124,18 +135,21 @@ class Paper:
         rest, entered, left = Counter[Hook](), Counter[int](), Counter[int]()
         out = []
         for flow in flows:
+            count = flow.count(each)
             up, down = flow.hooks()
-            missing = np.zeros(each, dtype=np.bool_)
-            alive, copies = each, 0
-            entered[up.rank] += each
+            missing, here = np.zeros(count, dtype=np.bool_), np.ones(count, dtype=np.bool_)
+            alive, copies = count, 0
+            entered[up.rank] += count
             for hook in (up, down):
                 rule = taken_by(real.get(hook, ()), flow)
-                lost = self._lost(hook, rule, each) & ~missing
+                lost = np.zeros(count, dtype=np.bool_)
+                lost[here] = self._lost(hook, rule, alive)
                 met, dropped = alive + copies, int(lost.sum())
                 profile = rule.profile if rule is not None else None
                 double = int(self.random.binomial(alive - dropped, profile.duplicate_percent / 100)) if profile else 0
-                broken = self.random.random(each) < (profile.corrupt_percent / 100 if profile else 0)
-                broken &= ~missing & ~lost
+                broken = self.random.random(count) < (profile.corrupt_percent / 100 if profile else 0)
+                here &= ~lost
+                broken &= here & ~missing
                 own = next((one for one in counted.get(hook, ()) if rule is not None and one.entry == rule.entry), None)
                 if own is None:
                     rest[hook] += met
@@ -195,12 +209,16 @@ class Paper:
             delay = rule.profile.delay if rule is not None else None
             if rule is None or delay is None:
                 continue
-            waits = delay.mean_ms + delay.jitter_ms * self.random.uniform(-1, 1, SAMPLES)
+            waits = self._waits(delay, SAMPLES)
             share = rule.profile.reorder.share() if rule.profile.reorder is not None else 0.0
             total += np.where(self.random.random(SAMPLES) < share, 0.0, waits)
         return tuple(float(one) for one in total)
 
+    def _waits(self, delay: Delay, count: int) -> Any:
+        return delay.mean_ms + delay.jitter_ms * self.random.uniform(-1, 1, count)
+
     def _held(self, after: Reading, rules: Rules, real: Rules) -> dict[Hook, dict[str, Held]]:
+        """As a wire says it, which knows what it was told and not what was asked: it is never late."""
         out: dict[Hook, dict[str, Held]] = {}
         for hook, here in rules.items():
             for asked, does in zip(here, real.get(hook, ()), strict=False):
@@ -208,10 +226,16 @@ class Paper:
                     continue
                 packets = after.hooks[hook][asked.label].seen - after.hooks[hook][asked.label].dropped
                 share = does.profile.reorder.share() if does.profile.reorder is not None else 0.0
-                late = [0] * (len(LATE_MS) + 1)
-                late[bisect.bisect_left(LATE_MS, does.profile.delay.mean_ms - asked.profile.delay.mean_ms)] = packets
                 overtook = int(self.random.binomial(packets, share))
-                out.setdefault(hook, {})[asked.label] = Held(packets=packets, overtook=overtook, late=late)
+                waits = self._waits(does.profile.delay, packets - overtook) / 1000
+                out.setdefault(hook, {})[asked.label] = Held(
+                    packets=packets,
+                    overtook=overtook,
+                    late=[packets] + [0] * len(LATE_MS),
+                    waited=len(waits),
+                    stayed_s=float(waits.sum()),
+                    spread_s2=float((waits**2).sum()),
+                )
         return out
 
     def _carried(self) -> list[Carried]:
@@ -221,8 +245,24 @@ class Paper:
             for at in (0.0, 2.0, SECONDS)
         ]
 
+    def _windows_read_back(self) -> list[str]:
+        """Of a network that keeps them: what the backend says of the memory that stands there."""
+        if not registry.find(self.backend).keeps_time:
+            return []
+        asked, does = (rules_ever(one, seed=SEED, kept=True) for one in (self.asked, self.really))
+        found: dict[Hook, list[ReadBack]] = {}
+        for hook, here in asked.items():
+            placed = _Placed(slots={rule: slot for slot, rule in enumerate(here, start=1)}, maps={})
+            placed.began_ns = 10**9
+            windows = b"".join(memory.window_memory(rule, placed.began_ns) for rule in (None, *does.get(hook, ())))
+            for rule, slot in placed.slots.items():
+                equal = rule.window is None or placed.is_as_asked(slot, memory.rule_memory(rule), windows, b"")
+                found.setdefault(hook, []).append(ReadBack(rule=rule.label, attached=True, equal=equal, mean_loss=None))
+        return not_in_force(found)
+
     def _changes(self) -> list[Change]:
-        """When entries came and went: as the other experiment has it."""
+        """When entries came and went: as the other experiment has it. A network that keeps them is told when the run
+        began, and says no more than that (runs/schedule.py)."""
         keeps = registry.find(self.backend).keeps_time
         out = []
         for number, (asked, does) in enumerate(zip(self.asked.impair, self.really.impair, strict=True)):
@@ -233,7 +273,9 @@ class Paper:
                 (False, "step", asked.to_step, does.to_step),
             )
             out += [
-                Change(entry=number, came=came, unit=unit, asked=wanted, real=real, kept=keeps and unit == "s")
+                Change(entry=number, came=came, unit=unit, asked=wanted, real=max(wanted, self.told_s), kept=True)
+                if keeps and unit == "s"
+                else Change(entry=number, came=came, unit=unit, asked=wanted, real=real)
                 for came, unit, wanted, real in ends
                 if wanted is not None
             ]

@@ -8,7 +8,8 @@ import pytest
 from scipy import stats
 
 from lossbench.net.counters import Held, RuleCounters
-from lossbench.proof import judge_fault, significance, statistics
+from lossbench.net.impair.relay.process import Wire
+from lossbench.proof import judge_fault, pace, significance, statistics
 from lossbench.proof.evidence import FlowSeen
 from lossbench.proof.verdict import Finding, Status
 from lossbench.proof.watched import Watched
@@ -221,7 +222,7 @@ def test_one_budget_is_shared_by_all_flows_and_hooks() -> None:
 
 
 def test_the_whole_budget_is_spent_once() -> None:
-    every = sum(tests * statistics.limit_for(tests) for tests in (1, 2, 250, 1000, 7))
+    every = sum(tests * statistics.limit_for(tests) for tests in (1, 2, 250, 1000, 7, 8))
     assert every == pytest.approx(statistics.FAMILY_ERROR)
     assert statistics.deviations_for(500) > statistics.deviations_for(2) > 4
 
@@ -300,3 +301,87 @@ def test_where_a_quarter_may_overtake_and_none_waits_the_delay_has_failed() -> N
     rule = replace(none.uplink[1], profile=jitter)
     found = significance.judge_delays([replace(none, uplink=(none.uplink[0], rule))])
     assert {one.status for one in found} == {Status.FAILED} and "none of 1000 packets waited" in found[0].text
+
+
+@pytest.mark.parametrize(
+    ("distribution", "real_ms", "wrong"),
+    [
+        *[(name, real, real != 12.0) for name in ("uniform", "normal") for real in (3.0, 12.0, 30.0)],
+        ("uniform", 18.0, True),
+        ("uniform", 5.0, True),
+        ("pareto", 12.0, False),
+        ("pareto", 30.0, True),
+    ],
+)
+def test_a_jitter_of_another_size_is_found_however_late_a_busy_machine_is(
+    distribution: str, real_ms: float, wrong: bool
+) -> None:
+    """As it was: 18 ms instead of 12 were valid, quartiles have room for a machine that is late. None is early."""
+    chance = np.random.default_rng(2)
+    asked = Profile.model_validate({"name": "x", "why": "t", "delay": {"mean_ms": 60.0}}).delay
+    assert asked is not None
+    real = asked.model_copy(update={"jitter_ms": real_ms, "distribution": distribution})
+    for _ in range(10 if wrong else 100):
+        flows = []
+        for _ in range(3):
+            shares, late = chance.uniform(1e-6, 1 - 1e-6, 150), chance.exponential(0.3, 150)
+            late += np.where(chance.random(150) < 0.1, chance.exponential(5.0, 150), 0.0)
+            drawn = [real.quantile_ms(float(share)) + more for share, more in zip(shares, late, strict=True)]
+            delay = {"mean_ms": 60.0, "jitter_ms": 12.0, "distribution": distribution}
+            flows.append(delayed(drawn, late={"wire_ms": 5.0}, **delay))
+        found = significance.judge_delays(flows)
+        assert (Status.FAILED in [one.status for one in found]) is wrong, [one.text for one in found]
+
+
+def kept(waits: Any, late_s: float, **delay: Any) -> Watched:
+    """By a wire, which let all of them go so late."""
+    rule = delayed([1.0], **delay).uplink[1]
+    assert rule is not None
+    held = Held(
+        packets=len(waits),
+        overtook=0,
+        late=[len(waits)],
+        waited=len(waits),
+        stayed_s=float(np.sum(waits)) + late_s * len(waits),
+        late_s=late_s * len(waits),
+        spread_s2=float(np.sum(np.square(waits))),
+    )
+    hook = Hook(rank=0, direction="uplink")
+    return Watched(held={hook: {"0": held}}, rules={hook: {"0": rule}})
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.01])
+@pytest.mark.parametrize(
+    ("mean_ms", "jitter_ms", "asked", "said"),
+    [
+        (20.0, 0.0, {}, None),
+        (10.0, 0.0, {}, "kept 500 packets for 10.00 ms, asked 20.00"),
+        (20.2, 0.0, {}, "for 20.20 ms, asked 20.00"),
+        (20.0, 4.0, {}, "deviation of"),
+        (20.0, 12.0, {"jitter_ms": 12.0}, None),
+        (15.0, 12.0, {"jitter_ms": 12.0}, "asked 20.00"),
+        (25.0, 12.0, {"jitter_ms": 12.0}, "asked 20.00"),
+        (20.0, 18.0, {"jitter_ms": 12.0}, "deviation of"),
+        (20.0, 8.0, {"jitter_ms": 12.0}, "deviation of"),
+    ],
+)
+def test_what_a_wire_kept_for_another_time_than_asked_is_found_however_late_it_was(
+    late_s: float, mean_ms: float, jitter_ms: float, asked: dict[str, float], said: str | None
+) -> None:
+    """As it was: a wire told of its own lateness alone, by what it had been told itself: 10 ms for 20 were valid."""
+    waits = (mean_ms + jitter_ms * np.random.default_rng(3).uniform(-1, 1, 500)) / 1000
+    found = pace.judge_kept(kept(waits, late_s, **asked))
+    assert [one.status for one in found] == ([] if said is None else [Status.FAILED])
+    assert said is None or said in found[0].text
+
+
+@pytest.mark.parametrize("distribution", ["uniform", "normal", "pareto", "paretonormal"])
+@pytest.mark.parametrize("mean_ms", [5.0, 60.0])
+def test_honest_wires_of_every_distribution_kept_packets_as_asked(distribution: str, mean_ms: float) -> None:
+    """As relay draws them, cut off where a delay would be less than none."""
+    delay = {"mean_ms": mean_ms, "jitter_ms": 12.0, "distribution": distribution}
+    wire = Wire(descriptor=0)
+    wire.obey({"delay": delay, "rule": "0"})
+    for count in (1, 10, 100, 1000) * 5:
+        waits = [wire.wait_s() for _ in range(count)]
+        assert pace.judge_kept(kept(waits, 0.0, **delay)) == []

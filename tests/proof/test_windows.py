@@ -85,6 +85,11 @@ def test_what_met_a_window_before_the_clock_it_counts_by_makes_it_unknown(
         ({"to_s": 0.05}, None, 0.09, Status.UNKNOWN),
         (STEPS, 101, 111, Status.VALID),
         (STEPS, 103, 113, Status.UNKNOWN),
+        (STEPS, 97, 107, Status.UNKNOWN),
+        (STEPS, 99, 111, Status.VALID),
+        (SECONDS, 0.7, 0.95, Status.UNKNOWN),
+        (SECONDS, 1.0, 1.227, Status.UNKNOWN),
+        (SECONDS, 0.985, 1.252, Status.VALID),
         ({"from_step": 100, "to_step": 200}, 104, 205, Status.VALID),
     ],
 )
@@ -101,6 +106,12 @@ def test_what_came_late_is_told_with_both_times() -> None:
     assert "asked from 1 s to 1.25 s and in force from 1.234 s to 1.273 s: 0.234 s late (0.02 s" in found.text
     (found,) = judge_windows(asked(**STEPS), Watched(changes=changes(STEPS, 103, 113)))
     assert "asked from step 100 to step 110 and in force from step 103 to step 113: 3 steps late" in found.text
+
+
+def test_what_came_early_is_told_with_both_times() -> None:
+    """As it was: only what came late was."""
+    (found,) = judge_windows(asked(**SECONDS), Watched(changes=changes(SECONDS, 0.7, 1.251)))
+    assert "in force from 0.7 s to 1.251 s: 0.300 s early (0.02 s allowed)" in found.text
 
 
 def test_a_clock_that_began_long_before_the_ranks_is_told() -> None:

@@ -53,7 +53,7 @@ def _by(words: str, **others: str) -> dict[str, str]:
 
 PATTERN = "the pattern of its seed: probes to the packet, the run by count"
 TAILS = "exact tails of counts, probes and run"
-MOMENTS = "when it came and went everywhere: 5 % or 20 ms"
+MOMENTS = "when it came and went everywhere: 5 % or 20 ms, late or early"
 
 CONDITIONS = (
     Condition(
@@ -73,7 +73,7 @@ CONDITIONS = (
             REFUSED,
             edt="median of spaced probes; its queue read back",
             netem="median of spaced probes; fields read back",
-            relay="median of spaced probes; the run by how late its wire was, packet by packet",
+            relay="median of spaced probes; the run by how long its wire kept packets and how late it was",
         ),
     ),
     Condition(
@@ -81,9 +81,9 @@ CONDITIONS = (
         asked=_any(lambda p: p.delay and p.delay.jitter_ms),
         cells=_by(
             REFUSED,
-            edt="quartiles of spaced probes",
-            netem="quartiles of spaced probes; fields read back",
-            relay="quartiles of spaced probes; the run by how late its wire was, packet by packet",
+            edt="quartiles and tails of spaced probes",
+            netem="quartiles and tails of spaced probes; fields read back",
+            relay="quartiles and tails of spaced probes; the run by the deviation of what its wire kept",
         ),
     ),
     Condition(
@@ -111,21 +111,21 @@ CONDITIONS = (
         asked=in_time,
         cells=_by(
             MOMENTS,
-            ebpf="the kernel's clock at every packet; its limits read back",
-            edt="the kernel's clock at every packet; its limits read back",
+            ebpf="the kernel's clock at every packet, told in time; its limits read back",
+            edt="the kernel's clock at every packet, told in time; its limits read back",
         ),
     ),
     Condition(
         name="windows in steps",
         asked=in_steps,
-        cells=_by("steps that ranks had reported when it came and went: 5 % or one step"),
+        cells=_by("steps that ranks had reported when it came and went: 5 % or one step, late or early"),
     ),
     Condition(
         name="matches",
         asked=_any(lambda p: not p.match.is_everything()),
         cells=_by(
-            "probes of its kind; its own counter in the run; fragments that hide from it",
-            cbpf="probes of its kind; an upper bound of the run's sum; fragments that hide from it",
+            "probes of its kind, others that it must not take; its own counter in the run; fragments",
+            cbpf="probes of its kind, others that it must not lose; an upper bound of the run's sum; fragments",
         ),
     ),
     Condition(
@@ -139,7 +139,10 @@ CONDITIONS = (
     Condition(
         name="pairs",
         asked=lambda experiment: any(entry.pairs for entry in experiment.impair),
-        cells=_by("probes of each; each was met in the run itself", cbpf="probes of each; an upper bound of their sum"),
+        cells=_by(
+            "probes of each, others that it must not take; each was met in the run itself",
+            cbpf="probes of each, others that it must not lose; an upper bound of their sum",
+        ),
     ),
     Condition(
         name="MTU",

@@ -125,10 +125,18 @@ LIMITS = (
         when=lambda a: any(p.delay and p.delay.correlation_percent for p in a.profiles),
     ),
     Limit(
-        text="spread of delays during the run: its wire draws them, measured before the run only",
+        text="spread of delays during the run with heavy tails or cut off at none: their mean is",
         of="jitter",
         backends=("relay",),
-        when=lambda a: any(p.delay and p.delay.jitter_ms for p in a.profiles),
+        when=lambda a: any(p.delay and not p.delay.is_plain() for p in a.profiles),
+    ),
+    Limit(
+        text="spread of paretonormal delays by more than their quartiles, to 5 % and 2 ms",
+        of="jitter",
+        backends=("netem", "relay"),
+        when=lambda a: any(
+            p.delay and p.delay.jitter_ms and p.delay.distribution == "paretonormal" for p in a.profiles
+        ),
     ),
     Limit(
         text="spread of delays where packets meet two of them: only their sum's median is",
@@ -200,6 +208,17 @@ LIMITS = (
         of="presence",
         backends=("cbpf",),
         when=_told_together,
+    ),
+    Limit(
+        text="what it takes too much of during the run: read back, probed before the run only",
+        of="matches",
+        when=lambda a: any(not p.match.is_everything() for p in a.profiles),
+    ),
+    Limit(
+        text="packets of others that it takes during the run: read back, probed before the run only",
+        of="pairs",
+        backends=("netem", "cbpf"),
+        when=lambda a: any(e.pairs for e in a.entries),
     ),
     Limit(
         text="IPv6 packets with options or a routing header: they hide from protocol and ports",

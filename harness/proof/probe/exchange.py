@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from lossbench import contract
 from lossbench.errors import RunError
 from lossbench.net.host.place import Place
-from lossbench.proof.probe import ancillary, datagram
+from lossbench.proof.probe import ancillary, datagram, foils
 from lossbench.proof.probe.flows import Flow, addresses
 from lossbench.proof.probe.heard import Heard
 
@@ -73,7 +73,7 @@ class Exchange:
 
     def _open(self, number: int, flow: Flow) -> None:
         header = contract.Header(
-            kind=contract.KINDS["probe"],
+            kind=contract.KINDS[flow.kind],
             tag=self.token + number,
             source=flow.source.rank,
             destination=flow.destination.rank,
@@ -158,7 +158,7 @@ class Exchange:
 
     def begun(self, packets: int) -> list[Heard]:
         """Nothing was heard yet."""
-        return [Heard(flow=flow, sent=packets) for flow in self.flows]
+        return [Heard(flow=flow, sent=flow.count(packets)) for flow in self.flows]
 
     def send_all(self, heard: list[Heard], *, packets: int, rate_mbit: float | None) -> None:
         """Of every flow that begins here; what comes meanwhile is heard."""
@@ -168,10 +168,9 @@ class Exchange:
         round_s = 0.0 if rate_mbit is None else batch * (self.size + 66) * 8 / (rate_mbit * 1e6 * 0.5)
         frames = {number: self._frames(number, batch) for number in self._senders}
         clock = time.monotonic()
-        for first in range(0, packets, batch):
-            count = min(batch, packets - first)
-            for number, sender in self._senders.items():
-                self._send(number, sender, frames[number], first, count)
+        for together in foils.rounds({number: self.flows[number] for number in frames}, packets=packets, batch=batch):
+            for number, first, count in together:
+                self._send(number, self._senders[number], frames[number], first, count)
             self.drain(heard)
             # Whoever was held up makes good one round, no more: all of them at once would fill a slow link's queue.
             clock = max(clock + round_s, time.monotonic() - round_s)
@@ -277,18 +276,19 @@ class Exchange:
         """Single packets, spaced, received at once: one-way delay on one clock."""
         heard = self.begun(DELAY_SAMPLES)
         self.send_spaced(heard)
-        self._settle(heard, settled=lambda received: received == DELAY_SAMPLES * len(heard), wait_s=wait_s)
+        sent = DELAY_SAMPLES * sum(not flow.turn for flow in self.flows)
+        self._settle(heard, settled=lambda received: received == sent, wait_s=wait_s)
         return heard
 
     def send_spaced(self, heard: list[Heard]) -> None:
         """How late we were ourselves, each time that we wanted to go on, is written down: who waits for a core makes
         others' packets wait too."""
-        frames = {number: self._frames(number, 1) for number in self._senders}
+        frames = {number: self._frames(number, 1) for number in self._senders if not self.flows[number].turn}
         for first in range(DELAY_SAMPLES):
-            for number, sender in self._senders.items():
-                self._send(number, sender, frames[number], first, 1)
+            for number, rows in frames.items():
+                self._send(number, self._senders[number], rows, first, 1)
             late_ms = 1000 * self.listen(heard, DELAY_SPACING_S)
-            for number in self._senders:
+            for number in frames:
                 heard[number].late_ms.append(late_ms)
 
     def listen(self, heard: list[Heard], seconds: float) -> float:

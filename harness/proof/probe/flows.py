@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lossbench import contract
@@ -30,6 +31,12 @@ class Flow:
     half: int
     block: int
     blocks: bool  # number the blocks, PACKETS_PER_BLOCK packets each
+    kind: str = "probe"  # as its header says
+    turn: int = 0  # a foil's; sent when those before it have been
+    at_most: int = 0  # packets; 0: as many as are asked for
+
+    def count(self, packets: int) -> int:
+        return min(packets, self.at_most) if self.at_most else packets
 
     def block_of(self, packet: int) -> int:
         return self.block + packet // PACKETS_PER_BLOCK if self.blocks else self.block
@@ -46,22 +53,23 @@ def plan(rules: Rules, topology: Topology) -> tuple[list[Flow], list[str]]:
         for rule in here:
             if any(hook in flow.hooks() and taken_by(here, flow) == rule for flow in flows):
                 continue  # a flow on its way to another hook proves this rule too
-            flow = _flow_for(hook, rule, topology, port=_free_port(rules, flows))
+            flow = _flow_for(hook, rule, topology, port=free_port(rules, flows))
             if flow is None or taken_by(here, flow) != rule:
                 remarks.append(f"{hook.name}: no probe can be sent that only rule {rule.label} would take: not proven")
             else:
                 flows.append(flow)
         if not here and not any(hook in flow.hooks() for flow in flows):
-            plain = _flow_for(hook, None, topology, port=_free_port(rules, flows))
+            plain = _flow_for(hook, None, topology, port=free_port(rules, flows))
             assert plain is not None
             flows.append(plain)
     return flows, remarks
 
 
-def _free_port(rules: Rules, flows: list[Flow]) -> int:
+def free_port(rules: Rules, flows: list[Flow], besides: int = 0) -> int:
     """One that tells flows apart and that no rule is about."""
-    named = {port for here in rules.values() for rule in here for port in rule.match.destination_ports}
-    used = named | {flow.destination_port for flow in flows}
+    matches = [rule.match for here in rules.values() for rule in here]
+    named = {port for match in matches for port in (*match.destination_ports, *match.source_ports)}
+    used = named | {besides} | {flow.destination_port for flow in flows}
     return next(port for port in range(FIRST_PORT, 65536) if port not in used)
 
 
@@ -90,6 +98,15 @@ def _flow_for(hook: Hook, rule: Rule | None, topology: Topology, *, port: int) -
 
 def _ends(hook: Hook, rule: Rule | None, topology: Topology) -> tuple[Host, Host, int] | None:
     """A pair of hosts whose packets pass this hook and, as far as addresses go, belong to the rule."""
+    for source, destination, family in ends_at(hook, topology):
+        one, other = (source.ipv4, destination.ipv4) if family == 4 else (source.ipv6, destination.ipv6)
+        if rule is None or matches_addresses(rule.match, source=one, destination=other):
+            return source, destination, family
+    return None
+
+
+def ends_at(hook: Hook, topology: Topology) -> Iterator[tuple[Host, Host, int]]:
+    """All pairs of hosts whose packets pass this hook, by each IP version."""
     hosts = topology.all_hosts()
     for distance in range(1, len(hosts)):
         # Neighbours first: as a ring, every host then sends one flow and receives one.
@@ -97,12 +114,10 @@ def _ends(hook: Hook, rule: Rule | None, topology: Topology) -> tuple[Host, Host
             source, destination = hosts[hook.rank], hosts[(hook.rank + distance) % len(hosts)]
         else:
             source, destination = hosts[(hook.rank - distance) % len(hosts)], hosts[hook.rank]
-        ends = list(zip(source.addresses(topology.family), destination.addresses(topology.family), strict=True))
+        families = [ipaddress.ip_address(one).version for one in source.addresses(topology.family)]
         # With both IP versions every other host probes the second one.
-        for one, other in ends if hook.rank % 2 == 0 else reversed(ends):
-            if rule is None or matches_addresses(rule.match, source=one, destination=other):
-                return source, destination, ipaddress.ip_address(one).version
-    return None
+        for family in families if hook.rank % 2 == 0 else reversed(families):
+            yield source, destination, family
 
 
 def addresses(flow: Flow) -> tuple[str, str]:
@@ -112,10 +127,10 @@ def addresses(flow: Flow) -> tuple[str, str]:
 
 def taken_by(rules: tuple[Rule, ...], flow: Flow) -> Rule | None:
     """The first rule that matches this flow's packets, as the backends decide it."""
-    return next((rule for rule in rules if _matches(rule, flow)), None)
+    return next((rule for rule in rules if is_about(rule, flow)), None)
 
 
-def _matches(rule: Rule, flow: Flow) -> bool:
+def is_about(rule: Rule, flow: Flow) -> bool:
     match = rule.match
     source, destination = addresses(flow)
     if not matches_addresses(match, source=source, destination=destination):
@@ -135,7 +150,7 @@ def _matches(rule: Rule, flow: Flow) -> bool:
 
 def _matches_header(wanted: DatagramMatch, flow: Flow) -> bool:
     return (
-        "probe" in wanted.kinds
+        flow.kind in wanted.kinds
         and (not wanted.halves or flow.half in [contract.HALVES[h] for h in wanted.halves])
         and (wanted.steps is None or wanted.steps[0] <= flow.step < wanted.steps[1])
         and (wanted.blocks is None or wanted.blocks[0] <= flow.block < wanted.blocks[1])

@@ -12,6 +12,7 @@ from lossbench.net.network import Network
 from lossbench.proof.evidence import Counts, FlowSeen, Proof, Seen
 from lossbench.proof.probe.exchange import Exchange
 from lossbench.proof.probe.flows import plan, taken_by
+from lossbench.proof.probe.foils import foils
 from lossbench.proof.probe.heard import Heard
 from lossbench.proof.prove import prove
 from lossbench.spec.losses import BlockLoss
@@ -51,6 +52,7 @@ def prove_network(
 ) -> Proof:
     """Probe every rule; `packets` over all flows. `bystanders`: others may be sending."""
     flows, remarks = plan(network.rules, network.experiment.topology)
+    foiled, untold = foils(network.rules, flows, network.experiment.topology)
     look = network.look()
     wrong = network.offloads_wrong()
     remarks += [f"offloads are not as they must be: {', '.join(wrong[:4])}"] if wrong else []
@@ -60,6 +62,7 @@ def prove_network(
     if rate_mbit is not None:  # probes take half of the link
         bits = (payload_bytes + PROBE_HEADERS) * 8
         each = max(MIN_PROBES, min(each, int(limit_s * rate_mbit * 1e6 / 2 / bits)))
+    flows += foiled
     delayed = network.longest_wait_s()
     with exchange_of(flows, place_of=network.place, payload_bytes=payload_bytes, token=token) as exchange:
         held = network.held() if delayed else {}
@@ -69,7 +72,7 @@ def prove_network(
         heard = exchange.loss(
             packets=each,
             rate_mbit=rate_mbit,
-            settled=lambda received: _settled(network, received, each * len(flows), before),
+            settled=lambda received: _settled(network, received, sum(flow.count(each) for flow in flows), before),
             wait_s=delayed,
         )
         overflow = exchange.overflow
@@ -86,6 +89,7 @@ def prove_network(
             between=Between(before, after),
             bystanders=bystanders,
             begins_good=network.begins_good,
+            not_judged=untold,
         ),
         remarks=remarks + [f"{h.flow}: header came back different" for h in heard if h.wrong_headers],
     )

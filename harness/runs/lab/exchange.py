@@ -74,7 +74,7 @@ class LabExchange:
         for number, flow in enumerate(self._flows):
             said = found[flow.destination.rank]["flows"][str(number)]
             order = np.frombuffer(base64.b64decode(said["order"]), dtype="<u4")
-            one = Heard(flow=flow, sent=packets, order=[order], wrong_headers=said["wrong_headers"])
+            one = Heard(flow=flow, sent=flow.count(packets), order=[order], wrong_headers=said["wrong_headers"])
             one.delays_ms = said["delays_ms"]
             one.late_ms = found[flow.source.rank]["late_ms"][str(number)]
             if clocks is not None:

@@ -33,6 +33,21 @@ class Kept:
     packets: int = 0
     overtook: int = 0
     late: list[int] = field(default_factory=lambda: [0] * (len(LATE_MS) + 1))
+    waited: int = 0
+    stayed_s: float = 0.0
+    late_s: float = 0.0
+    spread_s2: float = 0.0
+
+    def left(self, due: float, came: float | None, now: float) -> None:
+        """A packet; `came`: when, if it did not overtake."""
+        late = now - due
+        self.late[bisect.bisect_left(LATE_S, late)] += 1
+        if came is not None:
+            stayed = now - came
+            self.waited += 1
+            self.stayed_s += stayed
+            self.late_s += late
+            self.spread_s2 += (stayed - late) ** 2
 
 
 @dataclass(kw_only=True)
@@ -66,14 +81,14 @@ class Wire:
         self.rule = Kept()
         self.kept = {self.order.get("rule", ""): self.rule}
 
-    def wait_s(self) -> float:
-        """How long this frame stays; as netem, after gap - 1 that wait each of the next may go at once, until one
-        does."""
+    def wait_s(self) -> float | None:
+        """How long this frame stays, None if it overtakes; as netem, after gap - 1 that wait each of the next may go at
+        once, until one does."""
         self.rule.packets += 1
         if self.overtake and self.behind >= self.gap - 1 and self.generator.random() < self.overtake:
             self.behind = 0
             self.rule.overtook += 1
-            return 0.0
+            return None
         self.behind += 1
         if not self.jitter_s:
             return self.mean_s
@@ -90,7 +105,7 @@ class Wire:
         return pareto if self.distribution == "pareto" else 0.25 * normal + 0.75 * pareto
 
 
-Waiting = list[tuple[float, int, Wire, Kept, bytes]]  # due, number, wire, whose packet, frame
+Waiting = list[tuple[float, int, Wire, Kept, float | None, bytes]]  # due, number, wire, whose packet, Kept.left, frame
 
 
 def main() -> None:
@@ -148,14 +163,16 @@ def _read(wire: Wire, waiting: Waiting, number: int) -> int:
         age = ((now >> STAMP_SHIFT) - stamp) % (1 << 8 * STAMP_BYTES)
         came = (now - (age << STAMP_SHIFT)) / 1e9
         whole = b"".join((frame[:STAMP_AT], MAC_PREFIX, frame[STAMP_AT + STAMP_BYTES :]))
-        heapq.heappush(waiting, (came + wire.wait_s(), number, wire, wire.rule, whole))
+        wait_s = wire.wait_s()
+        entry = (came, None) if wait_s is None else (came + wait_s, came)
+        heapq.heappush(waiting, (entry[0], number, wire, wire.rule, entry[1], whole))
     return number
 
 
 def _write_due(waiting: Waiting) -> None:
     while waiting and waiting[0][0] <= (now := time.monotonic()):  # who is held up here is late too
-        due, _, wire, rule, frame = heapq.heappop(waiting)
-        rule.late[bisect.bisect_left(LATE_S, now - due)] += 1
+        due, _, wire, rule, came, frame = heapq.heappop(waiting)
+        rule.left(due, came, now)
         with suppress(OSError):  # one frame the kernel will not take must not end all wires
             os.write(wire.descriptor, frame)
 
