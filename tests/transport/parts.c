@@ -21,6 +21,7 @@ static ssize_t host_takes(int fd, const struct msghdr *message, int flags);
 enum { PAYLOAD = 64, SEGMENT = HEADER + PAYLOAD, PACKETS = 40 };
 
 static int wide_refused, data_refused, asked, bad; /* how many batches are too wide; whether the host takes data at all */
+static int addressless, uncut; /* the socket's own address is gone; the device can't cut batches */
 static void claim(int right, const char *what)
 {
     if (!right) { printf("not so: %s\n", what); bad = 1; }
@@ -30,6 +31,8 @@ static ssize_t host_takes(int fd, const struct msghdr *message, int flags)
 {
     (void)fd; (void)flags;
     asked++;
+    if (addressless) { errno = EINVAL; return -1; }
+    if (uncut && message->msg_controllen) { errno = EIO; return -1; }
     if (message->msg_controllen && wide_refused > 0) { wide_refused--; errno = EINVAL; return -1; }
     if (data_refused && ((const header *)message->msg_iov->iov_base)->kind == DATA) { errno = ENOBUFS; return -1; }
     return 1;
@@ -83,6 +86,73 @@ static void a_way_that_is_narrow(int times, uint32_t wanted, uint32_t error)
     wide_refused = times;
     claim(send_packets(e, &h.out[0], NULL, 0, PACKETS, &blocked) == wanted, "so many went");
     claim(OWN(e->send_error) == error, "it is said, or not");
+}
+
+static void no_address(void)
+{
+    engine *e = made(60);
+    half h = half_of(0, 0, 1), *asked_for[] = {&h};
+    int blocked = 0;
+    data_refused = 1;
+    lb_submit(e, asked_for, 1, 0);
+    data_refused = 0;
+    SHOW(e->peers[1].narrow, 1);
+    addressless = 1;
+    claim(send_packets(e, &h.out[0], NULL, 0, PACKETS, &blocked) == 0, "nothing went");
+    claim(!OWN(e->send_error), "not called narrow");
+    claim(SEEN(e->peers[1].refused_error) == EINVAL && blocked == 3, "the host takes nothing, and says why");
+}
+
+static void one_by_one(void)
+{
+    engine *e = made(60);
+    half h = half_of(0, 0, 1), *asked_for[] = {&h};
+    claim(!lb_one_by_one(e), "not before it is so");
+    uncut = 1;
+    lb_submit(e, asked_for, 1, 0);
+    claim(OWN(h.out[0].cursor) == PACKETS || OWN(h.over), "they went");
+    claim(lb_one_by_one(e), "it can be said");
+}
+
+static void for_ever(void)
+{
+    double inf = INFINITY, times[] = {1e10, 1e300, inf};
+    for (int n = 0; n < 3; n++) {
+        engine *e = made(times[n]);
+        half h = half_of(0, 0, 0), *asked_for[] = {&h};
+        claim(e->timeout >= SECOND * SECOND && ns_of(times[n]) > 0, "a time that is longer than any");
+        lb_submit(e, asked_for, 1, 0);
+        for (int m = 0; m < 100; m++) step_at(e, 100 * MS);
+        claim(!OWN(e->failed.code), "nobody is taken for dead");
+        claim(lb_wait(e, &h, 0) == 0, "it waits");
+    }
+}
+
+static ns cpu_of_submits(engine *e, half **all, int from, int count)
+{
+    struct timespec before, after;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+    for (int n = from; n < from + count; n++) lb_submit(e, &all[n], 1, 0);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+    return (after.tv_sec - before.tv_sec) * SECOND + after.tv_nsec - before.tv_nsec;
+}
+
+static void thousands(void)
+{
+    enum { MANY = 8000, SOME = 500 };
+    static half *all[MANY], halves[MANY];
+    static flow own_rows[MANY];
+    engine *e = made(60);
+    for (int n = 0; n < MANY; n++) {
+        halves[n] = half_of(0, 0, 0);
+        halves[n].in = &own_rows[n];
+        all[n] = &halves[n];
+    }
+    cpu_of_submits(e, all, 0, SOME);
+    ns early = cpu_of_submits(e, all, SOME, SOME);
+    cpu_of_submits(e, all, 2 * SOME, MANY - 3 * SOME);
+    ns late = cpu_of_submits(e, all, MANY - SOME, SOME);
+    claim(late < 8 * early, "the last ones cost no more than the first");
 }
 
 static void early_marker(void)
@@ -201,7 +271,11 @@ int main(int count, char **words)
 {
     const char *what = count > 1 ? words[1] : "";
     if (!strcmp(what, "narrow for a moment")) a_way_that_is_narrow(1, PACKETS, 0);
-    else if (!strcmp(what, "narrow")) a_way_that_is_narrow(100, 1, EMSGSIZE);
+    else if (!strcmp(what, "narrow")) a_way_that_is_narrow(100, 2, EMSGSIZE);
+    else if (!strcmp(what, "no address")) no_address();
+    else if (!strcmp(what, "one by one")) one_by_one();
+    else if (!strcmp(what, "for ever")) for_ever();
+    else if (!strcmp(what, "thousands")) thousands();
     else if (!strcmp(what, "early marker")) early_marker();
     else if (!strcmp(what, "turn")) turn();
     else if (!strcmp(what, "copies")) copies();

@@ -14,6 +14,10 @@ HERE = Path(__file__).parent
 CLAIMS = {
     "narrow for a moment": "A batch that is too wide once. As it was: the group broke, since its MTU had fallen.",
     "narrow": "Twice in a row it is said.",
+    "no address": "Once narrow, and later its address is gone. As it was: its MTU had fallen.",
+    "one by one": "As it was: every packet a system call, in silence.",
+    "for ever": "timeout_s=inf. As it was: a number of no known size.",
+    "thousands": "Calls begun while a peer is late. As it was: each walked past all of them, with the lock held.",
     "early marker": "As it was: held since the first of them came; the way was taken for one of no length.",
     "turn": "A half of which nothing has come is not late while those before it move.",
     "copies": "Nor while its own numbers are still on their way from a GPU.",

@@ -189,6 +189,7 @@ def typed(library: T) -> T:
         ("lb_wait", c_int, [engine, half, c_double]),
         ("lb_release", None, [engine, half, c_uint32]),
         ("lb_read", None, [engine, ctypes.POINTER(Counted), ctypes.POINTER(Failure), numbers, numbers]),
+        ("lb_one_by_one", c_int, [engine]),
         ("lb_break", None, [engine]),
         ("lb_close", None, [engine, c_double]),
         ("lb_free", None, [engine]),

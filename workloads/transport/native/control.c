@@ -29,6 +29,15 @@ static ns first_pause(const peer *p)
     return pause < FIRST_PAUSE ? FIRST_PAUSE : pause > LONG_PAUSE ? LONG_PAUSE : pause;
 }
 
+/* A peer that says nothing at all (it is stopped, its link is down) is asked ever more slowly: all of it waits in its socket. */
+static ns between(const peer *p, ns pause, uint32_t repeats, ns now)
+{
+    ns silent = now - (p->heard > p->needed_since ? p->heard : p->needed_since);
+    pause = longer(pause ? pause : first_pause(p), repeats);
+    if (silent > LONG_PAUSE && silent / 2 > pause) pause = silent / 2 < LONGEST_PAUSE ? silent / 2 : LONGEST_PAUSE;
+    return pause;
+}
+
 /* --- what is sent ------------------------------------------------------------------------------------------------- */
 
 static uint32_t send_marker(engine *e, const header *like, uint32_t packets, uint32_t sent, uint64_t bytes, uint32_t state)
@@ -232,6 +241,8 @@ void note_passed(engine *e, uint32_t rank, uint32_t passed)
     if (ahead(passed, p->passed) <= 0) return;
     p->passed = passed;
     ns now = now_ns();
+    p->passes[p->passes_next % PASSES].below = passed;
+    p->passes[p->passes_next++ % PASSES].at = now;
     for (half *h = e->first; h && ahead(h->sequence, passed) < 0; h = h->next) {
         if (!h->listening) continue;
         flow *in = in_of(e, h, rank), *out = out_of(e, h, rank);
@@ -243,6 +254,7 @@ void note_passed(engine *e, uint32_t rank, uint32_t passed)
     }
     settle(e, rank, p->whole, passed, NULL);
     drop_tails(e, p, passed);
+    room_again(e, rank);
     sooner(e, 0);
 }
 
@@ -362,6 +374,10 @@ static void hear_ack(engine *e, uint32_t rank, const header *h, const control *c
             plan_repairs(e, f, c, bits, bytes);
         sooner(e, 0);
         return;
+    }
+    if (c->state == FINISHED && p->went[h->sequence % RING].sequence == h->sequence) {
+        p->went[h->sequence % RING].bytes = 0;
+        room_again(e, rank);
     }
     for (uint32_t i = 0; p->tails_live && i < TAILS; i++) {
         tail *t = &p->tails[i];
@@ -496,7 +512,7 @@ static void tick_out(engine *e, half *h, flow *f, ns now)
     if (f->due <= now) {
         f->marker = send_marker(e, (header *)f->prefix, f->packets, went, f->bytes, ASKS);
         f->asked_at = now;
-        f->pause = longer(f->pause ? f->pause : first_pause(p), ++f->repeats);
+        f->pause = between(p, f->pause, ++f->repeats, now);
         f->due = now + f->pause;
     }
     sooner(e, f->due);
@@ -533,7 +549,7 @@ static void tick_tails(engine *e, ns now)
             if (t->until < now) { set_live(e, p, t, 0); continue; }
             if (t->due <= now) {
                 send_tail(e, t);
-                t->pause = longer(t->pause ? t->pause : first_pause(p), ++t->repeats);
+                t->pause = between(p, t->pause, ++t->repeats, now);
                 t->due = now + t->pause;
             }
             sooner(e, t->due);
@@ -543,7 +559,7 @@ static void tick_tails(engine *e, ns now)
 
 void tick_markers(engine *e, ns now)
 {
-    for (half *h = e->first; h; h = h->next) {
+    for (half *h = e->first; h && may_send_now(e, h); h = h->next) {
         if (!OWN(h->sending)) continue;
         for (uint32_t i = 0; i < h->outs; i++) tick_out(e, h, &h->out[i], now);
         for (uint32_t i = 0; i < h->ins; i++) tick_in(e, h, &h->in[i], now);

@@ -219,9 +219,9 @@ engine *lb_new(const settings *s)
     e->slack = MS;
     e->window = (double)s->room_bytes;
     if (e->adaptive && e->window > FIRST_ROOM) e->window = FIRST_ROOM;
-    e->timeout = (ns)(s->timeout_s * 1e9);
-    e->reorder_least = (ns)(s->reorder_s * 1e9);
-    e->reorder_most = (ns)(s->reorder_most_s * 1e9);
+    e->timeout = ns_of(s->timeout_s);
+    e->reorder_least = ns_of(s->reorder_s);
+    e->reorder_most = ns_of(s->reorder_most_s);
     pthread_mutex_init(&e->lock, NULL);
     pthread_mutex_init(&e->send_lock, NULL);
     pthread_condattr_init(&attributes);
@@ -286,6 +286,7 @@ void lb_submit(engine *e, half **halves, uint32_t count, int wake)
         if (e->last) e->last->next = h;
         else e->first = h;
         e->last = h;
+        if (!e->unopened) e->unopened = h;
         pthread_mutex_unlock(&e->send_lock);
     }
     if (inside) {
@@ -319,7 +320,7 @@ int lb_over(const half *h) { return (int)SEEN(h->over); }
 int lb_wait(engine *e, half *h, double timeout_s)
 {
     if (SEEN(h->over)) return 1;
-    ns until = now_ns() + (timeout_s < 1e6 ? (ns)(timeout_s * 1e9) : FAR * 24);
+    ns until = now_ns() + ns_of(timeout_s);
     int inside = enter(e);
     while (inside && !OWN(h->over) && now_ns() < until) {
         if (!e->driven) {
@@ -369,6 +370,9 @@ void lb_read(engine *e, counted *counts, failure *failed, uint64_t *sent, uint64
     pthread_mutex_unlock(&e->lock);
 }
 
+/* This host's device can't cut batches: every packet is a system call. */
+int lb_one_by_one(const engine *e) { return (int)SEEN(e->no_segments); }
+
 /* A job failed between its halves: the ranks no longer agree which comes next, and the others are told. */
 void lb_break(engine *e)
 {
@@ -386,7 +390,7 @@ void lb_close(engine *e, double patience_s)
 {
     if (!enter(e)) { leave(e, 0); return; }
     e->closing = 1;
-    ns until = now_ns() + (ns)(patience_s * 1e9);
+    ns until = now_ns() + ns_of(patience_s);
     wake_all(e);
     while (e->first && now_ns() < until) {
         struct timespec limit = at_clock(until - now_ns());

@@ -20,8 +20,8 @@
  *                                                                                                         named, from submit to over
  *   both locks to write, one to read  first, last                                                         next, previous
  *   shown by the sending thread                                           timed_* (its own)               cursor
- *   shown under `lock`, to it         failed.code, closed_below, asleep   window, withheld_until          sending, limit, held,
- *                                                                                                         unheard, out_left, done
+ *   shown under `lock`, to it         failed.code, closed_below,          window, withheld_until          sending, limit, held,
+ *                                     asleep, sends_below                                                 unheard, out_left, done
  *   shown by both                     look, send_error, send_about,       sent, refused_*, narrow,        progress, unsent
  *                                     markers, refused, pace_at,          control_out, asked
  *                                     sender_asleep, no_segments
@@ -45,7 +45,7 @@ enum { DATA = 1, MARKER = 2, ACK = 3, RELIABLE = 4 };
 enum { ASKS = 0, TIMES = 1, ENDS = 2 }; /* what a MARKER wants: an answer, or to be timed; an answer, and nothing more will come */
 enum { GOING_ON = 0, FINISHED = 1, NOT_YET = 2, REFUSED = 3, GAVE_UP = 4, GOODBYE = 5 }; /* what an ACK says */
 enum { NO_WORD = 255 }; /* of `behind`: nothing is said */
-enum { RING = 256, TAILS = 16, PAST = 8, ROOM = 1 << 16, BATCH = 64, BITMAP = 1024, ASKED = 64 };
+enum { RING = 256, TAILS = 16, PAST = 8, PASSES = 16, ROOM = 1 << 16, BATCH = 64, BITMAP = 1024, ASKED = 64 };
 enum { ADD_F32 = 1, ADD_BF16 = 2, ADD_F16 = 3, PUT = 4 };            /* what is done with a payload */
 enum { BY_COUNT = 0, BY_WORLD = 1 };                                  /* how sums become means */
 enum { F32 = 1, BF16 = 2, F16 = 3 };
@@ -187,6 +187,9 @@ typedef struct {
     uint32_t control_in;
     uint64_t control_seen; /* the 64 numbers up to control_in */
     uint32_t passed, whole; /* every half below is over there; of those from `whole` on it had sent all */
+    struct { uint32_t below; ns at; } passes[PASSES]; /* when it said so, lately */
+    uint32_t passes_next;
+    struct { uint32_t sequence; uint64_t bytes; } went[RING]; /* of lossy halves that are over here, as far as it has not acknowledged them */
     word withheld_until;   /* below, something may not have been sent to it; untold: it has not answered a control packet */
     uint32_t withheld_at, withheld_untold; /* behind this one, which were the first to say so */
     uint32_t early_half, early_end; /* the farthest that came early, and one past its packet: what lies below may be a recording */
@@ -264,7 +267,9 @@ typedef struct engine {
     uint8_t *spare;       /* room for `waiting` that the next half may use: fresh pages cost more than what is put there */
     uint64_t spare_bytes;
     uint32_t next, opened; /* next to be submitted, next to be listened to */
+    half *unopened;       /* first that is not listened to */
     word closed_below;    /* first that is not over */
+    word sends_below;     /* none from here on is sent yet */
     uint32_t blocked;
     word no_segments;
     ns tick_at, reorder;
@@ -299,6 +304,7 @@ void *sender_thread(void *argument);
 void wake_sender(engine *e);
 int send_control(engine *e, peer *p, header *h, control *c, const uint8_t *bitmap, uint32_t bitmap_bytes);
 void begin_sending(engine *e, half *h);
+void room_again(engine *e, uint32_t rank);
 void prepare_header(const engine *e, const half *h, const flow *f, header *to, int incoming);
 
 /* receive.c */
@@ -344,10 +350,10 @@ void make_flows(half *h);
 int open_half(engine *e, half *h);
 void fail_all(engine *e);
 void flow_complete(half *h, flow *f);
-void flow_ended(engine *e, half *h, flow *f, ns now);
-void flow_over_there(engine *e, half *h, flow *f, ns now);
+void flow_ended(engine *e, half *h, flow *f, ns at);
+void flow_over_there(engine *e, half *h, flow *f, ns at);
 void check_halves(engine *e, ns now);
-half *half_at(engine *e, uint32_t sequence);
+half *half_at(const engine *e, uint32_t sequence);
 ns counts_at_most(const engine *e);
 static inline flow *in_of(const engine *e, const half *h, uint32_t rank) { (void)e; return h->of[rank]; }
 static inline flow *out_of(const engine *e, const half *h, uint32_t rank) { return h->of[e->world + rank]; }
@@ -382,5 +388,11 @@ static inline uint32_t to_repair(const half *h, const flow *f) /* of those that 
     return f->highest > f->count && holes > may ? holes - may : 0;
 }
 static inline int32_t ahead(uint32_t a, uint32_t b) { return (int32_t)(a - b); } /* how many halves a lies ahead of b */
+/* Of halves that wait behind those that are sent there may be thousands. */
+static inline int may_send_now(const engine *e, const half *h) { return ahead(h->sequence, SEEN(e->sends_below)) < 0; }
+static inline ns ns_of(double seconds) /* "for ever" is 30 years: times are added */
+{
+    return seconds < 1e9 ? (ns)(seconds * 1e9) : SECOND * SECOND;
+}
 static inline void sooner(engine *e, ns at) { if (at < e->tick_at) e->tick_at = at; }
 #endif

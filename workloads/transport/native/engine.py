@@ -103,6 +103,7 @@ class NativeEngine:
         while not self._library.lb_wait(self._engine, half.pointer, min(SLICE_S, max(timeout_s, 0.0))):
             if (timeout_s := until - time.monotonic()) <= 0:
                 return False
+        self._say_one_by_one()
         return True
 
     def over(self, half: Half) -> bool:
@@ -114,6 +115,7 @@ class NativeEngine:
     def read(self) -> Reading:
         counts, failure = structures.Counted(), structures.Failure()
         sent, received = np.zeros(self._world, np.uint64), np.zeros(self._world, np.uint64)
+        self._say_one_by_one()
         self._library.lb_read(self._engine, counts, failure, address(sent), address(received))
         return Reading(
             counts={name: getattr(counts, name) for name in structures.COUNTED},
@@ -121,6 +123,10 @@ class NativeEngine:
             sent=sent.tolist(),
             received=received.tolist(),
         )
+
+    def _say_one_by_one(self) -> None:
+        if self._holding.lb_one_by_one(self._engine):
+            self._link.one_by_one()
 
     def give_up(self) -> None:
         """A job failed between its halves: nothing more will come from here."""

@@ -8,7 +8,7 @@
 #define LOSSLESS (10 * SECOND)
 enum { MOST_SPARE = 64 << 20 };
 
-half *half_at(engine *e, uint32_t sequence)
+half *half_at(const engine *e, uint32_t sequence)
 {
     half *h = e->ring[sequence % RING];
     return h && h->sequence == sequence ? h : NULL;
@@ -72,6 +72,14 @@ static void drop_order(engine *e, half *h)
     h->added = NULL;
 }
 
+/* When a peer said, at the latest, that it had passed this half. What came of it before was overtaken by nothing since. */
+static ns passed_at(const peer *p, uint32_t sequence, ns now)
+{
+    for (uint32_t i = 0; i < PASSES; i++)
+        if (p->passes[i].at && ahead(p->passes[i].below, sequence) > 0 && p->passes[i].at < now) now = p->passes[i].at;
+    return now;
+}
+
 /* Ears open: packets of it go where they belong; those that came early are taken in. 0 if it must wait for room. */
 int open_half(engine *e, half *h)
 {
@@ -90,8 +98,11 @@ int open_half(engine *e, half *h)
     h->listening = 1;
     e->opened = h->sequence + 1;
     e->ring[h->sequence % RING] = h;
-    for (uint32_t i = 0; i < h->ins; i++) /* it may be over there already */
-        if (!h->reliable && ahead(e->peers[h->in[i].peer].passed, h->sequence) > 0) flow_over_there(e, h, &h->in[i], now_ns());
+    for (uint32_t i = 0; i < h->ins; i++) { /* it may be over there already */
+        const peer *p = &e->peers[h->in[i].peer];
+        if (!h->reliable && ahead(p->passed, h->sequence) > 0)
+            flow_over_there(e, h, &h->in[i], passed_at(p, h->sequence, now_ns()));
+    }
     if (e->early_bytes) replay_early(e, h);
     return 1;
 }
@@ -104,21 +115,21 @@ void flow_complete(half *h, flow *f)
     if (f->count < f->packets) f->ended = 1; /* the peer has sent all of it: what is missing the network took */
 }
 
-void flow_ended(engine *e, half *h, flow *f, ns now)
+void flow_ended(engine *e, half *h, flow *f, ns at)
 {
     if (f->ended || OWN(f->done)) return;
     f->ended = 1;
-    h->last_ended = now;
-    if (!h->first) h->first = now;
+    if (at > h->last_ended) h->last_ended = at;
+    if (!h->first) h->first = at;
     h->ended_open++;
     sooner(e, 0);
 }
 
 /* Its half is over at the peer, which had sent all of it, or will say how much. */
-void flow_over_there(engine *e, half *h, flow *f, ns now)
+void flow_over_there(engine *e, half *h, flow *f, ns at)
 {
     if (ahead(h->sequence, e->peers[f->peer].whole) >= 0) f->highest = f->packets;
-    flow_ended(e, h, f, now);
+    flow_ended(e, h, f, at);
 }
 
 static float share_of(const half *h)
@@ -225,6 +236,10 @@ static void account(engine *e, half *h, ns now)
     for (uint32_t i = 0; i < h->outs; i++) {
         flow *f = &h->out[i];
         if (!must_all(h)) e->counts.withheld += f->packets - OWN(f->cursor);
+        uint64_t rest = (uint64_t)(OWN(f->cursor) - f->count) * f->segment;
+        peer *p = &e->peers[f->peer];
+        p->went[h->sequence % RING].sequence = h->sequence;
+        p->went[h->sequence % RING].bytes = h->reliable || OWN(f->done) || f->count > OWN(f->cursor) ? 0 : rest;
         if (!h->reliable) keep_tail(e, h, f, now);
         if (!must_all(h) && OWN(f->cursor) < f->packets) revive_tails(e, &e->peers[f->peer], h->sequence, now);
     }
@@ -246,6 +261,7 @@ static void take_out(engine *e, half *h)
     else e->first = h->next;
     if (h->next) h->next->previous = h->previous;
     else e->last = h->previous;
+    if (e->unopened == h) e->unopened = h->next;
     if (half_at(e, h->sequence) == h) e->ring[h->sequence % RING] = NULL;
     for (uint32_t i = 0; i < h->outs && OWN(h->sending) && !must_all(h); i++) {
         peer *p = &e->peers[h->out[i].peer];
@@ -309,7 +325,7 @@ static void forgive_own_sleep(engine *e, ns now)
         ns since = SEEN(p->refused_since);
         if (since) SHOW(p->refused_since, since + more);
     }
-    for (half *h = e->first; h; h = h->next)
+    for (half *h = e->first; h && may_send_now(e, h); h = h->next)
         if (OWN(h->sending)) SHOW(h->progress, SEEN(h->progress) + slept);
 }
 
@@ -350,9 +366,10 @@ void check_halves(engine *e, ns now)
         again = 0;
         sending = 0;
         ns moved = 0;
-        for (half *h = e->first, *after; h; h = after) {
+        while (e->unopened && open_half(e, e->unopened)) e->unopened = e->unopened->next;
+        for (half *h = e->first, *after; h && h->listening; h = after) {
             after = h->next;
-            if (!h->listening && !open_half(e, h)) break;
+            if (sending >= e->pipeline && !may_send_now(e, h)) break;
             if (may_send(e, h, sending)) begin_sending(e, h);
             if (h->deadline && OWN(h->sending) && !h->first && SEEN(h->progress) < moved) SHOW(h->progress, moved);
             if (h->first && SEEN(h->progress) > moved) moved = SEEN(h->progress); /* those behind it wait for their turn */
@@ -361,7 +378,7 @@ void check_halves(engine *e, ns now)
             else sending += OWN(h->sending);
         }
     }
-    for (half *h = e->first; h && !OWN(e->failed.code); h = h->next) {
+    for (half *h = e->first; h && may_send_now(e, h) && !OWN(e->failed.code); h = h->next) {
         if (!OWN(h->sending)) continue;
         for (uint32_t i = 0; i < h->ins; i++) /* of one that has sent all nothing is waited for, whatever was lost */
             if (h->reliable || !h->in[i].ended) check_alive(e, h, &h->in[i], now);

@@ -39,9 +39,52 @@ void wake_sender(engine *e)
     if (write(e->send_wake, &one, sizeof one) < 0) return; /* it is full: there is a wake-up in it */
 }
 
+/* What may be under way to this peer of lossy halves below this one that it has not passed. */
+static uint64_t under_way(const engine *e, const peer *p, uint32_t rank, uint32_t below)
+{
+    uint64_t bytes = 0;
+    for (uint32_t sequence = p->passed; ahead(below, sequence) > 0; sequence++) {
+        const half *h = half_at(e, sequence);
+        const flow *f = h && !h->reliable && OWN(h->sending) ? out_of(e, h, rank) : NULL;
+        uint32_t may = f ? OWN(f->limit) < f->packets ? OWN(f->limit) : f->packets : 0;
+        if (f && may > f->count) bytes += (uint64_t)(may - f->count) * f->segment;
+        if (!h && p->went[sequence % RING].sequence == sequence) bytes += p->went[sequence % RING].bytes;
+    }
+    return bytes;
+}
+
+/* Packets of a flow that may be sent before its peer has said anything of it: a window for all halves together that it is
+ * behind, however many ended here without it. The one just before is not counted: where all keep step, no word of that
+ * has come yet. */
+static uint32_t first_room(const engine *e, const half *h, const flow *f)
+{
+    const peer *p = &e->peers[f->peer];
+    uint32_t room = OWN(p->window) / f->segment;
+    int32_t behind = ahead(h->sequence, p->passed);
+    if (room < 2) room = 2;
+    if (h->reliable || behind <= 1) return room;
+    if (behind >= RING) return 0; /* what comes so early is not kept */
+    uint64_t before = under_way(e, p, f->peer, h->sequence - 1) / f->segment;
+    return before < room ? room - (uint32_t)before : 0;
+}
+
+/* The peer is through with some of what went before. */
+void room_again(engine *e, uint32_t rank)
+{
+    for (half *h = e->first; h && may_send_now(e, h); h = h->next) {
+        flow *f = OWN(h->sending) && !h->reliable ? out_of(e, h, rank) : NULL;
+        uint32_t room = f && !OWN(f->done) && OWN(f->limit) < f->packets ? first_room(e, h, f) : 0;
+        if (!f || room <= OWN(f->limit)) continue;
+        SHOW(f->limit, room);
+        f->due = 0;
+        sooner(e, 0);
+        wake_sender(e);
+    }
+}
+
 void begin_sending(engine *e, half *h)
 {
-    uint32_t behind = h->sequence - OWN(e->closed_below);
+    uint32_t behind = h->sequence - OWN(e->closed_below), left = h->outs;
     for (uint32_t i = 0; i < h->outs; i++) {
         flow *f = &h->out[i];
         header head;
@@ -50,14 +93,20 @@ void begin_sending(engine *e, half *h)
         head.behind = (uint8_t)(p->withheld_untold ? NO_WORD : behind);
         head.tag = tag_of(e, (uint8_t *)&head, PREFIX);
         memcpy(f->prefix, &head, HEADER);
-        uint32_t room = OWN(e->peers[f->peer].window) / f->segment;
-        SET(f->limit, room < 2 ? 2 : room);
+        SET(f->limit, first_room(e, h, f));
+        SET(f->unheard, !OWN(f->limit)); /* nobody there knows that there is something to send: it asks at once */
+        if (!must_all(h) && ahead(p->passed, h->sequence) > 0) { /* it is through, and takes nothing more of it */
+            SET(f->done, 1);
+            left--;
+        }
         ns since = SEEN(p->refused_since), idle = since ? now_ns() - SEEN(p->refused_until) - counts_at_most(e) : 0;
         if (idle > 0) SHOW(p->refused_since, since + idle); /* it was not asked all the time */
     }
-    SET(h->unsent, h->outs);
+    SET(h->out_left, left);
+    SET(h->unsent, left);
     h->began = now_ns();
     SET(h->progress, h->began);
+    if (!may_send_now(e, h)) SHOW(e->sends_below, h->sequence + 1);
     SHOW(h->sending, 1); /* not before what it begins with */
     wake_sender(e);
 }
@@ -154,13 +203,18 @@ static uint32_t send_packets(engine *e, flow *f, const uint32_t *numbers, uint32
         int error = transmit(e, p, &io, step, step > 1 ? f->segment : 0);
         if (error == EIO && step > 1) { SHOW(e->no_segments, 1); continue; } /* this device can't have its packets cut */
         if (error == EINVAL && step > 1) { /* what older kernels say of a batch that is too wide */
-            if (!SEEN(p->narrow)) { alone = 1; continue; }
-            error = EMSGSIZE; /* one by one they pass (in pieces), as a batch they do not; and not for a moment only */
+            alone = 1;
+            continue;
         }
         if (!error) {
             went += step;
             if (step > 1 && SEEN(p->narrow)) SHOW(p->narrow, 0);
-            if (alone) { SHOW(p->narrow, 1); alone = 0; }
+            if (alone && SEEN(p->narrow)) { /* alone they pass (in pieces), as a batch not; and not for a moment only */
+                unsendable(e, f, EMSGSIZE);
+                break;
+            }
+            if (alone) SHOW(p->narrow, 1);
+            alone = 0;
             continue;
         }
         if (error == EAGAIN) { *blocked = 1; break; }
@@ -186,7 +240,7 @@ static int paced(engine *e, uint64_t bytes)
     ns now = now_ns(), at = SEEN(e->pace_at), next;
     do {
         if (now < at) return 0;
-        next = (at < now - BUCKET ? now - BUCKET : at) + (ns)((double)bytes / e->pace);
+        next = (at < now - BUCKET ? now - BUCKET : at) + ns_of((double)bytes / e->pace / 1e9);
     } while (!SWAP_IF(e->pace_at, &at, next));
     return 1;
 }
@@ -234,7 +288,7 @@ static int to_see_to(flow *f, int again)
 int send_round(engine *e, int first, int again)
 {
     int went = 0, blocked = 0, refused = 0;
-    for (half *h = e->first; h && !SEEN(e->failed.code); h = h->next) {
+    for (half *h = e->first; h && may_send_now(e, h) && !SEEN(e->failed.code); h = h->next) {
         if (!SEEN(h->sending) || !(h->reliable ? SEEN(h->out_left) : SEEN(h->unsent))) continue;
         for (uint32_t i = 0; i < h->outs && !blocked; i++) {
             flow *f = &h->out[i];

@@ -175,7 +175,7 @@ class Control(Receiving):
         p = self.peers[rank]
         if passed <= p.passed:
             return
-        p.passed = passed
+        p.move_on(passed)
         for one in [one for one in self.halves.values() if one.sequence < passed and one.listening]:
             flow, out = one.ins.get(rank), one.outs.get(rank)
             if flow is not None and not flow.done:
@@ -189,7 +189,7 @@ class Control(Receiving):
             self.settle(rank, sequence, sent=wire.SEQUENCES)
         for sequence, tail in p.tails.items():  # that all was sent is of no use to it now; that less was it must hear
             tail.live = tail.live and (sequence >= passed or p.must_hear(sequence, tail))
-        self.sooner(0)
+        self.room_again(rank)
 
     def hear_marker(self, rank: int, header: Header, c: Body, packet: bytes, arrived: float) -> None:
         sequence = self.full(header.sequence)
@@ -236,6 +236,8 @@ class Control(Receiving):
         p.window = c.extra or p.window
         p.withheld_untold = p.withheld_untold and c.answers <= p.withheld_at
         if one is None or flow is None or flow.done:
+            if c.state == wire.FINISHED and p.went.pop(sequence, None):
+                self.room_again(rank)
             tail = p.tails.get(sequence)
             if tail is not None and tail.live and c.state == wire.FINISHED:
                 del p.tails[sequence]

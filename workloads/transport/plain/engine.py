@@ -230,6 +230,7 @@ class PlainEngine(Ending):
         for flow in one.outs.values() if not one.must_all else ():
             counts["withheld"] += flow.packets - flow.cursor
             self.note_withheld(one, flow)
+            self.note_unread(one, flow)
             if not one.reliable:
                 self.keep_tail(one, flow, now)
             if flow.cursor < flow.packets:

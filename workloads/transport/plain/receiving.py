@@ -11,9 +11,9 @@ from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.packet.wire import Array, Bytes
 from lossbench.workloads.transport.plain.books import Books
 from lossbench.workloads.transport.plain.flows import Flow, Open, now_s
-from lossbench.workloads.transport.plain.state import NACK_PAUSE_S
+from lossbench.workloads.transport.plain.state import NACK_PAUSE_S, RING
 
-DRAIN, RING, LEAST_PACKETS = 32, 256, 2
+DRAIN, LEAST_PACKETS = 32, 2
 
 
 class Receiving(Books):

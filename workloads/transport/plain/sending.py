@@ -10,7 +10,7 @@ from lossbench.contract import Header
 from lossbench.workloads.transport import structures
 from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.plain.flows import Flow, Open, now_s
-from lossbench.workloads.transport.plain.state import State
+from lossbench.workloads.transport.plain.state import RING, State
 
 PACE_BUCKET_S = 0.002
 FIRST_REFUSED_S, MOST_REFUSED_S = 0.0005, 0.02  # until a host that takes nothing for a peer is asked again
@@ -24,12 +24,55 @@ class Sending(State):
             header = one.header(flow, source=self.rank, destination=peer)
             bare = Header(**{**header.__dict__, "behind": behind, "sequence": one.sequence % wire.SEQUENCES}).pack()
             flow.prefix = self.tags.stamped(bare) if not self.tags.whole else bare
-            flow.limit = max(self.peers[peer].window // flow.segment, 2)
+            flow.limit = self._first_room(one, flow)
             p = self.peers[peer]
+            if not one.must_all and p.passed > one.sequence:  # it is through, and takes nothing more of it
+                flow.done = True
+                one.out_left.discard(peer)
             if p.refused_since:  # it was not asked all the time
                 p.refused_since += max(now_s() - p.refused_until - self.counts_at_most, 0.0)
         one.sending = True
         one.began = one.progress = now_s()
+
+    def _under_way(self, rank: int, below: int) -> int:
+        """What may be under way to this peer of lossy halves below this one that it has not passed."""
+        p = self.peers[rank]
+        flows = [self.halves[n].outs.get(rank) for n in range(p.passed, below) if self._sends_lossy(n)]
+        under = sum(max(min(flow.limit, flow.packets) - flow.count, 0) * flow.segment for flow in flows if flow)
+        return under + sum(size for sequence, size in p.went.items() if p.passed <= sequence < below)
+
+    def _sends_lossy(self, sequence: int) -> bool:
+        one = self.halves.get(sequence)
+        return one is not None and one.sending and not one.reliable
+
+    def _first_room(self, one: Open, flow: Flow) -> int:
+        """Packets that may be sent before the peer has said anything of it: a window for all halves together that it is
+        behind, but for the one just before: where all keep step, no word of that has come yet."""
+        p = self.peers[flow.peer]
+        room, behind = max(p.window // flow.segment, 2), one.sequence - p.passed
+        if one.reliable or behind <= 1:
+            return room
+        if behind >= RING:  # what comes so early is not kept
+            return 0
+        return max(room - self._under_way(flow.peer, one.sequence - 1) // flow.segment, 0)
+
+    def room_again(self, rank: int) -> None:
+        """The peer is through with some of what went before."""
+        p = self.peers[rank]
+        p.went = {sequence: size for sequence, size in p.went.items() if sequence >= p.passed}
+        for one in self.halves.values():
+            flow = one.outs.get(rank) if one.sending and not one.reliable else None
+            if flow is None or flow.done or flow.limit >= flow.packets:
+                continue
+            room = self._first_room(one, flow)
+            if room > flow.limit:
+                flow.limit, flow.due = room, 0.0
+        self.sooner(0)
+
+    def note_unread(self, one: Open, flow: Flow) -> None:
+        """Of a half that is over here."""
+        if not one.reliable and not flow.done and flow.cursor > flow.count:
+            self.peers[flow.peer].went[one.sequence] = (flow.cursor - flow.count) * flow.segment
 
     def send_round(self) -> bool:
         went = self.blocked = False

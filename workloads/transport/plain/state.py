@@ -17,7 +17,8 @@ from lossbench.workloads.transport.udp.link import Link
 
 FIRST_WINDOW = 32 << 10
 STEADY_WINDOW = 256 << 10  # half of a switch's smallest queue; credit.c finds what a link really takes
-TAILS, ORDERLY, LOSSLESS_S = 16, 256, 10.0
+TAILS, PASSES, ORDERLY, LOSSLESS_S = 16, 16, 256, 10.0
+RING = 256  # halves that lie farther ahead than this are not kept
 
 
 @dataclass
@@ -54,6 +55,8 @@ class Peer:
     seen: set[int] = field(default_factory=set)
     control_in: int = 0
     passed: int = 0
+    passes: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=PASSES))  # when it said so, lately
+    went: dict[int, int] = field(default_factory=dict)  # bytes of lossy halves that are over here, not acknowledged yet
     whole: int = 0  # of every half from this one to `passed` it had sent all
     withheld_until: int = 0  # below, something may not have been sent to it; untold: it has not answered a packet
     withheld_at: int = 0  # behind this one, which were the first to say so
@@ -90,6 +93,14 @@ class Peer:
         """Whatever it does meanwhile: that its half is over here will not say how much it was."""
         return tail.sent < tail.packets or sequence < self.withheld_until
 
+    def move_on(self, passed: int) -> None:
+        self.passed = passed
+        self.passes.append((passed, now_s()))
+
+    def passed_at(self, sequence: int, now: float) -> float:
+        """When it said, at the latest, that it had passed this half: nothing of it was overtaken since."""
+        return min((at for below, at in self.passes if below > sequence), default=now)
+
     def first_pause(self) -> float:
         """Between markers."""
         return min(max(self.answer * 1.5, FIRST_PAUSE_S), LONG_PAUSE_S)
@@ -104,6 +115,12 @@ def longer(pause: float, repeats: int) -> float:
     if repeats < QUICK_REPEATS:
         return pause
     return min(pause * 1.5, LONG_PAUSE_S if repeats < MANY_REPEATS else LONGEST_PAUSE_S)
+
+
+def between(p: Peer, pause: float, repeats: int, now: float) -> float:
+    """A peer that says nothing at all is asked ever more slowly: all of it waits in its socket."""
+    pause, silent = longer(pause or p.first_pause(), repeats), now - max(p.heard, p.needed_since)
+    return max(pause, min(silent / 2, LONGEST_PAUSE_S)) if silent > LONG_PAUSE_S else pause
 
 
 class State:
@@ -156,13 +173,15 @@ class State:
 
     def flow_over_there(self, one: Open, flow: Flow) -> None:
         """Its half is over at the peer, which had sent all of it, or will say how much."""
-        if one.sequence >= self.peers[flow.peer].whole:
+        p = self.peers[flow.peer]
+        if one.sequence >= p.whole:
             flow.highest = flow.packets
-        self.flow_ended(one, flow)
+        self.flow_ended(one, flow, p.passed_at(one.sequence, now_s()))
 
-    def flow_ended(self, one: Open, flow: Flow) -> None:
+    def flow_ended(self, one: Open, flow: Flow, at: float | None = None) -> None:
         if not flow.ended and not flow.done:
             flow.ended = True
-            one.last_ended = now_s()
-            one.first = one.first or one.last_ended
+            at = now_s() if at is None else at
+            one.last_ended = max(one.last_ended, at)
+            one.first = one.first or at
             self.sooner(0)

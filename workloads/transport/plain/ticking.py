@@ -9,7 +9,7 @@ from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.plain.books import REMEMBERED
 from lossbench.workloads.transport.plain.control import Control
 from lossbench.workloads.transport.plain.flows import Flow, Open
-from lossbench.workloads.transport.plain.state import ASK_PAUSE_S, LONGEST_PAUSE_S, PATIENCE_S, TAILS, Tail, longer
+from lossbench.workloads.transport.plain.state import ASK_PAUSE_S, LONGEST_PAUSE_S, PATIENCE_S, TAILS, Tail, between
 
 LOSSY_FROM = 0.002  # share of lost packets from which the end of a flow is said at once
 
@@ -66,13 +66,16 @@ class Ticking(Control):
         if not flow.due:
             flow.pause = p.first_pause()
             at_once = p.loss > LOSSY_FROM or flow.repaired_some
-            flow.due = now + 2 * flow.pause if stalled else now if at_once else now + PATIENCE_S + p.answer
+            if stalled:  # without any room nobody there knows that there is something to send
+                flow.due = now + 2 * flow.pause if flow.limit else now
+            else:
+                flow.due = now if at_once else now + PATIENCE_S + p.answer
             self.counts["stalls"] += stalled
         if flow.due <= now:
             self.marker_of(flow)
             flow.marker, flow.asked_at = p.control_out, now
             flow.repeats += 1
-            flow.pause = longer(flow.pause or p.first_pause(), flow.repeats)
+            flow.pause = between(p, flow.pause, flow.repeats, now)
             flow.due = now + flow.pause
         self.sooner(flow.due)
 
@@ -96,7 +99,7 @@ class Ticking(Control):
         if tail.due <= now:
             destination = self._send_tail(tail)
             tail.repeats += 1
-            tail.pause = longer(tail.pause or self.peers[destination].first_pause(), tail.repeats)
+            tail.pause = between(self.peers[destination], tail.pause, tail.repeats, now)
             tail.due = now + tail.pause
         self.sooner(tail.due)
 

@@ -146,8 +146,7 @@ class Link:
                     return self._too_wide(rows, peer)
                 if error.errno != errno.EIO:  # EIO: this device can't have its packets cut
                     raise
-            self.segments = False
-            warnings.warn("this device takes no UDP GSO: every packet is a system call", stacklevel=2)
+            self.one_by_one()
         for went, row in enumerate(rows):
             try:
                 if not self.send(row.data, peer):
@@ -161,12 +160,18 @@ class Link:
     def _too_wide(self, rows: wire.Bytes, peer: Address) -> int:
         """One by one they pass (in pieces), as a batch they do not: said when it is so twice in a row, since a way may
         be narrow for a moment."""
-        if peer in self._narrow:
-            raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
         if not self.send(rows[0].data, peer):
             return 0
+        if peer in self._narrow:
+            raise OSError(errno.EMSGSIZE, os.strerror(errno.EMSGSIZE))
         self._narrow.add(peer)
         return 1
+
+    def one_by_one(self) -> None:
+        """The device can't cut batches: said once."""
+        if self.segments:
+            self.segments = False
+            warnings.warn("this device takes no UDP GSO: every packet is a system call", stacklevel=3)
 
     def send(self, packet: bytes | memoryview, peer: Address) -> bool:
         """One datagram."""
