@@ -81,7 +81,7 @@ def _judge_wire(where: str, delay: Delay, held: Held, deviations: float) -> list
 
 def _rare(delay: Delay, n: int) -> float:
     """What the longest of n heavy-tailed waits may add to their mean."""
-    return delay.jitter_ms * PARETO * (n / statistics.limit_for(1)) ** (1 / 3) / n
+    return delay.jitter_ms * PARETO * math.pow(n / statistics.limit_for(1), 1 / 3) / n
 
 
 def _spread_room(delay: Delay, n: int, deviations: float) -> float | None:

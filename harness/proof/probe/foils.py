@@ -28,14 +28,15 @@ def foils(rules: Rules, flows: list[Flow], topology: Topology) -> tuple[list[Flo
     for flow in flows:
         for hook in flow.hooks():
             through.setdefault(hook, []).append(flow)
+    own = {(hook, taken_by(rules.get(hook, ()), flow)): flow for hook, here in through.items() for flow in here}
     port = free_port(rules, flows)
     ports = free_port(rules, flows, besides=port), port  # from and to: hosts listen at the second
     wanted = [
         (hook, rule, here[:number], beside)
         for hook, here in rules.items()
         for number, rule in enumerate(here)
-        for own in [flow for flow in through.get(hook, ()) if taken_by(here, flow) == rule][:1]
-        for beside in _beside(rule.match, own, hook, topology, ports)
+        if (hook, rule) in own
+        for beside in _beside(rule.match, own[hook, rule], hook, topology, ports)
     ]
     for hook, rule, ahead, (match, others) in wanted:
         wide = replace(rule, match=match)
@@ -65,8 +66,11 @@ def _is_foil(rule: Rule, wide: Rule, ahead: tuple[Rule, ...], flow: Flow) -> boo
 
 def _turn(foil: Flow, others: list[Flow]) -> int:
     """Two at one link at once would fill a slow one."""
-    ends = {foil.source.rank, foil.destination.rank}
-    taken = {one.turn for one in others if one.source.rank == foil.source.rank or one.destination.rank in ends}
+    taken = {
+        one.turn
+        for one in others
+        if one.source.rank == foil.source.rank or one.destination.rank == foil.destination.rank
+    }
     return next(turn for turn in range(1, len(others) + 2) if turn not in taken)
 
 
