@@ -185,11 +185,18 @@ def test_one_bad_sender_is_missed_by_all_and_misses_nothing(runs: Runs) -> None:
     assert all(step["arrived_1"] == 1 for step in runs.steps(1))
 
 
-def test_the_one_that_is_heard_less_counts_less(runs: Runs) -> None:
+@pytest.mark.parametrize(
+    ("told", "counts"), [({"normaliser": "count"}, (0.0, 0.75)), ({}, (0.9, 1.1))], ids=["mean of arrivals", "unbiased"]
+)
+def test_the_one_that_is_heard_less_counts_less_unless_it_is_weighed(
+    told: dict[str, str], counts: tuple[float, float], runs: Runs
+) -> None:
     impair = [{"profile": {"why": "t", "loss": {"model": "iid", "percent": 40}}, "hosts": ["h1"]}]
-    row = all_valid(runs(impair=impair, hosts=4, strategy="bounded_drift", bias_every=1, steps=60, data="random_walk"))
-    heard = row["heard"]
-    assert heard[1] < 0.75 < 1 < min(heard[0], heard[2], heard[3])
+    keys: dict[str, Any] = {"strategy": "bounded_drift", "bias_every": 1, "steps": 60, "data": "random_walk", **told}
+    heard = all_valid(runs(impair=impair, hosts=4, **keys))["heard"]
+    low, high = counts
+    assert low < heard[1] < high
+    assert told == {} or min(heard[0], heard[2], heard[3]) > 1
 
 
 def test_steps_in_ddps_packets_are_those_of_the_training(runs: Runs) -> None:
