@@ -1,5 +1,6 @@
 """What is known of a workload before it runs, told by a file beside it: workload.toml in its folder, or for a NAME.py
-NAME.workload.toml. The harness reads it and knows nothing else of any workload; a workload needs none."""
+NAME.workload.toml. The harness reads it and knows nothing else of any workload; a workload needs none. And what
+papers say of such numbers, as suites write it down."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from lossbench.errors import UsageError
 from lossbench.spec.userfile import Frozen, check, read_toml
@@ -28,6 +29,35 @@ class Measure(Frozen):
     """The column of the verdict that it stands on: times and rates need a quiet machine. Empty: by its unit or name."""
     meaning: str = ""
     """In words, for whoever reads a table."""
+
+
+class Stated(Frozen):
+    """What a paper says of a point, to be held against what is measured here."""
+
+    measure: str
+    """Of the results, such as perplexity."""
+    change_percent: float
+    """Against the loss-free point."""
+    at_most: bool = False
+    """It is a bound (of what should be high: at least); else a figure, and what differs by over a quarter of it either
+    way does not reproduce it."""
+    source: str
+    """Whose word it is."""
+
+
+class Law(Frozen):
+    """How a number is bounded by others: by a power of their product."""
+
+    measure: str
+    """Of the results."""
+    over: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Dotted keys of numbers, such as topology.hosts."""
+    exponent: float
+    """As it is said of each of them: the slopes of the points' logarithms, one for each, are to be at most this."""
+    source: str
+    """Whose word it is."""
+    beside: str = ""
+    """What must be known to read the slopes."""
 
 
 class About(Frozen):

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, JsonValue, ValidationError, field_v
 from lossbench.errors import UsageError
 from lossbench.spec import about
 from lossbench.spec import profile as profiles
-from lossbench.spec.claims import Law, Stated
+from lossbench.spec.about import Law, Stated
 from lossbench.spec.profile import Profile
 from lossbench.spec.shaping import Shaping
 from lossbench.spec.topology import Topology
