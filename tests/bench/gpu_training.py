@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -163,12 +163,14 @@ def planned() -> Iterator[tuple[str, tuple[str, ...], bool]]:
         yield one.suite, one.settings, one.full
 
 
+PARTS: dict[str, Callable[..., Iterator[Asked]]] = {"speed": speed, "cifar": cifar, "llm_one": llm_one}
+
 if __name__ == "__main__":
     try:
         if sys.argv[1:] == ["llm"]:
             llm()
         else:
-            for one in {"speed": speed, "cifar": cifar, "llm_one": llm_one}[sys.argv[1]](*sys.argv[2:]):
+            for one in PARTS[sys.argv[1]](*sys.argv[2:]):
                 run(*one)
     finally:
         NURSERIES.close()
