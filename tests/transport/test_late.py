@@ -21,7 +21,6 @@ from lossbench.workloads.transport.meeting import meet
 from lossbench.workloads.transport.packet.codec import CODECS
 from lossbench.workloads.transport.policy import Policy
 from lossbench.workloads.transport.udp import link
-
 from tests.forms import forms
 
 from .conftest import Make
