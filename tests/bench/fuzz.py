@@ -109,8 +109,8 @@ class Listener(Ticking):
         half.aim(source=0, target=address(self.room), holds=self.room)
         half.record.step = STEP
         self.next = self.opened = sequence
-        self.one = self.halves[sequence] = Open(half, sequence)
-        self.one.listening = True
+        self.one = self.halves[sequence] = Open(half)
+        self.one.sequence, self.one.listening = sequence, True
         self.next = self.opened = sequence + 1
         for peer in self.peers.values():
             peer.passed = sequence

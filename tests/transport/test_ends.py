@@ -9,9 +9,11 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,20 +22,21 @@ from lossbench.workloads.collective.context import Group
 from lossbench.workloads.collective.reduce import all_reduce, ask_all_reduce
 from lossbench.workloads.errors import TransportError
 from lossbench.workloads.transport.half import Half
-from lossbench.workloads.transport.jobs import Asked, Call
+from lossbench.workloads.transport.jobs import Asked, Call, Worker
 from lossbench.workloads.transport.packet.codec import CODECS
+from lossbench.workloads.transport.plain.flows import Open
 from lossbench.workloads.transport.plan import address
 from lossbench.workloads.transport.policy import Policy
-from tests.forms import full
+from tests.forms import forms, full
 from tests.transport.conftest import Make, make_ranks
 
 F32 = CODECS["float32"]
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def begun(group: Group) -> Call:
+def begun(group: Group, elements: int = 100_000) -> Call:
     """An all-reduce that nobody else takes part in."""
-    data = np.ones(100_000, np.float32)
+    data = np.ones(elements, np.float32)
     plan = group.plan(group.endpoint.even(len(data)), F32)
     return group.endpoint.begin(lambda: ask_all_reduce(group, address(data), plan=plan, holds=data))
 
@@ -116,6 +119,170 @@ def test_so_it_does_where_another_call_waits_for_that_one(ranks: Make) -> None:
         signal.signal(signal.SIGALRM, before)
     with pytest.raises(TransportError):
         later.wait(60)
+
+
+class ToldAt:
+    """Calls of the one that it stands for; one of them brings a signal, once, before or after."""
+
+    def __init__(self, real: Any, name: str, *, after: bool) -> None:
+        self._real, self._name, self._after, self._told = real, name, after, False
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._real, name)
+        if name != self._name or self._told:
+            return real
+
+        def told(*given: Any) -> Any:
+            self._told = True
+            if not self._after:
+                signal.raise_signal(signal.SIGUSR1)
+            out = real(*given)
+            if self._after:
+                signal.raise_signal(signal.SIGUSR1)
+            return out
+
+        return told
+
+
+def ends(work: Callable[[], None]) -> bool:
+    """In a process of its own, which says where it stood if it does not."""
+    child = os.fork()
+    if not child:
+        faulthandler.dump_traceback_later(60, exit=True)
+        try:
+            work()
+            os._exit(0)
+        except BaseException:  # noqa: BLE001 - shown
+            traceback.print_exc()
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def closing_when_told(group: Group) -> None:
+    """As a program does that aborts when it is told to end."""
+    signal.signal(signal.SIGUSR1, lambda *_: (group.endpoint.close(0.0), group.endpoint.read()))
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_an_abort_while_a_job_is_handed_over_ends(pump: str, after: bool) -> None:
+    """In a handler, in the thread that hands it over. As it was: it waited for a lock of its own for ever."""
+    del pump
+
+    def work() -> None:
+        endpoint = make_ranks(2).groups[0].endpoint
+        endpoint.begin(lambda: None, queued=True).wait()
+        assert endpoint._worker is not None
+        endpoint._worker._jobs = ToldAt(endpoint._worker._jobs, "put", after=after)
+        closing_when_told(Group(endpoint))
+        call = endpoint.begin(lambda: None, queued=True)
+        with suppress(TransportError):  # it may have been through
+            call.wait(30)
+        assert endpoint._closed.is_set() and not endpoint._worker.pending
+
+    assert ends(work)
+
+
+def test_an_abort_at_any_door_of_an_engine_ends(pump: str) -> None:
+    """As it was: the numpy engine's doors held a lock, and closing joined the thread that waited for it."""
+
+    def told_while_opened(patched: pytest.MonkeyPatch) -> None:
+        real = Open.__init__
+
+        def told(self: Open, *given: Any) -> None:
+            patched.setattr(Open, "__init__", real)
+            signal.raise_signal(signal.SIGUSR1)
+            real(self, *given)
+
+        patched.setattr(Open, "__init__", told)
+
+    def work() -> None:
+        with pytest.MonkeyPatch.context() as patched:
+            group = make_ranks(2).groups[0]
+            closing_when_told(group)
+            told_while_opened(patched) if pump == "python" else signal.raise_signal(signal.SIGUSR1)
+            with suppress(TransportError):
+                begun(group).wait(30)
+            assert group.endpoint._closed.is_set()
+
+    assert ends(work)
+
+
+@forms("every", [4, 1])
+@pytest.mark.parametrize("deed", ["calls", "closes", "waits for who closes"])
+def test_an_abort_ends_wherever_a_handler_may_come_in_between(pump: str, deed: str, every: int) -> None:
+    """A signal at each call that Python makes in turn. As it was: the numpy engine never ended, and with both engines
+    whoever was told while it closed closed twice."""
+    deeds = {
+        "calls": lambda group: (begun(group).done(), group.endpoint.read()),
+        "closes": lambda group: group.endpoint.close(0.2),
+        "waits for who closes": _closed_twice,
+    }
+    del pump
+
+    def work() -> None:
+        number = came = 1
+        while came >= number:
+            faulthandler.dump_traceback_later(60, exit=True)
+            made, came = make_ranks(2), 0
+            closing_when_told(made.groups[0])
+
+            def told(_: object, event: str, __: object, at: int = number) -> None:
+                nonlocal came
+                came += event in ("call", "c_return")  # where the interpreter looks for signals
+                if came == at and event in ("call", "c_return"):
+                    signal.raise_signal(signal.SIGUSR1)
+
+            sys.setprofile(told)
+            try:
+                deeds[deed](made.groups[0])
+            except TransportError as error:
+                assert "aborted" in str(error) or "closed" in str(error)
+            finally:
+                sys.setprofile(None)
+            for group in made.groups:
+                group.endpoint.close(0.0)
+                assert group.endpoint._closed.is_set()
+            number += every
+
+    assert ends(work)
+
+
+def _closed_twice(group: Group) -> None:
+    other = threading.Thread(target=group.endpoint.close, args=(0.2,))
+    other.start()
+    group.endpoint.close(0.2)
+    other.join()
+
+
+def test_a_worker_that_is_made_while_its_group_closes_ends(ranks: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: nobody stopped its threads, and its job was begun."""
+    endpoint, ran = ranks(2).groups[0].endpoint, list[int]()
+
+    def closed_meanwhile(*given: Any, **keys: Any) -> Worker:
+        endpoint.close(0.0)
+        return Worker(*given, **keys)
+
+    monkeypatch.setattr("lossbench.workloads.transport.endpoint.Worker", closed_meanwhile)
+    with pytest.raises(TransportError, match="closed"):
+        endpoint.begin(lambda: ran.append(1), queued=True).wait(60)
+    assert not ran and endpoint._worker is not None
+    for thread in endpoint._worker._threads:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_calls_begun_while_a_peer_is_late_ask_only_for_the_oldest(ranks: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: each begin asked for all that were under way."""
+    made, asked = ranks(2), list[Half]()
+    endpoint, over = made.groups[0].endpoint, made.groups[0].endpoint.over
+    monkeypatch.setattr(endpoint, "over", lambda half: (asked.append(half), over(half))[1])
+    calls, counts = [], []
+    for _ in range(100):
+        calls.append(begun(made.groups[0], 64))
+        counts.append(len(asked))
+        asked.clear()
+    endpoint.close(0.0)
+    assert max(counts) <= 4, counts
 
 
 def _not_refused(work: Callable[[], object]) -> bool:

@@ -15,7 +15,7 @@ from lossbench.workloads.collective.context import PLANS
 from lossbench.workloads.collective.moves import Moves, Tensors
 from lossbench.workloads.collective.reduce import ask_all_reduce, is_lossy, reduce_scatter
 from lossbench.workloads.collective.short import Shape
-from lossbench.workloads.collective.staging import codec_of, one_type
+from lossbench.workloads.collective.staging import codec_of, one_type, plain
 from lossbench.workloads.collective.work import AllWork
 from lossbench.workloads.transport.half import Result
 from lossbench.workloads.transport.jobs import Asked
@@ -83,7 +83,7 @@ class LossyGroup(Moves):
         op = op_name(opts)
         tensor = tensors[0]
         if len(tensors) == 1:
-            if tensor.is_cpu and tensor.is_contiguous() and self._endpoint.idle():
+            if tensor.is_cpu and tensor.is_contiguous() and not tensor.is_neg() and self._endpoint.idle():
                 shape = self._shapes.get((tensor.numel(), tensor.dtype, op)) or self._shape(tensor, op)
                 if shape is not None:
                     place = tensor.data_ptr()
@@ -155,7 +155,9 @@ class LossyGroup(Moves):
     def _all_reduce(self, tensor: torch.Tensor, op: str) -> None:
         """Until it ends; of anything."""
         if tensor.is_complex():
-            self._all_reduce(torch.view_as_real(tensor), op)
+            parts = _real(tensor)
+            self._all_reduce(parts, op)
+            _back(parts, tensor)
         elif goes_in_two_halves(tensor, op):
             self._finish(self._ask_all_reduce(tensor, op))
         else:
@@ -169,8 +171,8 @@ class LossyGroup(Moves):
 
         def job() -> None:
             for tensor, op in zip(tensors, ops, strict=True):
-                copy = tensor.clone()
-                staged = self._given(torch.view_as_real(copy) if copy.is_complex() else copy)
+                copy = plain(tensor).clone()
+                staged = self._given(_real(copy))
                 exchange.all_reduce(self._group, staged.array, codec=staged.codec, op=op)
                 if self.rank() == opts.rootRank:
                     staged.give_back()
@@ -183,17 +185,17 @@ class LossyGroup(Moves):
             raise ValueError(f"reduce_scatter: {source.numel()} elements are not {self.size()} x {output.numel()}")
         one_type("reduce_scatter", source, output)
         op = op_for(source, op_name(opts))
-        source, output = _real(source), _real(output)
 
         def job() -> None:
-            given = self._given(source, only_read=True)
-            taken = self._taken(output)
-            counts = (output.numel(),) * self.size()
+            given, out = self._given(_real(source), only_read=True), _real(output)
+            taken = self._taken(out)
+            counts = (out.numel(),) * self.size()
             lossy = self._lossy(given, op)
             taken.array[:] = reduce_scatter(
                 self._group, given.array, codec=given.codec, op=op, lossy=lossy, counts=counts
             )
             taken.give_back()
+            _back(out, output)
 
         return self._begin([output, source], job, opts=opts, steps=True)
 
@@ -208,18 +210,18 @@ class LossyGroup(Moves):
                 raise ValueError(
                     f"reduce_scatter: parts of {found} elements for {self.size()} ranks, {output.numel()} here"
                 )
-        outputs, sources = [_real(one) for one in outputs], [[_real(part) for part in parts] for parts in sources]
 
         def job() -> None:
             for output, parts, op in zip(outputs, sources, ops, strict=True):
-                flat = torch.cat([part.reshape(-1) for part in parts])
-                given = self._given(flat)
-                taken = self._taken(output)
-                counts = tuple(part.numel() for part in parts)
+                reals, out = [_real(part) for part in parts], _real(output)
+                given = self._given(torch.cat([part.reshape(-1) for part in reals]))
+                taken = self._taken(out)
+                counts = tuple(part.numel() for part in reals)
                 taken.array[:] = reduce_scatter(
                     self._group, given.array, codec=given.codec, op=op, lossy=self._lossy(given, op), counts=counts
                 )
                 taken.give_back()
+                _back(out, output)
 
         return self._begin([*outputs, *(part for parts in sources for part in parts)], job, opts=opts, steps=True)
 
@@ -231,8 +233,14 @@ class LossyGroup(Moves):
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
-    """The same memory; sums and means of complex numbers are those of their parts."""
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    """Sums and means of complex numbers are those of their parts. The same memory, or that of a copy: see `_back`."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def _back(parts: torch.Tensor, tensor: torch.Tensor) -> None:
+    """What came of `_real(tensor)`, if that is a copy."""
+    if tensor.is_conj():
+        tensor.copy_(torch.view_as_complex(parts))
 
 
 def create(options: Any, policy: Any = None) -> LossyGroup:

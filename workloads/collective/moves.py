@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,14 @@ class Moves(Base):
     def _taken(self, tensor: torch.Tensor, name: str = "out", *, numbered: bool = True) -> Staged:
         return Staged(tensor, self._pinned, name=f"{name}.{self._room}" if numbered else name, fetch=False)
 
+    def _rooms_of_all(self, *tensors: torch.Tensor) -> list[Staged]:
+        """Of ranks: what is there stays as it is in the places of those who are absent."""
+        fetch = len(self._endpoint.present) < self.size()
+        out = [Staged(one, self._pinned, name=f"out{n}.{self._room}", fetch=fetch) for n, one in enumerate(tensors)]
+        for one in out:
+            one.wait()
+        return out
+
     def _finish(self, asked: Asked) -> None:
         """Within a job of several steps."""
         exchange.finish(self._group, asked)
@@ -62,7 +71,7 @@ class Moves(Base):
 
         def job() -> Asked | None:
             given = self._given(source, only_read=True)
-            taken = self._taken(output)
+            (taken,) = self._rooms_of_all(output)
             if self.policy.fsdp_gather == "stale" and is_lossy(given.codec, "sum"):
                 self._gather_with_copies(given, taken)
                 taken.give_back()
@@ -91,7 +100,8 @@ class Moves(Base):
         everybody = np.array([copy is not None], dtype=np.int8)
         all_reduce(self._group, everybody, codec=CODECS["int8"], op="min", lossy=False)  # all lossy, or none
         if copy is not None:
-            taken.array[:] = copy
+            for rank in self._endpoint.present:
+                taken.array.reshape(self.size(), -1)[rank] = copy.reshape(self.size(), -1)[rank]
         counts = (len(mine),) * self.size()
         all_gather(self._group, mine, taken.array, codec=given.codec, lossy=bool(everybody[0]), counts=counts)
         self._stale.keep(mine, taken.array, given.codec, instead_of=copy)
@@ -105,7 +115,7 @@ class Moves(Base):
 
         def ask(rooms: Tensors, source: torch.Tensor) -> Asked:
             given = self._given(source, only_read=True)
-            taken = [self._taken(room, f"out{n}") for n, room in enumerate(rooms)]
+            taken = self._rooms_of_all(*rooms)
             return self._then_back(self._ask_all_gather(given, [one.array.view("u1") for one in taken]), *taken)
 
         def job() -> None:
@@ -137,7 +147,7 @@ class Moves(Base):
                 return exchange.ask(
                     self._group, send={root: mine}, receive={}, call="gather", dtype=name, size=len(given.array)
                 )
-            taken = [self._taken(room, f"out{n}") for n, room in enumerate(outputs[0])]
+            taken = self._rooms_of_all(*outputs[0])
             taken[root].array[:] = given.array
             rooms = {peer: taken[peer].array.view("u1") for peer in self._endpoint.peers}
             asked = exchange.ask(self._group, send={}, receive=rooms, call="gather", dtype=name, size=len(given.array))
@@ -197,7 +207,7 @@ class Moves(Base):
 
         def job() -> Asked:
             given = [self._given(part, f"in{n}", only_read=True) for n, part in enumerate(sources)]
-            taken = [self._taken(room, f"out{n}") for n, room in enumerate(outputs)]
+            taken = self._rooms_of_all(*outputs)
             parts, rooms = ([one.array.view("u1") for one in side] for side in (given, taken))
             return self._then_back(self._ask_across(parts, rooms, given[0].codec.name), *taken)
 
@@ -219,20 +229,24 @@ class Moves(Base):
         opts: Any = None,
     ) -> Any:
         one_type("all_to_all_single", source, output)
-        for what, tensor, splits in (("output", output, output_splits), ("input", source, source_splits)):
-            self._check_splits(what, tensor, splits)
+        sides = (("output", output, output_splits), ("input", source, source_splits))
+        counts = [self._counts(what, tensor, splits) for what, tensor, splits in sides]
+        room, part = (side[self.rank()] for side in counts)
+        if room != part:
+            raise ValueError(f"all_to_all_single: a part of {part} elements where {room} are needed")
 
         def job() -> Asked:
-            given, taken = self._given(source, only_read=True), self._taken(output)
-            parts, rooms = self._split(given, source, source_splits), self._split(taken, output, output_splits)
+            given, (taken,) = self._given(source, only_read=True), self._rooms_of_all(output)
+            parts, rooms = _split(given, counts[1]), _split(taken, counts[0])
             return self._then_back(self._ask_across(parts, rooms, given.codec.name), taken)
 
         return self._begin([output, source], job, opts=opts)
 
     all_to_all_single = alltoall_base
 
-    def _check_splits(self, what: str, tensor: torch.Tensor, splits: list[int]) -> None:
-        """As others do; nothing was sent yet."""
+    def _counts(self, what: str, tensor: torch.Tensor, splits: list[int]) -> list[int]:
+        """Elements for each rank, by rows of the first dimension; no splits mean equal parts. Refused as others do;
+        nothing was sent yet."""
         rows, size = len(tensor) if tensor.dim() else 1, self.size()
         if splits and (len(splits) != size or sum(splits) != rows or min(splits) < 0):
             raise ValueError(
@@ -240,17 +254,8 @@ class Moves(Base):
             )
         if not splits and rows % size:
             raise ValueError(f"all_to_all_single: {rows} rows of {what} can't be divided among {size} ranks")
-
-    def _split(self, staged: Staged, tensor: torch.Tensor, splits: list[int]) -> list[Bytes]:
-        """Rows of the first dimension; none given means equal parts."""
-        size = self.size()
-        row = tensor[0].numel() if tensor.dim() and len(tensor) else 1
-        counts = [n * row for n in splits] if splits else [tensor.numel() // size] * size
-        out, at = [], 0
-        for count in counts:
-            out.append(staged.array[at : at + count].view("u1"))
-            at += count
-        return out
+        row = tensor.numel() // rows if rows else 1
+        return [n * row for n in splits] if splits else [tensor.numel() // size] * size
 
     # --- point to point: by the inner backend, over TCP ------------------------------------------------------------
 
@@ -262,3 +267,8 @@ class Moves(Base):
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Any:
         return self._inner.recv_anysource(tensors, tag)
+
+
+def _split(staged: Staged, counts: list[int]) -> list[Bytes]:
+    ends = [*itertools.accumulate(counts)]
+    return [staged.array[end - count : end].view("u1") for count, end in zip(counts, ends, strict=True)]

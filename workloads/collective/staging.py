@@ -48,6 +48,16 @@ def events_of(tensors: Any) -> Events:
     return out
 
 
+def is_seen(tensor: torch.Tensor) -> bool:
+    """As the conjugate or the negative of what is in its memory."""
+    return tensor.is_conj() or tensor.is_neg()
+
+
+def plain(tensor: torch.Tensor) -> torch.Tensor:
+    """With its values in its memory; a copy, if it is seen otherwise."""
+    return tensor.resolve_conj().resolve_neg()
+
+
 def _is_expanded(tensor: torch.Tensor) -> bool:
     return any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
 
@@ -106,7 +116,7 @@ class Staged:
         self._cuda = not on_host(tensor)
         self._pinned = pinned
         self._events: dict[int, torch.cuda.Event] = {}
-        self._dense = tensor if tensor.is_contiguous() else tensor.contiguous()
+        self._dense = tensor if tensor.is_contiguous() and not is_seen(tensor) else plain(tensor).contiguous()
         if not self._cuda:
             self._host = self._dense
         else:

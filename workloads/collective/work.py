@@ -22,10 +22,10 @@ class Results:
 
     def __init__(self) -> None:
         self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._idle, self._closed, self._lock = 0, False, threading.Lock()
+        self._idle, self._closed, self._lock = 0, False, threading.RLock()
 
     def put(self, work: Callable[[], None]) -> None:
-        with self._lock:  # nothing is called inside: a signal's handler may come in between, and close
+        with self._lock:  # a signal's handler may come in between, and close
             idle = self._idle > 0
             self._idle -= idle
         if not idle:
@@ -76,15 +76,27 @@ class UnderWay:
         self._spans[work] = spans
 
     def before(self, spans: Sequence[Span]) -> list[Work]:
-        """Those that have to end before a call with such tensors begins."""
+        """Those that have to end before a call with such tensors begins. Whoever covers all of them waited for those
+        before it. What has ended is dropped from the oldest on: most end in their order."""
         out: list[Work] = []
         if not self._spans:
             return out
-        for work, theirs in self._spans.copy().items():
-            if work.is_completed():
-                self._spans.pop(work, None)
-            elif any(low < end and first < high for low, high in spans for first, end in theirs):
-                out.append(work)
+        now = self._spans.copy()  # in one step: others leave meanwhile
+        for work in now:
+            if not work.is_completed():
+                break
+            self._spans.pop(work, None)
+        least, most = min((low for low, _ in spans), default=0), max((high for _, high in spans), default=0)
+        for work, theirs in reversed(now.items()):
+            for first, end in theirs:
+                if first < most and least < end and any(low < end and first < high for low, high in spans):
+                    if work.is_completed():
+                        self._spans.pop(work, None)
+                        break
+                    out.append(work)
+                    if first <= least and most <= end:
+                        return out
+                    break
         return out
 
 

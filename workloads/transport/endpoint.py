@@ -6,24 +6,28 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import warnings
+from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
-from lossbench.workloads.errors import AbsentError, TransportError
+from lossbench.workloads.errors import AbsentError, PolicyError, TransportError
 from lossbench.workloads.transport.failure import absent, sentence
 from lossbench.workloads.transport.half import Half, Kept, Result
-from lossbench.workloads.transport.jobs import Call, Job, Worker
+from lossbench.workloads.transport.jobs import CLOSED, Call, Job, Worker
 from lossbench.workloads.transport.native import build
 from lossbench.workloads.transport.native.engine import NativeEngine, Reading
 from lossbench.workloads.transport.packet.layout import among, even
 from lossbench.workloads.transport.packet.wire import Bits
 from lossbench.workloads.transport.plain.engine import PlainEngine
-from lossbench.workloads.transport.policy import Membership
+from lossbench.workloads.transport.policy import LONGEST_S, Membership
 from lossbench.workloads.transport.structures import FAILED, IN_ORDER, Failure
 from lossbench.workloads.transport.udp.link import Link
 
 FOREVER_S = 1e9
+LOOK_S = 0.005  # whether the one who closes has done so
 LEFT_S = (
     5.0  # what is given up ends at once, but for who waits for a call that the closing thread itself is in (a handler)
 )
@@ -53,6 +57,13 @@ class MakeEngine(Protocol):
     def __call__(self, member: Membership, *, link: Link) -> Engine: ...
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Asks:
+    """Somebody who closes a group."""
+
+    thread: threading.Thread
+
+
 class Endpoint:
     def __init__(self, member: Membership, *, link: Link, make: MakeEngine) -> None:
         self.rank, self.peers, self.policy = member.rank, member.peers, member.policy
@@ -66,9 +77,7 @@ class Endpoint:
         self.key = member.key
         self.link = link
         self._pid = os.getpid()
-        self._closing = False
-        self._closer: threading.Thread | None = None
-        self._door = threading.RLock()  # who closes
+        self._closers: dict[str, _Asks] = {}  # of all who ask, the first
         self._closed = threading.Event()
         self._look = threading.RLock()  # at the socket, which is closed in between
         self._at_end: tuple[int, int] | None = None  # what the socket had dropped and turned away
@@ -76,7 +85,7 @@ class Endpoint:
         self.asked = 0  # halves, so far, by jobs
         self._turn = threading.RLock()  # whose job begins
         self._worker: Worker | None = None
-        self._flying: list[Call] = []  # begun, and perhaps not waited for by anybody
+        self._flying: deque[Call] = deque()  # begun, and perhaps not waited for by anybody
         self.engine = make(member, link=link)
 
     # --- jobs --------------------------------------------------------------------------------------------------------
@@ -86,10 +95,13 @@ class Endpoint:
         self.here()
         with self._turn:
             self._check()
-            self._flying = [call for call in self._flying if not call.done()]
+            while self._flying and self._flying[0].done():
+                self._flying.popleft()
             if queued or (self._worker is not None and self._worker.pending):
                 if self._worker is None:
                     self._worker = Worker(self, depth=self.policy.pipeline, name=f"lossy-{self.rank}")
+                    if self._closing:  # since it was looked at: nobody else may know of this one
+                        self._worker.stop(0.0)
                 return Call(endpoint=self, queued=self._worker.put(job))
             before = self.asked
             try:
@@ -122,7 +134,7 @@ class Endpoint:
     def _check(self) -> None:
         self.here()
         if self._closing:
-            raise TransportError(f"rank {self.rank}: this group is closed")
+            raise TransportError(f"rank {self.rank}: {CLOSED}")
         if self._broken is not None:
             said = f"rank {self.rank}: this group broke in an earlier call: {self._broken}"
             raise (
@@ -134,12 +146,9 @@ class Endpoint:
         any moment: the first one closes, the others wait for it; one without patience ends its patience, too."""
         if self.forked:  # it has no thread to end
             return
-        with self._door:
-            first = not self._closing
-            if first:  # in this order: a signal's handler may come in between
-                self._closer = threading.current_thread()
-            self._closing = True
-        if first:
+        asks = _Asks(thread=threading.current_thread())
+        first = self._closers.setdefault("first", asks)  # in one step: a signal's handler may come in between
+        if first is asks:
             try:
                 self._close(patience_s)
             finally:
@@ -147,8 +156,12 @@ class Endpoint:
             return
         if patience_s <= 0 and not self._closed.is_set():
             self.engine.give_up()
-        if self._closer is not threading.current_thread():  # else a signal's handler came in between
-            self._closed.wait()
+        while first.thread is not asks.thread and not self._closed.is_set():  # else it was such a handler
+            time.sleep(LOOK_S)  # no lock: it could be one that this thread holds further down
+
+    @property
+    def _closing(self) -> bool:
+        return bool(self._closers)
 
     def _close(self, patience_s: float) -> None:
         try:
@@ -188,6 +201,8 @@ class Endpoint:
 
     def set_deadline(self, seconds: float | None) -> None:
         """Of lossy halves that are asked for from now on, without progress, 0: none; None: as the policy says."""
+        if seconds is not None and not 0 <= seconds <= LONGEST_S:
+            raise PolicyError(f"a deadline of {seconds:g} s: it lies between 0 and {LONGEST_S:g}")
         self.asked_deadline_s = self.policy.deadline_ms / 1000 if seconds is None else seconds
 
     def over(self, half: Half) -> bool:
@@ -250,8 +265,7 @@ class Endpoint:
     def read(self) -> dict[str, Any]:
         """All counters, by name; also of a group that is closed, or being closed."""
         self.here()
-        with self._look:
-            dropped, turned_away = self._at_end or (self.link.dropped(), self.link.turned_away())
+        dropped, turned_away = self._turned_away()
         reading = self.engine.read()
         return {
             **reading.counts,
@@ -260,6 +274,16 @@ class Endpoint:
             "received": reading.received,
             "overflow": dropped,
         }
+
+    def _turned_away(self) -> tuple[int, int]:
+        """What the socket dropped, and what its filter did."""
+        with self._look:
+            try:
+                return self._at_end or (self.link.dropped(), self.link.turned_away())
+            except OSError:  # a signal's handler came in between, and closed it
+                if self._at_end is None:
+                    raise
+                return self._at_end
 
 
 def best_engine(member: Membership, *, link: Link) -> Engine:

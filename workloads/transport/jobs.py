@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -28,6 +29,7 @@ class Asked:
 
 
 Job = Callable[[], Asked | None]
+CLOSED = "this group is closed"
 
 
 class Waits(Protocol):
@@ -103,13 +105,15 @@ class Call:
 
 class Worker:
     """Two threads: one begins jobs in their order, the other ends them in that order, so that a job is begun while
-    those before it are waited for; up to `depth` are under way at once."""
+    those before it are waited for; up to `depth` are under way at once. No lock is held: a signal's handler may come in
+    between anywhere, and stop what its own thread gives a job to."""
 
     def __init__(self, endpoint: Waits, *, depth: int, name: str) -> None:
         self._endpoint, self._room = endpoint, threading.Semaphore(depth)
         self._jobs: queue.SimpleQueue[tuple[Job, Future[None]] | None] = queue.SimpleQueue()
         self._flying: queue.SimpleQueue[tuple[Call, Future[None]] | None] = queue.SimpleQueue()
-        self._count, self._stopped, self._lock = 0, False, threading.Lock()
+        self._unended: set[Future[None]] = set()
+        self._stopped = self._over = False
         targets = ((self._begins, name), (self._ends, f"{name}-ends"))
         self._threads = [threading.Thread(target=target, name=what, daemon=True) for target, what in targets]
         for thread in self._threads:
@@ -118,23 +122,23 @@ class Worker:
     @property
     def pending(self) -> int:
         """Jobs that have not ended."""
-        return self._count
+        return len(self._unended)
 
     def put(self, job: Job) -> Future[None]:
         future: Future[None] = Future()
-        with self._lock:
-            if self._stopped:
-                future.set_exception(TransportError("this group is closed"))
-            else:
-                self._count += 1
-                self._jobs.put((job, future))
+        self._unended.add(future)
+        if self._stopped:
+            self._told(future, TransportError(CLOSED))
+            return future
+        self._jobs.put((job, future))
+        if self._over:
+            self._refuse()
         return future
 
     def stop(self, patience_s: float) -> bool:
         """True if it has ended, or is the one who asks."""
-        with self._lock:
-            self._stopped = True
-            self._jobs.put(None)
+        self._stopped = True
+        self._jobs.put(None)
         if threading.current_thread() in self._threads:
             return True
         until = time.monotonic() + patience_s
@@ -147,7 +151,16 @@ class Worker:
             self._room.acquire()
             self._begin(*entry)
             del entry
+        self._over = True  # in this order: whoever puts a job looks at it afterwards
+        self._refuse()
         self._flying.put(None)
+
+    def _refuse(self) -> None:
+        """What came behind the end."""
+        with suppress(queue.Empty):
+            while True:
+                if (entry := self._jobs.get_nowait()) is not None:
+                    self._told(entry[1], TransportError(CLOSED))
 
     def _ends(self) -> None:
         while (entry := self._flying.get()) is not None:
@@ -155,10 +168,12 @@ class Worker:
             try:
                 call.wait()
             except BaseException as error:  # noqa: BLE001 - whoever waits is told
-                self._told(future, error)
+                told: BaseException | None = error
             else:
-                self._told(future, None)
-            del entry, call, future
+                told = None
+            self._room.release()
+            self._told(future, told)
+            del entry, call, future, told
 
     def _begin(self, job: Job, future: Future[None]) -> None:
         before = self._endpoint.asked
@@ -167,14 +182,13 @@ class Worker:
         except BaseException as error:  # noqa: BLE001 - the caller's thread is where it belongs
             if self._endpoint.asked > before:
                 self._endpoint.failed(error)
+            self._room.release()
             self._told(future, error)
         else:
             self._flying.put((call, future))
 
     def _told(self, future: Future[None], error: BaseException | None) -> None:
-        self._room.release()
-        with self._lock:
-            self._count -= 1
+        self._unended.discard(future)
         if error is None:
             future.set_result(None)
         else:

@@ -19,6 +19,20 @@ CHOICES = {
     "absent": ("stop", "continue"),
     "repair_order": ("spread", "first"),
 }
+LONGEST_S = 1e9  # as far as the engine's clock counts
+RANGES = {  # both ends are allowed
+    "timeout_s": (0.001, LONGEST_S),
+    "deadline_ms": (0, LONGEST_S),
+    "reorder_ms": (0, 60_000),
+    "reorder_max_ms": (0, 60_000),
+    "reliable_below_bytes": (0, 1 << 62),
+    "window_kb": (0, 1 << 30),
+    "pipeline": (1, 16),
+    "dscp": (0, 63),
+    "traffic": (0, 255),
+}
+WHOLE = ("reliable_below_bytes", "window_kb", "pipeline", "dscp", "traffic")
+PACES_MBIT = (0.001, 1e7)
 OWN = ("pace", "window_kb", "send_thread", "dscp", "traffic")  # a rank's own affair: it changes no result
 
 
@@ -62,16 +76,15 @@ class Policy:
             raise PolicyError("repair lies between 0 and 1: for all of it there are reliable transports")
         if self.repair and self.close_fraction < 1:
             raise PolicyError("repair and close_fraction: a half ends early, or it is repaired")
-        if not 0 <= self.dscp < 64:
-            raise PolicyError("dscp lies between 0 and 63")
-        if not 0 <= self.traffic < 256:
-            raise PolicyError("traffic lies between 0 and 255")
-        if self.timeout_s <= 0 or self.deadline_ms < 0:
-            raise PolicyError("timeout_s is positive, deadline_ms is not negative")
-        if not 1 <= self.pipeline <= 16:
-            raise PolicyError("pipeline lies between 1 and 16")
-        if self.pace not in ("adaptive", "off") and not self.pace_bytes_s > 0:
-            raise PolicyError(f"pace is '{self.pace}': adaptive, off, or a number of Mbit/s")
+        for name, (least, most) in RANGES.items():
+            value = getattr(self, name)
+            if not least <= value <= most:  # nor is what is not a number
+                raise PolicyError(f"{name} is {value:g}: it lies between {least:g} and {most:g}")
+            if name in WHOLE and value != int(value):
+                raise PolicyError(f"{name} is {value:g}: a whole number")
+        least, most = PACES_MBIT
+        if self.pace not in ("adaptive", "off") and not least <= self.pace_bytes_s * 8 / 1e6 <= most:
+            raise PolicyError(f"pace is '{self.pace}': adaptive, off, or Mbit/s between {least:g} and {most:g}")
 
     @property
     def pace_bytes_s(self) -> float:

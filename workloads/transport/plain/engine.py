@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +14,7 @@ from lossbench.workloads.transport.native.engine import Reading
 from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.packet.wire import Bits
 from lossbench.workloads.transport.plain.ending import DEADLINE, FAILED, LIFE_CHECK_S, Ending
+from lossbench.workloads.transport.plain.errands import LONGEST_S, Errands
 from lossbench.workloads.transport.plain.flows import Open, now_s
 from lossbench.workloads.transport.policy import Membership
 from lossbench.workloads.transport.udp.link import Link
@@ -28,12 +27,8 @@ class PlainEngine(Ending):
     def __init__(self, member: Membership, *, link: Link) -> None:
         super().__init__(member, link=link)
         self.kept = Kept()
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
         self._closing = self.aborting = False
-        self._wake_out, self._wake_in = os.pipe()
-        os.set_blocking(self._wake_out, False)
-        os.set_blocking(self._wake_in, False)
+        self._errands = Errands()
         self._thread = threading.Thread(target=self._main, name=f"lossy-plain-{self.rank}", daemon=True)
         self._thread.start()
 
@@ -41,16 +36,9 @@ class PlainEngine(Ending):
 
     def submit(self, halves: list[Half], *, wake: bool) -> None:
         del wake
-        with self._lock:
-            for half in halves:
-                half.record.over = 0
-                if self.failed or self._closing:
-                    half.record.ended, half.record.over = FAILED, 1
-                    continue
-                self.halves[self.next] = Open(half, self.next)
-                self.next += 1
-            self.tick_at = 0.0
-            self._poke()
+        for half in halves:
+            half.record.over = 0
+        self._errands.leave(partial(self._submitted, [Open(half) for half in halves]))
 
     def submit_pair(
         self, pair: tuple[Half, Half], data: int, mine_at: int, arrived: Bits, step: int, *, short: bool = False
@@ -67,77 +55,94 @@ class PlainEngine(Ending):
 
     def wait(self, half: Half, timeout_s: float, *, short: bool = False) -> bool:
         del short  # here nobody can keep the interpreter and let others work
-        with self._changed:
-            return self._changed.wait_for(lambda: bool(half.record.over), min(timeout_s, threading.TIMEOUT_MAX))
+        return self._errands.until(lambda: self.over(half), timeout_s)
 
     def over(self, half: Half) -> bool:
         return bool(half.record.over)
 
     def release(self, half: Half, number: int) -> None:
-        with self._lock:
-            for one in self.halves.values():
-                if one.half is half:
-                    list(one.outs.values())[number].held = False
-                    one.progress = now_s()  # what it waited for was its own
-            self.tick_at = 0.0
-            self._poke()
+        self._errands.leave(partial(self._release, half, number))
 
     def read(self) -> Reading:
-        with self._lock:
-            failure = self.failed or structures.Failure()
-            peers = [self.peers.get(rank) for rank in range(self.world)]
-            return Reading(
-                counts={name: self.counts.get(name, 0) for name in structures.COUNTED} | {"refused": self.link.refused},
-                failure=failure,
-                sent=[p.sent if p else 0 for p in peers],
-                received=[p.received if p else 0 for p in peers],
-            )
+        found: list[Reading] = []
+        self._errands.done(lambda: found.append(self._reading()))
+        return found[0]
 
     def give_up(self) -> None:
-        with self._lock:
-            self.break_group(structures.ABORTED, self.rank, self.rank)
-            self._fail_all()
-            self._poke()
+        if not self._errands.ended:
+            self._errands.done(self._give_up)
 
     def close(self, patience_s: float) -> None:
-        with self._changed:
-            self._closing = True
-            self._poke()
-            self._changed.wait_for(lambda: not self.halves, max(patience_s, 0))
-            self.aborting = bool(self.halves) or patience_s <= 0
-            self._poke()
-        self._thread.join()
-        with self._lock:
-            wake, self._wake_in, self._wake_out = (self._wake_in, self._wake_out), -1, -1
-        for one in wake:
-            os.close(one)
+        self._errands.leave(self._closes)
+        self._errands.until(lambda: self._closing and not self.halves, patience_s)
+        self._errands.leave(partial(self._aborts, patience_s))
+        self._errands.until(lambda: self._errands.ended, LONGEST_S)  # a thread that is joined takes a lock of Python's
 
-    def _poke(self) -> None:
-        """With the lock: a descriptor that was closed may be somebody else's by now."""
-        if self._wake_in >= 0:
-            with suppress(BlockingIOError):  # it is full: there is a wake-up in it
-                os.write(self._wake_in, b"x")
+    # --- what was asked for at the doors ------------------------------------------------------------------------------
+
+    def _submitted(self, opened: list[Open]) -> None:
+        for one in opened:
+            if self.failed or self._closing or self._errands.ended:
+                one.record.ended, one.record.over = FAILED, 1
+                self._errands.changed()
+                continue
+            one.sequence = self.next
+            self.halves[self.next] = one
+            self.next += 1
+        self.tick_at = 0.0
+
+    def _release(self, half: Half, number: int) -> None:
+        for one in self.halves.values():
+            if one.half is half:
+                list(one.outs.values())[number].held = False
+                one.progress = now_s()  # what it waited for was its own
+        self.tick_at = 0.0
+
+    def _reading(self) -> Reading:
+        peers = [self.peers.get(rank) for rank in range(self.world)]
+        return Reading(
+            counts={name: self.counts.get(name, 0) for name in structures.COUNTED} | {"refused": self.link.refused},
+            failure=self.failed or structures.Failure(),
+            sent=[p.sent if p else 0 for p in peers],
+            received=[p.received if p else 0 for p in peers],
+        )
+
+    def _give_up(self) -> None:
+        self.break_group(structures.ABORTED, self.rank, self.rank)
+        self._fail_all()
+
+    def _closes(self) -> None:
+        self._closing = True
+        self._errands.changed()
+
+    def _aborts(self, patience_s: float) -> None:
+        self.aborting = bool(self.halves) or patience_s <= 0
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
     def _main(self) -> None:
-        with self._lock:
-            while not self._closing or (self.halves and not self.aborting):
-                try:
-                    moved = self.step()
-                except OSError as error:
-                    self.break_group(structures.SOCKET_ERROR, self.rank, self.rank, error.errno or 0)
-                    self._fail_all()
-                    moved = False
-                if not moved:
-                    self.nap(3600.0)
-            if self.halves:  # they are given up
-                self.break_group(structures.ABORTED, self.rank, self.rank)
-            self._fail_all()
-            if self.failed:
-                self.linger_failed(self.failed)
-            else:
-                self.linger()
+        try:
+            self._serve()
+        finally:
+            self._errands.end()
+
+    def _serve(self) -> None:
+        while not self._closing or (self.halves and not self.aborting):
+            try:
+                moved = self.step()
+            except OSError as error:
+                self.break_group(structures.SOCKET_ERROR, self.rank, self.rank, error.errno or 0)
+                self._fail_all()
+                moved = False
+            if not moved:
+                self.nap(3600.0)
+        if self.halves:  # they are given up
+            self.break_group(structures.ABORTED, self.rank, self.rank)
+        self._fail_all()
+        if self.failed:
+            self.linger_failed(self.failed)
+        else:
+            self.linger()
 
     def step(self) -> bool:
         moved = self.receive_some()
@@ -149,27 +154,21 @@ class PlainEngine(Ending):
             self.tick_markers(now)
         else:
             moved = self.send_round()
+        if moved:  # else before it naps: whoever calls this looks what has changed
+            self._errands.run()
         return moved
 
     def nap(self, most_s: float) -> None:
+        if self._errands.run():
+            return
         left = min(self.tick_at - now_s(), most_s)
         if self.blocked:
             left = min(left, 0.0005)
         left = min(left, max(self.pace_at - now_s(), 0)) if self.pace and self.halves else left
         if left <= 0:
             return
-        with self._unlocked():
-            self.link.wait(left, self._wake_out)
-        with suppress(BlockingIOError):
-            os.read(self._wake_out, 4096)
-
-    @contextmanager
-    def _unlocked(self) -> Iterator[None]:
-        self._lock.release()
-        try:
-            yield
-        finally:
-            self._lock.acquire()
+        self.link.wait(left, self._errands.wake_out)
+        self._errands.woken()
 
     # --- halves -----------------------------------------------------------------------------------------------------
 
@@ -245,7 +244,7 @@ class PlainEngine(Ending):
     def _let_go(self, one: Open, why: int, now: float) -> None:
         del self.halves[one.sequence]
         one.give_back(why, now)
-        self._changed.notify_all()
+        self._errands.changed()
 
     def _fail_all(self) -> None:
         for one in list(self.halves.values()):

@@ -90,8 +90,10 @@ class Flow:
 class Open:
     """A half that was asked for."""
 
-    def __init__(self, half: Half, sequence: int) -> None:
-        self.half, self.record, self.sequence = half, half.record, sequence
+    sequence: int  # when it is its turn
+
+    def __init__(self, half: Half) -> None:
+        self.half, self.record = half, half.record
         record = self.record
         self.reliable, self.mode = bool(record.reliable), record.mode
         self.in_order = record.reliable == IN_ORDER
