@@ -16,6 +16,7 @@ from lossbench.spec.experiment import RATIOS_MARK, Expect, Experiment
 SATURATED, WAITED, STOLEN = 0.95, 0.25, 0.1  # of all cores, of a thread's time, in a sample; of a core
 SAMPLES = 0.2  # that may be so
 EACH_MS = 2.0  # that a thread which mostly waits may wait for a core each time
+UNSEEN_WAITS = 1.0  # as long as processes had a core, who lived too shortly to be looked at
 SLOW_MS, LATE_MS = 10.0, 50.0  # of the harness's own clock tick: a busy machine; nobody knows what was missed
 LOOK_GAP_S = 1.0  # meant four times a second
 THROTTLED = 0.01
@@ -75,6 +76,9 @@ def judge_timing(
         slow.append(f"programs waited for a core in {waited:.0%} of them, up to {max(quiet.waited):.0%} of the time")
     if quiet.each_ms > EACH_MS:
         slow.append(f"one that was seldom given a core waited {quiet.each_ms:.1f} ms for it each time")
+    if quiet.unseen_waits > UNSEEN_WAITS:
+        times = f"{quiet.unseen_waits:.1f} times as long as they had one"
+        slow.append(f"processes that lived too shortly to be watched waited for a core {times}")
     if busiest > SAMPLES and not quiet.waited:
         slow.append(f"a core saturated in {busiest:.0%}, and this kernel does not tell how long programs wait for one")
     if stolen > STOLEN:

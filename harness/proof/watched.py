@@ -27,7 +27,8 @@ class Quiet:
     """Was the machine quiet enough to believe latencies? Per sample of the workload: `cpu_busy`, share of the cores
     that may be used; `busiest`, of the busiest of them; `stolen`, what a hypervisor took of all; `waited`, share of the
     time that one of the run's threads spent waiting for a core (empty: the kernel does not tell). `each_ms`: how long
-    one of them waited each time, if that was most of what it did; `late_ms`: how late the harness's own clock tick
+    one of them waited each time, if that was most of what it did; `unseen_waits`: as long as they had a core, processes
+    waited for one that came and went between two looks; `late_ms`: how late the harness's own clock tick
     came; `longest_gap_s`: between two looks at the network; `throttled`: share of the time in which a control group
     held the run back."""
 
@@ -36,6 +37,7 @@ class Quiet:
     stolen: list[float] = field(default_factory=list)
     waited: list[float] = field(default_factory=list)
     each_ms: float = 0.0
+    unseen_waits: float = 0.0
     late_ms: list[float] = field(default_factory=list)
     longest_gap_s: float = 0.0
     throttled: float = 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ figure.dpi: 30
 
 
 def report(results: Path, folder: Path, mark: Path, **environment: str) -> dict[str, bytes]:
-    """What it leaves, made in `folder`. `mark`: left by what must not run."""
+    """The pictures, made in `folder`. `mark`: left by what must not run."""
     code = "import sys; from lossbench.cli.main import main; sys.exit(main())"
     files = folder / "out"
     command = [sys.executable, "-P", "-c", code, "report", str(results), "--plots", str(files)]
@@ -35,7 +36,9 @@ def report(results: Path, folder: Path, mark: Path, **environment: str) -> dict[
     )
     assert not mark.exists(), mark.read_text()
     assert done.returncode == 0, done.stdout + done.stderr
-    return {path.name: path.read_bytes() for path in files.iterdir() if path.suffix in (".svg", ".html")}
+    page = (files / "page.html").read_bytes()  # which says in what minute it was made
+    inline = {f"page {number}": found for number, found in enumerate(re.findall(rb"<svg .*?</svg>", page, re.S))}
+    return inline | {path.name: path.read_bytes() for path in files.glob("*.svg")}
 
 
 def test_a_folders_or_a_users_settings_of_matplotlib_start_no_program_and_change_no_picture(tmp_path: Path) -> None:
@@ -54,7 +57,7 @@ def test_a_folders_or_a_users_settings_of_matplotlib_start_no_program_and_change
         path.chmod(0o755)
     (hostile / "evil.py").write_text(f"open({str(mark)!r}, 'a').write('module')")
     there = report(results, hostile, mark, XDG_CONFIG_HOME=str(own), PATH=f".:{programs}:{os.environ['PATH']}")
-    assert there == report(results, plain, mark) and "convergence.svg" in there
+    assert there == report(results, plain, mark) and {"convergence.svg", "page 0"} <= set(there)
 
 
 def test_matplotlib_looks_for_fonts_by_no_program_of_the_folder(

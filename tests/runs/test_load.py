@@ -7,15 +7,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from lossbench.net.host import cgroups
 from lossbench.proof.judge import judge_timing
 from lossbench.proof.verdict import Status
 from lossbench.proof.watched import Quiet
 from lossbench.runs import load
-from lossbench.runs.launch import waits
+from lossbench.runs.launch import unseen, waits
 from lossbench.runs.launch.waits import Account
 
 
@@ -89,6 +92,83 @@ def test_a_program_on_a_core_that_others_fill_is_seen_to_wait() -> None:
             one.kill()
             one.wait()
     assert found.status == Status.UNKNOWN and "waited" in said, quiet
+
+
+CHILDREN = """import os, time
+os.sched_setaffinity(0, {core})
+while True:  # a request: a child that computes for some milliseconds
+    if not (child := os.fork()):
+        while time.process_time() < 0.0026:
+            pass
+        os._exit(0)
+    os.waitpid(child, 0)
+    time.sleep(0.005)
+"""
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    path = cgroups.folder(f"test{os.getpid()}")
+    if path is None or not cgroups.make(path):
+        pytest.skip("no control groups (v2) can be made here")
+    yield path
+    cgroups.remove(path)
+
+
+def test_children_of_a_few_milliseconds_are_seen_to_wait_for_a_core(group: Path) -> None:
+    """As it was: a program with a child for each request, whose child waited thirty times as long as it computed, was
+    valid: no child lived when somebody looked, and the parent hardly waits."""
+    if cgroups.waited_us(group) is None:
+        pytest.skip("this kernel does not tell how long a group waits")
+    core = min(os.sched_getaffinity(0))
+    busy = f"import os; os.sched_setaffinity(0, {{{core}}})\nwhile True: pass"
+    hogs = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(2)]
+    join, command = partial(cgroups.join, cgroups.to_join(group)), [sys.executable, "-c", CHILDREN.format(core={core})]
+    program = subprocess.Popen(command, preexec_fn=join)
+    try:
+        watched, quiet, deadline = load.Load(lambda: [program.pid]), Quiet(cpu_busy=[0.0] * 3), time.monotonic() + 100
+        watched.begin()
+        while time.monotonic() < deadline and quiet.unseen_waits <= 1.0:
+            time.sleep(0.25)
+            watched.sample()
+            watched.into(quiet)
+    finally:
+        for one in (program, *hogs):
+            one.kill()
+            one.wait()
+    alone = Quiet(cpu_busy=[0.0] * 3, unseen_waits=quiet.unseen_waits)
+    found, _ = judge_timing(alone, late=[], interleaved=False)
+    assert found.status == Status.UNKNOWN and "too shortly to be watched" in found.reasons()[0], quiet
+
+
+Told = tuple[float, int, int, float, float]  # second, CPU time and waiting of the group, of those that were seen
+
+
+@pytest.mark.parametrize(
+    ("told", "times"),
+    [
+        # every quarter of a second 25 ms of others' CPU; what they wait for it is renewed every other second
+        ([(n / 4, 25_000 * n, n // 8 * 200_000, 0.0, 0.0) for n in range(30)], 1.0),
+        ([(n / 4, 25_000 * n, n // 8 * 200_000, 0.025, 0.0) for n in range(30)], 0.0),  # that was seen, all of it
+        ([(n / 4, 25_000 * n, n // 8 * 200_000, 0.0, 0.025) for n in range(30)], 0.0),  # who was seen, waited for it
+        ([(n / 4, 25_000 * n, 900_000 * (n > 2), 0.0, 0.0) for n in range(30)], 0.0),  # before the clock started
+        ([(n / 4, 25_000 * n, 0, 0.0, 0.0) for n in range(30)], 0.0),  # nobody waited
+        ([(n / 4, 25_000 * n, n // 8 * 800_000, 0.0, 0.0) for n in range(8)], 0.0),  # too short to be told anything
+    ],
+)
+def test_waiting_is_of_the_unseen_as_far_as_nobody_that_was_seen_did_it(
+    told: list[Told], times: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here: list[int] = []
+    monkeypatch.setattr(cgroups, "used_us", lambda _: here[0])
+    monkeypatch.setattr(cgroups, "waited_us", lambda _: here[1])
+    who = unseen.Unseen(lambda: Path("group"))
+    here[:] = told[0][1:3]
+    who.begin(told[0][0])
+    for at, used, waited, seen_used, seen_waited in told[1:]:
+        here[:] = used, waited
+        who.look(at, seen_used, seen_waited)
+    assert who.times() == pytest.approx(times)
 
 
 @pytest.mark.parametrize(

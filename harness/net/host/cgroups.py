@@ -32,6 +32,39 @@ def folder(network_id: str) -> Path | None:
     return None
 
 
+def of_process(pid: int) -> Path | None:
+    """The group of a network that it is in, or in a group below that."""
+    own = next((line[3:] for line in _said(pid, "cgroup").splitlines() if line.startswith("0::")), "")
+    for root, point, _ in _mounts():
+        if own.startswith(root):
+            here = Path(point, own.removeprefix(root).lstrip("/"))
+            return next((one for one in (here, *here.parents) if one.name.startswith(PREFIX)), None)
+    return None
+
+
+def pids(path: Path) -> list[int]:
+    """In it and in groups below it."""
+    with suppress(OSError):
+        return [pid for one in (path, *(one for one in path.rglob("*") if one.is_dir())) for pid in _pids(one)]
+    return []
+
+
+def used_us(path: Path) -> int | None:
+    """CPU time of all that ever ran in it."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = (path / "cpu.stat").read_text(encoding="ascii").splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith("usage_usec ")))
+    return None
+
+
+def waited_us(path: Path) -> int | None:
+    """How long at least one in it waited for a core (PSI; a number that the kernel renews every other second)."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = (path / "cpu.pressure").read_text(encoding="ascii").splitlines()
+        return int(next(line.rpartition("total=")[2] for line in lines if line.startswith("some ")))
+    return None
+
+
 def _mounts() -> list[tuple[str, str, str]]:
     """(which part of the tree, where, its device) of every mounted cgroup v2."""
     with suppress(OSError):

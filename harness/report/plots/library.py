@@ -21,7 +21,7 @@ from lossbench.processes import absolute_folders
 def nothing_of_the_folder() -> Iterator[None]:
     """It asks by `os.path.exists` whether there is a file; and it starts fc-list when it has no list of fonts yet."""
     exists, path = os.path.exists, os.environ.get("PATH")
-    os.path.exists = lambda asked: not _its_file(asked) and exists(asked)
+    os.path.exists = lambda path: not _its_file(path) and exists(path)
     os.environ["PATH"] = absolute_folders(path)
     try:
         yield

@@ -31,7 +31,17 @@ MOST_BYTES = 4 << 20  # of all files in one answer
 FOLDER, LOCK = "lossbench-agent-", "lock"
 YOUNG_S = 60.0  # a folder that its agent may not have locked yet
 SAMPLE_S, TICK_S = 0.25, 0.02
-SAID = ("cpu_busy", "busiest", "stolen", "waited", "each_ms", "late_ms", "throttled", "cores")  # of Quiet
+SAID = (
+    "cpu_busy",
+    "busiest",
+    "stolen",
+    "waited",
+    "each_ms",
+    "unseen_waits",
+    "late_ms",
+    "throttled",
+    "cores",
+)  # of Quiet
 
 
 @dataclass(kw_only=True)
