@@ -236,7 +236,7 @@ class Control(Receiving):
         p.window = c.extra or p.window
         p.withheld_untold = p.withheld_untold and c.answers <= p.withheld_at
         if one is None or flow is None or flow.done:
-            if c.state == wire.FINISHED and p.went.pop(sequence, None):
+            if c.state == wire.FINISHED and p.went.pop(sequence, 0):
                 self.room_again(rank)
             tail = p.tails.get(sequence)
             if tail is not None and tail.live and c.state == wire.FINISHED:
