@@ -76,7 +76,8 @@ class PlainEngine(Ending):
         self._errands.leave(self._closes)
         self._errands.until(lambda: self._closing and not self.halves, patience_s)
         self._errands.leave(partial(self._aborts, patience_s))
-        self._errands.until(lambda: self._errands.ended, LONGEST_S)  # a thread that is joined takes a lock of Python's
+        self._errands.until(lambda: self._errands.ended, LONGEST_S)
+        self._thread.join(1.0)  # not for ever: it takes a lock of Python that a handler may be inside of
 
     # --- what was asked for at the doors ------------------------------------------------------------------------------
 
