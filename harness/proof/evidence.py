@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeAlias
 
@@ -9,7 +10,7 @@ from lossbench.net.conservation import Between
 from lossbench.net.counters import Reading, RuleCounters
 from lossbench.proof.verdict import Judgement
 from lossbench.spec.lossmodel import Bits
-from lossbench.spec.placement import Hook, Rule
+from lossbench.spec.placement import UNTAKEN, Hook, Rule
 
 NotJudged: TypeAlias = tuple[tuple[str, str], ...]  # condition, and what of it no probe could show
 
@@ -69,6 +70,12 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def foils_among(rows: Sequence[Row]) -> list[Row]:
+    """Those of probes that no rule may take, where there are rules: they say nothing of what was asked."""
+    ruled = {row.hook for row in rows if row.rule != UNTAKEN}
+    return [row for row in rows if row.rule == UNTAKEN and row.hook in ruled]
 
 
 @dataclass(frozen=True, kw_only=True)

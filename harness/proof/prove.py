@@ -17,7 +17,7 @@ from lossbench.proof.verdict import Finding, Judgement, Status
 from lossbench.spec import lossmodel
 from lossbench.spec.lossmodel import Bits
 from lossbench.spec.pattern import blocks_predicted, predicted
-from lossbench.spec.placement import Hook, Rule, Rules
+from lossbench.spec.placement import UNTAKEN, Hook, Rule, Rules
 
 LONGEST_BURST = 40  # longer ones are counted together
 STRAYS = 0.001  # of the probes may be lost between machines where nobody counts
@@ -44,7 +44,7 @@ def prove(*, rules: Rules, seen: Seen, remarks: list[str]) -> Proof:
     rows: list[Row] = []
     untold: list[Probed] = []  # what can't be predicted is tested
     for (hook, rule), mine in probed.items():
-        label = rule.label if rule else "none"
+        label = rule.label if rule else UNTAKEN
         count = seen.counts.get((hook, label))
         exact = _exact(rule, hook, mine, count, strays=strays)
         rows.append(_row(hook, rule, mine, count, seen.read_back.get((hook, label)), exact))
@@ -124,7 +124,7 @@ def _judge_taken(rules: Rules, probed: dict[tuple[Hook, Rule | None], list[FlowS
     """What no rule is about must meet none: those that it counts less, others have counted more."""
     out = []
     for (hook, rule), foils in probed.items():
-        rest = counts.get((hook, "none"))
+        rest = counts.get((hook, UNTAKEN))
         if rule is not None or rest is None or not rules[hook]:
             continue
         due = _due(hook, foils, rest)
@@ -166,7 +166,7 @@ def _row(
         p_value = statistics.loss_count_two_sided(count.dropped, count.seen, chain)
     return Row(
         hook=hook.name,
-        rule=rule.label if rule else "none",
+        rule=rule.label if rule else UNTAKEN,
         asked=rule.profile.mean_loss() if rule else 0.0,
         read_back=read,
         kernel_seen=count.seen if count else None,

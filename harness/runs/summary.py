@@ -8,7 +8,7 @@ from typing import Any
 
 from lossbench.contract import SEEDS_VERSION
 from lossbench.net.conservation import Met
-from lossbench.proof.evidence import Row
+from lossbench.proof.evidence import Row, foils_among
 from lossbench.proof.watched import Watched
 from lossbench.results.measures import EXIT
 from lossbench.results.models import Counted, MetCounts, RunSummary
@@ -49,8 +49,10 @@ UNITS = {
 
 def summary(chosen: dict[str, Any], experiment: Experiment, result: Result) -> RunSummary:
     rows, verdict, watched = result.proof.rows if result.proof else (), result.verdict, result.watched
-    seen, dropped = sum(r.kernel_seen or 0 for r in rows), sum(r.kernel_dropped or 0 for r in rows)
-    sent, missing = _distinct_flows(rows)
+    foils = foils_among(rows)
+    asked = [row for row in rows if row not in foils]
+    seen, dropped = sum(r.kernel_seen or 0 for r in asked), sum(r.kernel_dropped or 0 for r in asked)
+    sent, missing = _distinct_flows(asked)
     programs = [("", experiment.workload), *((one.role, one) for one in experiment.beside)]
     return RunSummary(
         point=chosen,
@@ -59,7 +61,7 @@ def summary(chosen: dict[str, Any], experiment: Experiment, result: Result) -> R
         backend=result.backend,
         hosts=experiment.topology.hosts,
         profiles=[entry.profile.name for entry in experiment.impair],
-        asked_loss=sorted({r.asked for r in rows}),
+        asked_loss=sorted({r.asked for r in asked}),
         met=MetCounts.model_validate(result.met.as_json()),
         kernel=Counted(seen=seen, dropped=dropped, loss=dropped / seen if seen else None),
         receiver=Counted(sent=sent, missing=missing, loss=missing / sent if sent else None),

@@ -32,6 +32,7 @@ class Hook:
         return cls(rank=int(host[1:]), direction="uplink" if direction == "uplink" else "downlink")
 
 
+UNTAKEN = "none"  # the label of what no rule takes
 Window: TypeAlias = tuple[float | None, float | None]  # seconds of the run; open where there is none
 
 

@@ -206,5 +206,5 @@ def test_what_is_a_machines_own_is_said_to_be_not_judged() -> None:
 
     here = Placed(address="10.0.0.1", control="10.1.0.1", interface="eth1")
     lab = Experiment(name="x", topology=Topology(hosts=2, machines=(here, here)))
-    assert any("firewalls, routes and tcx" in text for text in not_judged(covered(lab, "ebpf")))
+    assert any("firewalls, IPsec, routes and tcx" in text for text in not_judged(covered(lab, "ebpf")))
     assert not any("firewalls" in text for text in not_judged(covered(Experiment(name="x"), "ebpf")))

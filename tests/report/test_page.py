@@ -142,7 +142,8 @@ def paper_like(place: Path, spec: dict[str, Any] | None = None, **changes: Any) 
     for run, asked in (("000", 0.0), ("001", 0.1)):
         made.steps(place / run, [2.0] * 50)
         experiment = json.loads((place / run / "manifest.json").read_text())["experiment"]
-        experiment["workload"]["options"] = {"optimizer": "sgd", **experiment["workload"]["options"]}
+        options = experiment["workload"]["options"]
+        experiment["workload"]["options"] = paper.SET_UP["c" if options["data"] == "atis" else "a"] | options
         entry = {"profile": {"loss": {"model": "iid", "percent": 100 * asked}, "match": {"dscp": None}}, "hosts": "all"}
         experiment = {**experiment, "topology": {"hosts": 16}, "impair": [entry], **(spec or {})}
         more = {"path_loss": asked, "experiment": experiment}

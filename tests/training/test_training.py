@@ -303,7 +303,7 @@ def test_a_nursery_that_died_is_replaced() -> None:
 def test_children_of_a_nursery_end_with_it_and_report_how_they_ended() -> None:
     one = nursery.Nursery(())
     request = {"environment": {}, "log": "/dev/null", "cwd": "/", "where": "", "host": "h0", "hosts_path": "/dev/null"}
-    request["group"] = ""
+    request |= {"group": "", "held": False}
     for module, code in (("this", 0), ("no_such_module", 1)):
         child = one.fork({**request, "module": module})
         while child.poll() is None:

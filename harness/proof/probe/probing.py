@@ -16,7 +16,7 @@ from lossbench.proof.probe.foils import foils
 from lossbench.proof.probe.heard import Heard
 from lossbench.proof.prove import prove
 from lossbench.spec.losses import BlockLoss
-from lossbench.spec.placement import Hook, Rule, Rules
+from lossbench.spec.placement import UNTAKEN, Hook, Rule, Rules
 
 PROBE_S = 1.5  # a run's probe is cut to this on slow links
 MIN_PROBES = 200  # packets per flow
@@ -140,11 +140,11 @@ def _counts(rules: Rules, flows: list[FlowSeen], before: Reading, after: Reading
             start = before.hooks[hook].get(label, RuleCounters())
             key, seen = label, delta.seen
             if label == UNMATCHED:
-                key = "none"
+                key = UNTAKEN
             elif label == TOTAL and len(rules[hook]) <= 1:
                 # One rule and a counter that can't split: what is dropped is its doing, what it saw is what was sent.
                 rule = rules[hook][0] if rules[hook] else None
-                key = rule.label if rule else "none"
+                key = rule.label if rule else UNTAKEN
                 seen = sum(f.sent for f in flows for place in (f.uplink, f.downlink) if place == (hook, rule))
             out[(hook, key)] = RuleCounters(
                 seen=seen,

@@ -9,6 +9,7 @@ from lossbench.report.tables.table import Cell, Table
 from lossbench.results.measures import percent
 from lossbench.results.models import ProofRow
 from lossbench.results.naming import counted
+from lossbench.spec.placement import UNTAKEN
 
 ROWS_SHOWN = 8
 
@@ -22,9 +23,10 @@ def probes(found: Gathered) -> Table | None:
 
 
 def rule_by_rule(rows: Sequence[ProofRow], *, title: str, most: int = ROWS_SHOWN) -> Table:
+    ruled = {row.hook for row in rows if row.rule != UNTAKEN}
     lines = [
         [
-            Cell(row.hook),
+            Cell(f"{row.hook}, else" if row.rule == UNTAKEN and row.hook in ruled else row.hook),
             Cell(percent(row.asked)),
             Cell(percent(row.read_back)),
             Cell("-" if row.kernel_seen is None else f"{row.kernel_dropped} of {row.kernel_seen}"),
