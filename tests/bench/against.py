@@ -1,16 +1,20 @@
 """Is this checkout slower than an earlier commit? Both in turns, in one run; medians and their ratio.
 
-python tests/bench/against.py COMMIT [--rounds 9] [help doctor proof quickstart collectives bar4 bar8]
+python tests/bench/against.py COMMIT|FOLDER [--rounds 9] [help doctor proof quickstart collectives bar4 bar8]
 
 *collectives[:MB[:PROFILE[:HOSTS]]]* is a lossy all-reduce, of 16 MB at loss_1 between 4 hosts unless said otherwise;
-*bar4* and *bar8* are those of the transport's bar. The earlier commit is cloned beside and run with this environment's
-packages, each with a /run of its own; both run its *quickstart*, since that may ask for more now."""
+*bar4* and *bar8* are those of the transport's bar. The earlier commit is cloned beside (a folder, for machines without
+the repository: copied) and run with this environment's packages, each with a /run of its own; both run its
+*quickstart*, since that may ask for more now. Behind a ratio stands its 95 % interval: a round's two runs belong
+together, so it is drawn anew from the rounds' own ratios. *--set* goes to both runs of collectives."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import random
+import shutil
 import statistics
 import subprocess
 import sys
@@ -72,11 +76,12 @@ def timed(tree: Path, what: str, out: str, *, suites: Path) -> tuple[float, floa
     arguments = [str(suites / "quickstart.toml") if word == "quickstart" else word for word in asked_of(what)]
     arguments = arguments + (["--out", out] if "run" in arguments else [])
     shell = 'mount -t tmpfs tmpfs /run; cd "$1"; shift; exec "$@"'
+    path = os.pathsep.join([str(package), *filter(None, [os.environ.get("PYTHONPATH")])])  # packages may lie there
     command = ["unshare", "-m", "--propagation", "private", "sh", "-c", shell, "sh", str(tree), sys.executable, "-m"]
     begun = time.perf_counter()
     done = subprocess.run(
         [*command, main, *arguments],
-        env={k: v for k, v in os.environ.items() if k != NO_BYTECODE} | {"PYTHONPATH": str(package)},
+        env={k: v for k, v in os.environ.items() if k != NO_BYTECODE} | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
         timeout=600,
@@ -85,8 +90,17 @@ def timed(tree: Path, what: str, out: str, *, suites: Path) -> tuple[float, floa
     number = NUMBER.get(what.split(":")[0])
     if number is None:
         return seconds, None
+    if not done.stdout:
+        raise SystemExit(f"{what} in {tree}: {done.stderr[-500:]}")
     (row,) = json.loads(done.stdout)["summary"][0]["rows"]
     return seconds, float(row[number])
+
+
+def between(before: list[float], now: list[float]) -> tuple[float, float, float]:
+    """The median of the rounds' ratios and its 95 % interval."""
+    ratios, draw = [b / a for a, b in zip(before, now, strict=True)], random.Random(0)
+    again = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(2000))
+    return statistics.median(ratios), again[50], again[1949]
 
 
 def main() -> None:
@@ -94,7 +108,9 @@ def main() -> None:
     parser.add_argument("commit")
     parser.add_argument("what", nargs="*", default=[*WHAT, "collectives"])
     parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--set", action="append", default=[])
     asked = parser.parse_intermixed_args()
+    SHORT.extend(word for setting in asked.set for word in ("--set", setting))
     every = [one for word in asked.what for one in BARS.get(word, [word])]
     try:
         for what in every:
@@ -103,8 +119,11 @@ def main() -> None:
         parser.error(str(error))
     with tempfile.TemporaryDirectory() as folder:
         before = Path(folder) / "before"
-        subprocess.run(["git", "clone", "-q", str(ROOT), str(before)], check=True)
-        subprocess.run(["git", "checkout", "-q", asked.commit], cwd=before, check=True)
+        if Path(asked.commit).is_dir():
+            shutil.copytree(asked.commit, before)
+        else:
+            subprocess.run(["git", "clone", "-q", str(ROOT), str(before)], check=True)
+            subprocess.run(["git", "checkout", "-q", asked.commit], cwd=before, check=True)
         suites = before / "workloads" / "suites"
         for what in every:
             found: dict[str, list[tuple[float, float | None]]] = {"before": [], "now": []}
@@ -117,8 +136,10 @@ def main() -> None:
                         found[name].append(one)
             for part, label in ((0, "s, the command"), (1, NUMBER.get(what.split(":")[0], ""))):
                 if label and found["now"][0][part] is not None:
-                    old, new = (statistics.median(float(one[part] or 0) for one in found[n]) for n in ("before", "now"))
-                    print(f"{what}: {label}: {old:.4g} before, {new:.4g} now: {new / old:.3f} x", flush=True)
+                    old, new = ([float(one[part] or 0) for one in found[name]] for name in ("before", "now"))
+                    middle, low, high = between(old, new)
+                    medians = f"{statistics.median(old):.4g} before, {statistics.median(new):.4g} now"
+                    print(f"{what}: {label}: {medians}: {middle:.3f} x ({low:.3f} to {high:.3f})", flush=True)
 
 
 if __name__ == "__main__":
