@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import time
+from typing import Any
 
 import pytest
 
 from lossbench.errors import RunError
 from lossbench.net.host import namespaces
-from lossbench.net.star.links import IFA_F_NODAD, NUD_NOARP
+from lossbench.net.star.links import IFA_F_NODAD, NUD_NOARP, Star
 from lossbench.net.star.neighbours import NUD_PERMANENT
 from lossbench.net.star.network import StarNetwork
 from lossbench.spec.placement import Hook
@@ -38,6 +41,36 @@ def test_nothing_but_the_experiments_packets_is_on_the_wire(build: Build) -> Non
         sender.sendto(b"x", (network.experiment.topology.host("h7").ipv4, 5000))
         assert receive_all(receiver) == [b"x"]
     assert packets_on_the_wire(network) == 2, "in at one port, out at another, nowhere else"
+
+
+def test_a_host_that_speaks_as_soon_as_its_link_is_teaches_the_switch_nothing(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was: the switch had learned its address before it was told, and told it "File exists"."""
+    inner = Star._forward
+
+    def speak_before(self: Star, *where: Any, for_all: bool) -> None:
+        if for_all:
+            host = next(h for h in self.topology.all_hosts() if h.mac == where[-1])
+            with self.place(host.name).inside(), socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as raw:
+                raw.bind((DATA_INTERFACE, 0))
+                raw.send(b"\xff" * 6 + bytes.fromhex(host.mac.replace(":", "")) + b"\x88\xb5" + bytes(50))
+        inner(self, *where, for_all=for_all)
+
+    monkeypatch.setattr(Star, "_forward", speak_before)
+    network = build(topology={"hosts": 3}, impair=[{"profile": "clean"}])
+    assert packets_on_the_wire(network) == 0
+
+
+def test_where_a_container_sees_proc_sys_read_only_hosts_are_quiet_all_the_same() -> None:
+    """As it was: their IPv6 spoke, and the fault was unknown: more came out of the switch than went in."""
+    write = "from lossbench.net.host.namespaces import write_sysctl; write_sysctl('ipv6/conf/default/accept_ra', 0)"
+    in_vain = "mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys; "
+    after = "; cat /proc/sys/net/ipv6/conf/default/accept_ra; grep ' /proc/sys ro' /proc/self/mountinfo"
+    command = ["unshare", "-n", "-m", "sh", "-c", f'{in_vain} "$0" -c "{write}"{after}', sys.executable]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    first, *rest = done.stdout.splitlines()
+    assert (first, len(rest)) == ("0", 1), done.stderr
 
 
 @pytest.mark.parametrize("family", ["ipv4", "ipv6"])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,9 +18,9 @@ from pyroute2 import IPRoute
 from lossbench.processes import signal_one
 
 FOLDER = Path("/run/netns")
-CLONE_NEWNET = 0x40000000
+CLONE_NEWNS, CLONE_NEWNET = 0x00020000, 0x40000000
 SO_NETNS_COOKIE = 71
-MS_BIND, MS_REC, MS_SHARED, MNT_DETACH = 0x1000, 0x4000, 0x100000, 0x2
+MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE, MS_SHARED, MNT_DETACH = 0x20, 0x1000, 0x4000, 0x40000, 0x100000, 0x2
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -29,21 +30,16 @@ def create(name: str) -> None:
     _prepare_folder()
     path = FOLDER / name
     os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0))
-    failed: list[OSError] = []
 
     def make() -> None:
-        try:
-            call("unshare", CLONE_NEWNET)
-            call("mount", b"/proc/thread-self/ns/net", str(path).encode(), b"none", MS_BIND, None)
-        except OSError as error:
-            failed.append(error)
+        call("unshare", CLONE_NEWNET)
+        call("mount", b"/proc/thread-self/ns/net", str(path).encode(), b"none", MS_BIND, None)
 
-    thread = threading.Thread(target=make)
-    thread.start()
-    thread.join()
-    if failed:
+    try:
+        _in_a_thread(make)
+    except OSError:
         path.unlink()
-        raise failed[0]
+        raise
 
 
 def _prepare_folder() -> None:
@@ -196,8 +192,43 @@ def _signal_inside(pid: int, names: list[str], number: int) -> None:
 
 def write_sysctl(name: str, value: int | str, *, missing_ok: bool = False) -> None:
     """In the current network namespace."""
+    path = Path("/proc/sys/net", *name.split("/"))
     try:
-        Path("/proc/sys/net", *name.split("/")).write_text(str(value), encoding="ascii")
+        try:
+            path.write_text(str(value), encoding="ascii")
+        except OSError as error:
+            if error.errno != errno.EROFS:
+                raise
+            _write_past_a_container(path, str(value))
     except OSError:
         if not missing_ok:
             raise
+
+
+def _write_past_a_container(path: Path, value: str) -> None:
+    """Containers see /proc/sys read-only, that of their own network namespaces too. A thread may see it otherwise."""
+
+    def write() -> None:
+        call("unshare", CLONE_NEWNS)
+        call("mount", b"none", b"/", None, MS_REC | MS_PRIVATE, None)
+        call("mount", b"none", b"/proc/sys", None, MS_REMOUNT | MS_BIND, None)
+        path.write_text(value, encoding="ascii")
+
+    _in_a_thread(write)
+
+
+def _in_a_thread(work: Callable[[], None]) -> None:
+    """That ends with it: whatever namespaces it has entered, nobody else has."""
+    failed: list[OSError] = []
+
+    def guarded() -> None:
+        try:
+            work()
+        except OSError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=guarded)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]

@@ -107,8 +107,7 @@ class Star:
         data, control = by_name[DATA_BRIDGE], by_name["ctl0"]
         for host in self.topology.all_hosts():
             port = by_name[host.port]
-            self.switch.link("set", index=port, master=data, state="up")
-            self._forward(port, host.mac, for_all=True)
+            self._forward(data, port, host.mac, for_all=True)
             self.switch.link("set", index=by_name[host.control_port], master=control, state="up")
 
     def _know_control(self, by_name: dict[str, int]) -> None:
@@ -144,14 +143,17 @@ class Star:
         by_name = self._links()
         port = by_name[NOWHERE]
         for index in (port, by_name[f"{NOWHERE}-end"]):
-            self.switch.link("set", index=index, state="up", mtu=self.topology.mtu)
-        self.switch.link("set", index=port, master=by_name[DATA_BRIDGE])
-        self._forward(port, NOWHERE_MAC, for_all=False)
+            self.switch.link("set", index=index, mtu=self.topology.mtu)
+        self._forward(by_name[DATA_BRIDGE], port, NOWHERE_MAC, for_all=False)
+        self.switch.link("set", index=by_name[f"{NOWHERE}-end"], state="up")
 
-    def _forward(self, port: int, mac: str, *, for_all: bool) -> None:
-        """By fixed entries only: nothing is learned; only what is for all goes to all."""
+    def _forward(self, bridge: int, port: int, mac: str, *, for_all: bool) -> None:
+        """By fixed entries only: nothing is learned; only what is for all goes to all. Said before the port is up: what
+        a host may say as soon as its link is would have taught the switch its address first."""
+        self.switch.link("set", index=port, master=bridge)
         self.switch.brport("set", index=port, learning=0, unicast_flood=0, mcast_flood=for_all, bcast_flood=for_all)
         self.switch.fdb("add", ifindex=port, lladdr=mac, flags=NTF_MASTER, state=NUD_NOARP)
+        self.switch.link("set", index=port, state="up")
 
     def _build_host(self, host: Host) -> None:
         mtu, place, hosts = self.topology.mtu, self.namespace(host.name), self.topology.all_hosts()
