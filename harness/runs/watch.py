@@ -159,6 +159,10 @@ class Watch:
                 self.seen.noticed.setdefault(leak.place, round(elapsed, 1))
         if self.experiment.shaping.classes:
             self._store_backlog(look, elapsed)
+        self._look_around(between)
+
+    def _look_around(self, between: Between) -> None:
+        """Who talks past the fault? What TCP has closed is still to be seen for a minute."""
         if went_around(self.experiment, self.seen, between):
             self.seen.around += [one for one in self.network.control_sockets() if one not in self.seen.around]
 
@@ -263,6 +267,7 @@ class Watch:
             self.network.end_programs()
             seen.after, seen.moving = self.network.settled(since=seen.before)
             self._carried(seen.after, time.monotonic() - self._start)
+            self._look_around(Between(seen.before, seen.after))
             self.seen.lapsed(self.network.changes() + self.network.not_in_force(look))
             self.seen.lapsed(self.network.shaping_wrong() + self.network.mtu_wrong(look) + self.network.hosts_wrong())
             seen.held = self.network.held()

@@ -34,10 +34,10 @@ def sent(descriptors: Iterable[int]) -> int:
     return sum(_sent(fd) for fd in descriptors)
 
 
-def sent_over(interface: str) -> int:
-    """By the connections that are open now from one of its addresses."""
+def sent_over(interface: str, *, besides: int = 0) -> int:
+    """By the connections that are open now from one of its addresses, but for those from or to a port."""
     here = _addresses(interface)
-    return sent(fd for fd in connected().values() if _end_of(fd) in here)
+    return sent(fd for fd in connected().values() if _end_of(fd) in here and besides not in _ports_of(fd))
 
 
 def _sent(fd: int) -> int:
@@ -64,6 +64,16 @@ def _end_of(fd: int) -> str:
         return str(one.getsockname()[0]).removeprefix(MAPPED)
     except OSError:
         return ""
+    finally:
+        one.detach()
+
+
+def _ports_of(fd: int) -> tuple[int, ...]:
+    one = socket.socket(fileno=fd)
+    try:
+        return one.getsockname()[1], one.getpeername()[1]
+    except OSError:
+        return ()
     finally:
         one.detach()
 
