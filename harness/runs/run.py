@@ -39,6 +39,8 @@ from lossbench.simulate.no_network import not_proven
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import rules_ever, rules_in_force
 
+BEFORE_S = -1.0  # by the run's clock, which has not begun
+
 
 @dataclass(frozen=True)
 class Result:
@@ -90,6 +92,7 @@ def execute(
             # 7  The proof.
             at("7 proof")
             proof = prove(experiment, network, token, folder, ground.exchange_of(network))
+            hold_back(experiment, network, seed)
             network.restart()
             before, _ = network.settled()
             network.listen()
@@ -137,6 +140,12 @@ def put_in_force(experiment: Experiment, network: Network, seed: int) -> None:
     network.shape()
     network.expect(rules_ever(experiment, seed=seed, kept=network.keeps_time))
     network.put(rules_in_force(experiment, seed=seed, kept=network.keeps_time))
+
+
+def hold_back(experiment: Experiment, network: Network, seed: int) -> None:
+    """Windows that open with the run's clock stay shut until it begins; where the network keeps them it does that."""
+    if not network.keeps_time:
+        network.put(rules_in_force(experiment, seed=seed, elapsed_s=BEFORE_S))
 
 
 def as_read_back(network: Network) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from lossbench.net.network import Network
 from lossbench.net.tc.look import Look
 from lossbench.net.tc.shaping import ClassState, lost_by_class, met_by_class
 from lossbench.proof.judge_fault import went_around
-from lossbench.proof.judge_windows import opens_with_the_run
+from lossbench.proof.judge_windows import LEAST, opens_with_the_run
 from lossbench.proof.watched import ROLE, Carried, Watched
 from lossbench.results.measures import BESIDE
 from lossbench.runs import interrupt
@@ -59,10 +59,10 @@ class Watch:
         try:
             self._wait_until_ready()
             self._classes_before = self.network.classes()
-            self.schedule.keep(0.0)
-            if any(opens_with_the_run(entry) for entry in self.experiment.impair):
-                self.seen.early = self.network.counters()
             self._load.begin()  # what starting up took is not the workload's
+            self.schedule.keep(0.0)
+            if self.schedule.opening_took_s > LEAST["s"] and any(map(opens_with_the_run, self.experiment.impair)):
+                self.seen.early = self.network.counters()  # of where it came first
             self._start = time.monotonic()
             self.schedule.begin(self._start)
             self.seen.opened_s = self.ranks.open_gate() - self._start

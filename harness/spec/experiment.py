@@ -73,9 +73,11 @@ class Impair(Frozen):
         return self
 
     def active(self, *, elapsed_s: float, step: int) -> bool:
-        """Is this in force now? Step windows count the steps the workload reports."""
+        """Is this in force now? Step windows count the steps the workload reports. Below second 0 the run's clock has
+        not begun: what is asked until some second has not either."""
+        timed = bool(self.from_s) or self.to_s is not None
         return (
-            (self.from_s is None or elapsed_s >= self.from_s)
+            (not timed or elapsed_s >= (self.from_s or 0.0))
             and (self.to_s is None or elapsed_s < self.to_s)
             and (self.from_step is None or step >= self.from_step)
             and (self.to_step is None or step < self.to_step)
