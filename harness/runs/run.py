@@ -16,13 +16,14 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from lossbench.errors import LossbenchError, RunError
 from lossbench.net.conservation import Between, Met
-from lossbench.net.counters import counters_as_json
+from lossbench.net.counters import Reading, counters_as_json
 from lossbench.net.journal import Journal
 from lossbench.net.network import Network
 from lossbench.net.tc.shaping import classes_as_json
 from lossbench.proof import judge
 from lossbench.proof.evidence import Proof
 from lossbench.proof.judge_fault import met_by_workload
+from lossbench.proof.probe.afterwards import changed_meanwhile
 from lossbench.proof.probe.probing import Probes, prove_network
 from lossbench.proof.verdict import Verdict
 from lossbench.proof.watched import Watched
@@ -93,9 +94,7 @@ def execute(
             at("7 proof")
             proof = prove(experiment, network, token, folder, ground.exchange_of(network))
             hold_back(experiment, network, seed)
-            network.restart()
-            before, _ = network.settled()
-            network.listen()
+            before = counted_anew(network)
             # 8  The workload, watched and limited in time.
             at("8 workload")
             ranks = Ranks(
@@ -121,6 +120,7 @@ def execute(
             # 9  Kernel counters joined with what the application saw; judged, stored; undone by the stack.
             at("9 verdict")
             met = store_counters(watched, network, folder)
+            watched.lapsed(look_again(experiment, network, token, watched))
             verdict = judge.judge(experiment=experiment, backend=backend, proof=proof, watched=watched)
             folder.write("verdict.json", {**verdict.as_json(), "duration_s": watched.duration_s})
             return Result(journal.id, folder.path, seed, backend, proof, verdict, met, watched)
@@ -148,6 +148,14 @@ def hold_back(experiment: Experiment, network: Network, seed: int) -> None:
         network.put(rules_in_force(experiment, seed=seed, elapsed_s=BEFORE_S))
 
 
+def counted_anew(network: Network) -> Reading:
+    """From here on all that moves is the workload's, and every change somebody else's."""
+    network.restart()
+    before, _ = network.settled()
+    network.listen()
+    return before
+
+
 def as_read_back(network: Network) -> dict[str, Any]:
     return {hook.name: [asdict(one) for one in entries] for hook, entries in network.read_back().items()}
 
@@ -173,6 +181,13 @@ def prove(
         },
     )
     return proof
+
+
+def look_again(experiment: Experiment, network: Network, token: int, watched: Watched) -> list[str]:
+    """Where the proof sent packets that no rule is about, and the network still stands."""
+    if not experiment.probe.packets or watched.after is None:
+        return []
+    return changed_meanwhile(network, payload_bytes=experiment.probe.payload_bytes, token=token)
 
 
 def store_counters(watched: Watched, network: Network, run_folder: RunFolder) -> Met:
