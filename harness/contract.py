@@ -55,6 +55,7 @@ KINDS: dict[str, int] = {"data": 1, "marker": 2, "ack": 3, "reliable": 4, "probe
 HALVES: dict[str, int] = {"reduce_scatter": 0, "all_gather": 1}
 CLONE_NEWNET = 0x40000000
 DATA_PORT = 29400  # UDP port of our datagrams unless LOSSBENCH_PORT says otherwise
+MASTER_PORT = 29500  # where ranks meet (torch's store); programs beside the workload at the next ones
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +160,8 @@ def own_stack() -> bool:
 #   ready    before the clock starts             step     `step`: drives step schedules and the progress display
 #   traffic  `sent`, `received`: datagrams per peer rank so far, joined with the kernel's counters; `complete`: true if
 #            nothing else was sent on the data link, so that every missing datagram must be a counted drop
-#   control  `sent_bytes`: that this rank sent over the control link so far, to measure: no way around the fault
+#   control  `sent_bytes`: that this rank sent over the control link so far, to measure: no way around the fault. What
+#            went to and from the store at MASTER_PORT is counted by itself
 #   summary  final numbers of this rank; the last value of each counts
 #   doubt    `text`: why this program's own times are not to be believed; `load` = true: nor any others, by what it sent
 #   row      one line of the run's result table: any names and values. `shown`: names that a terminal shows, the first

@@ -118,6 +118,10 @@ class Between:
     def for_nobody(self) -> int:
         return self.after.for_nobody - self.before.for_nobody
 
+    @property
+    def store_bytes(self) -> int:
+        return self.after.store_bytes - self.before.store_bytes
+
     @cached_property
     def hooks(self) -> dict[Hook, Counters]:
         return since(self.after.hooks, self.before.hooks)

@@ -25,7 +25,7 @@ TAIL_SHARE, TAIL_MS = 0.25, 20.0  # that one packet in twenty may be late by
 STALL_SHARE, STALL_MS = 1.0, 250.0  # that none may be: whoever sends less while a wire stands still has few late ones
 AROUND = 0.01  # of the bytes on the data links that may go over the control links, declared or not
 FREE_BYTES = 1e6  # there, of all programs together
-MEETING_BYTES = 2e3  # there, of each rank to each: a torch rendezvous and its store send .83 kB at 8, 1.01 kB at 40
+MEETING_BYTES = 2e3  # to and from a store, of each rank to each: a torch rendezvous sends .83 kB at 8, 1.01 kB at 40
 SAID = 1.05  # times what programs say that they sent there themselves: headers and acknowledgements are counted too
 PORTS_SHOWN = 6
 
@@ -90,14 +90,15 @@ def _judge_presence(experiment: Experiment, watched: Watched, between: Between) 
 
 
 def went_around(experiment: Experiment, watched: Watched, between: Between) -> bool:
-    """Did more than was declared, and than one percent, go over links that no fault is on? What a program says that it
-    sent there itself, to measure, is taken off."""
-    met = conservation.met(between)
+    """Did more than was declared, and than one percent, go over links that no fault is on? What ranks need to meet at
+    their store is free there and nowhere else; what a program says that it sent itself, to measure, is taken off the
+    rest."""
+    met, store = conservation.met(between), between.store_bytes
     declared = 1e6 * sum(one.declared_control_mb() for one in (experiment.workload, *experiment.beside))
-    unsaid = met.control_bytes - SAID * sum(watched.control.values())
-    each = max(1, *(one.torchrun for one in (experiment.workload, *experiment.beside)))
-    free = max(FREE_BYTES, MEETING_BYTES * (each * experiment.topology.hosts) ** 2)
-    return unsaid > max(declared, free, AROUND * met.bytes)
+    unsaid = max(0.0, met.control_bytes - store - SAID * sum(watched.control.values()))
+    free = max(declared, FREE_BYTES, AROUND * met.bytes)
+    meeting = sum(MEETING_BYTES * ranks**2 for ranks in experiment.stores().values())
+    return unsaid > free or unsaid + store > max(free, meeting)
 
 
 def _judge_around(experiment: Experiment, watched: Watched, between: Between) -> list[Finding]:
@@ -105,9 +106,10 @@ def _judge_around(experiment: Experiment, watched: Watched, between: Between) ->
         return []
     met = conservation.met(between)
     text = f"{met.control_bytes / 1e6:.1f} MB went over the control links, around the fault"
-    text += f" ({met.bytes / 1e6:.1f} MB over the data links)"
+    text += f" ({met.bytes / 1e6:.1f} MB over the data links); {between.store_bytes / 1e6:.1f} MB of that to and from"
+    text += f" the ranks' store ({', '.join(f'{host.name} tcp {port}' for host, port in experiment.stores())})"
     if watched.control:
-        text += f", of which its programs say that they sent {sum(watched.control.values()) / 1e6:.1f} MB themselves"
+        text += f"; its programs say that they sent {sum(watched.control.values()) / 1e6:.1f} MB of the rest themselves"
     if watched.around:
         text += f"; open there: {', '.join(watched.around[:PORTS_SHOWN])}"
     next_step = "bind to the data link, or declare it (workload.control_mb)"

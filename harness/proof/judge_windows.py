@@ -85,10 +85,12 @@ def _room(entry: Impair, unit: Unit, watched: Watched) -> float:
 
 def _judge(number: int, entry: Impair, unit: Unit, changes: list[Change], watched: Watched) -> Finding:
     came, went = (next((one.real for one in changes if one.came is came), None) for came in (True, False))
-    text = f"impair.{number} ({entry.profile.name}) was asked {_window(_asked(entry, unit), unit)}"
-    text += f" and in force {_window((came, went), unit)}"
-    text += ", by the kernel's clock" if all(one.kept for one in changes) else ""
     off, room = max((one.real - one.asked for one in changes), key=abs), _room(entry, unit, watched)
+    if unit == "s" and opens_with_the_run(entry) and came is not None and abs(came) <= room:
+        came = None  # with the clock, as asked
+    text = f"impair.{number} ({entry.profile.name}) was asked {_window(_asked(entry, unit), unit)}"
+    text += f" and in force {_window((came, went), unit) or 'from the beginning'}"
+    text += ", by the kernel's clock" if all(one.kept for one in changes) else ""
     if abs(off) > room:
         by = f"{abs(off):.3f} s" if unit == "s" else f"{abs(off):g} steps"
         allowed = f"{room:.3g} s" if unit == "s" else f"{room:.3g}"

@@ -16,13 +16,14 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from lossbench.errors import LossbenchError, RunError
 from lossbench.net.conservation import Between, Met
-from lossbench.net.counters import counters_as_json
+from lossbench.net.counters import Reading, counters_as_json
 from lossbench.net.journal import Journal
 from lossbench.net.network import Network
 from lossbench.net.tc.shaping import classes_as_json
 from lossbench.proof import judge
 from lossbench.proof.evidence import Proof
 from lossbench.proof.judge_fault import met_by_workload
+from lossbench.proof.probe.afterwards import changed_meanwhile
 from lossbench.proof.probe.probing import Probes, prove_network
 from lossbench.proof.verdict import Verdict
 from lossbench.proof.watched import Watched
@@ -38,6 +39,8 @@ from lossbench.simulate import rules as simulation
 from lossbench.simulate.no_network import not_proven
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import rules_ever, rules_in_force
+
+BEFORE_S = -1.0  # by the run's clock, which has not begun
 
 
 @dataclass(frozen=True)
@@ -90,9 +93,8 @@ def execute(
             # 7  The proof.
             at("7 proof")
             proof = prove(experiment, network, token, folder, ground.exchange_of(network))
-            network.restart()
-            before, _ = network.settled()
-            network.listen()
+            hold_back(experiment, network, seed)
+            before = counted_anew(network)
             # 8  The workload, watched and limited in time.
             at("8 workload")
             ranks = Ranks(
@@ -118,6 +120,7 @@ def execute(
             # 9  Kernel counters joined with what the application saw; judged, stored; undone by the stack.
             at("9 verdict")
             met = store_counters(watched, network, folder)
+            watched.lapsed(look_again(experiment, network, token, watched))
             verdict = judge.judge(experiment=experiment, backend=backend, proof=proof, watched=watched)
             folder.write("verdict.json", {**verdict.as_json(), "duration_s": watched.duration_s})
             return Result(journal.id, folder.path, seed, backend, proof, verdict, met, watched)
@@ -137,6 +140,20 @@ def put_in_force(experiment: Experiment, network: Network, seed: int) -> None:
     network.shape()
     network.expect(rules_ever(experiment, seed=seed, kept=network.keeps_time))
     network.put(rules_in_force(experiment, seed=seed, kept=network.keeps_time))
+
+
+def hold_back(experiment: Experiment, network: Network, seed: int) -> None:
+    """Windows that open with the run's clock stay shut until it begins; where the network keeps them it does that."""
+    if not network.keeps_time:
+        network.put(rules_in_force(experiment, seed=seed, elapsed_s=BEFORE_S))
+
+
+def counted_anew(network: Network) -> Reading:
+    """From here on all that moves is the workload's, and every change somebody else's."""
+    network.restart()
+    before, _ = network.settled()
+    network.listen()
+    return before
 
 
 def as_read_back(network: Network) -> dict[str, Any]:
@@ -164,6 +181,13 @@ def prove(
         },
     )
     return proof
+
+
+def look_again(experiment: Experiment, network: Network, token: int, watched: Watched) -> list[str]:
+    """Where the proof sent packets that no rule is about, and the network still stands."""
+    if not experiment.probe.packets or watched.after is None:
+        return []
+    return changed_meanwhile(network, payload_bytes=experiment.probe.payload_bytes, token=token)
 
 
 def store_counters(watched: Watched, network: Network, run_folder: RunFolder) -> Met:

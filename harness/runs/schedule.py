@@ -12,6 +12,7 @@ from typing import Any
 
 from lossbench.net.counters import counters_as_json
 from lossbench.net.network import Network
+from lossbench.proof.judge_windows import opens_with_the_run
 from lossbench.proof.watched import Change, Unit, Watched
 from lossbench.results.folders import RunFolder
 from lossbench.spec.experiment import Impair
@@ -41,15 +42,24 @@ class Schedule:
         self._ever: set[int] = set()  # entries that were in force
         self._known: set[int] = set()  # those of them whose rules were told since rules last changed
         self._stamped: list[tuple[float, Change]] = []  # when it was done by the clock that ranks stamp records with
+        self._opened = 0.0  # when what is in force from the beginning was so everywhere
+        self.opening_took_s = 0.0
+        self._unwritten: dict[str, Any] | None = None
 
     def begin(self, start: float) -> None:
         """The run's clock begins at this moment of the monotonic one; what is asked from there on is in force."""
         self._start = start
         self.network.begin(start)
         self._told_s = time.monotonic() - start
+        self.seen.changes += [
+            Change(entry=number, came=True, unit="s", asked=0.0, real=self._opened - start)
+            for number, entry in enumerate(self.entries)
+            if opens_with_the_run(entry) and self._active[number] and not self.network.keeps_time
+        ]
 
     def keep(self, elapsed_s: float) -> None:
         """Put in force what time and step ask for; written to the timeline whenever it changes."""
+        self._write()
         step = max(self.seen.last_step, 0)
         active = tuple(entry.active(elapsed_s=elapsed_s, step=step) for entry in self.entries)
         timed = self.network.keeps_time  # then rules that steps ask for stand there, whatever the time
@@ -66,26 +76,37 @@ class Schedule:
         self._rules = self._wanted(elapsed_s, step)
         if elapsed_s - self._checked_s > 2 * AHEAD_S:
             self._check(elapsed_s)
-        began = time.monotonic()
+        began, first = time.monotonic(), not self._active
         changed = self.network.put(self._rules)
         took_s = time.monotonic() - began
+        if first:
+            self._opened, self.opening_took_s = began + took_s, took_s
         self._changed(active, (elapsed_s, step))
         self._active = active
         self._known.clear()
-        in_force = [entry for entry, on in zip(self.entries, active, strict=True) if on]
-        self.store.append(
-            "timeline.jsonl",
-            {
-                "time_s": time.time(),
-                "elapsed_s": round(elapsed_s, 4),
-                "took_s": round(took_s, 4),
-                "step": self.seen.last_step,
-                "in_force": [{**entry.model_dump(), "profile": entry.profile.name} for entry in in_force],
-                "by": "the network" if self.network.keeps_time else "the harness",
-                "changed_hooks": [hook.name for hook in changed],
-            },
-        )
-        self.store.append("counters.jsonl", {"time_s": time.time(), "hooks": counters_as_json(self.network.counters())})
+        self._unwritten = {
+            "time_s": time.time(),
+            "elapsed_s": round(elapsed_s, 4),
+            "took_s": round(took_s, 4),
+            "step": self.seen.last_step,
+            "in_force": [
+                {**entry.model_dump(), "profile": entry.profile.name}
+                for entry, on in zip(self.entries, active, strict=True)
+                if on
+            ],
+            "by": "the network" if self.network.keeps_time else "the harness",
+            "changed_hooks": [hook.name for hook in changed],
+        }
+        if not first:
+            self._write()
+
+    def _write(self) -> None:
+        """What is in force from the beginning is written when the clock has begun: meanwhile it waits for nothing."""
+        if self._unwritten is not None:
+            self.store.append("timeline.jsonl", self._unwritten)
+            counted = counters_as_json(self.network.counters())
+            self.store.append("counters.jsonl", {"time_s": time.time(), "hooks": counted})
+            self._unwritten = None
 
     def _check(self, elapsed_s: float) -> None:
         """Does what should be in force until now still stand?"""
@@ -170,6 +191,8 @@ class Schedule:
     def end(self) -> None:
         """What never came, and what should have gone and did not until the run ended."""
         now = (self.seen.duration_s, max(self.seen.last_step, 0))
+        if self._unwritten is not None:
+            self.store.append("timeline.jsonl", self._unwritten)
         if self._active and self.network.keeps_time:
             self._remember(*now)
         for number, entry in enumerate(self.entries):
@@ -194,7 +217,8 @@ class Schedule:
 
     def _kept(self, number: int, entry: Impair) -> list[Change]:
         """By the network, once it was told when the clock began."""
-        limits = [(came, at) for came, at in ((True, entry.from_s), (False, entry.to_s)) if at]
+        begins = 0.0 if opens_with_the_run(entry) else entry.from_s or None
+        limits = [(came, at) for came, at in ((True, begins), (False, entry.to_s)) if at is not None]
         return [
             Change(entry=number, came=came, unit="s", asked=at, real=max(at, self._told_s), kept=True)
             for came, at in limits

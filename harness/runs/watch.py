@@ -15,7 +15,7 @@ from lossbench.net.network import Network
 from lossbench.net.tc.look import Look
 from lossbench.net.tc.shaping import ClassState, lost_by_class, met_by_class
 from lossbench.proof.judge_fault import went_around
-from lossbench.proof.judge_windows import opens_with_the_run
+from lossbench.proof.judge_windows import LEAST, opens_with_the_run
 from lossbench.proof.watched import ROLE, Carried, Watched
 from lossbench.results.measures import BESIDE
 from lossbench.runs import interrupt
@@ -59,10 +59,10 @@ class Watch:
         try:
             self._wait_until_ready()
             self._classes_before = self.network.classes()
-            self.schedule.keep(0.0)
-            if any(opens_with_the_run(entry) for entry in self.experiment.impair):
-                self.seen.early = self.network.counters()
             self._load.begin()  # what starting up took is not the workload's
+            self.schedule.keep(0.0)
+            if self.schedule.opening_took_s > LEAST["s"] and any(map(opens_with_the_run, self.experiment.impair)):
+                self.seen.early = self.network.counters()  # of where it came first
             self._start = time.monotonic()
             self.schedule.begin(self._start)
             self.seen.opened_s = self.ranks.open_gate() - self._start
@@ -159,6 +159,10 @@ class Watch:
                 self.seen.noticed.setdefault(leak.place, round(elapsed, 1))
         if self.experiment.shaping.classes:
             self._store_backlog(look, elapsed)
+        self._look_around(between)
+
+    def _look_around(self, between: Between) -> None:
+        """Who talks past the fault? What TCP has closed is still to be seen for a minute."""
         if went_around(self.experiment, self.seen, between):
             self.seen.around += [one for one in self.network.control_sockets() if one not in self.seen.around]
 
@@ -263,6 +267,7 @@ class Watch:
             self.network.end_programs()
             seen.after, seen.moving = self.network.settled(since=seen.before)
             self._carried(seen.after, time.monotonic() - self._start)
+            self._look_around(Between(seen.before, seen.after))
             self.seen.lapsed(self.network.changes() + self.network.not_in_force(look))
             self.seen.lapsed(self.network.shaping_wrong() + self.network.mtu_wrong(look) + self.network.hosts_wrong())
             seen.held = self.network.held()

@@ -10,13 +10,14 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import BeforeValidator, Field, JsonValue, ValidationError, field_validator, model_validator
 
+from lossbench.contract import MASTER_PORT
 from lossbench.errors import UsageError
 from lossbench.spec import about
 from lossbench.spec import profile as profiles
 from lossbench.spec.about import Law, Stated
 from lossbench.spec.profile import Profile
 from lossbench.spec.shaping import Shaping
-from lossbench.spec.topology import Topology
+from lossbench.spec.topology import Host, Topology
 from lossbench.spec.userfile import Frozen
 
 Direction: TypeAlias = Literal["uplink", "downlink"]
@@ -72,9 +73,11 @@ class Impair(Frozen):
         return self
 
     def active(self, *, elapsed_s: float, step: int) -> bool:
-        """Is this in force now? Step windows count the steps the workload reports."""
+        """Is this in force now? Step windows count the steps the workload reports. Below second 0 the run's clock has
+        not begun: what is asked until some second has not either."""
+        timed = bool(self.from_s) or self.to_s is not None
         return (
-            (self.from_s is None or elapsed_s >= self.from_s)
+            (not timed or elapsed_s >= (self.from_s or 0.0))
             and (self.to_s is None or elapsed_s < self.to_s)
             and (self.from_step is None or step >= self.from_step)
             and (self.to_step is None or step < self.to_step)
@@ -250,6 +253,17 @@ class Experiment(Frozen):
     def dscp_of(self, program: Program) -> int | None:
         """What its packets are marked with."""
         return next((one.dscp for one in self.shaping.classes if one.name == program.traffic_class), program.dscp)
+
+    def hosts_of(self, program: Program) -> tuple[Host, ...]:
+        """Where it runs; its ranks meet at the first of them."""
+        hosts = program.hosts if isinstance(program, Beside) else "all"
+        return self.topology.all_hosts() if hosts == "all" else tuple(self.topology.host(name) for name in hosts)
+
+    def stores(self) -> dict[tuple[Host, int], int]:
+        """Where ranks meet, host and TCP port on the control network, and how many of them do."""
+        programs = (self.workload, *self.beside)
+        places = [(self.hosts_of(one), max(1, one.torchrun)) for one in programs]
+        return {(hosts[0], MASTER_PORT + n): len(hosts) * each for n, (hosts, each) in enumerate(places)}
 
     @model_validator(mode="after")
     def _hosts_exist(self) -> Experiment:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import socket
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from lossbench.net.conservation import Between
 from lossbench.net.host.sockets import open_from
 from lossbench.proof.covers.rows import covered, not_judged
 from lossbench.spec.experiment import Experiment
 from tests.forms import forms, full
+from tests.networks import Build, open_socket
 from tests.proof.test_truth import fault_of
 
 netns = pytest.mark.netns
@@ -227,3 +231,83 @@ def test_sockets_are_read_as_the_kernel_shows_them() -> None:
     found = open_from("127.0.0.1", [("tcp", tcp), ("tcp6", tcp6)])
     assert found == ["tcp 8080 to 127.0.0.2:50000", "tcp 8081 to 127.0.0.2:50001"]
     assert open_from("2001:db8::1", [("tcp6", tcp6)]) == ["tcp 8081 to 2001:db8::2:50001"]
+    udp = tcp.replace("0100007F:1F90 00000000", "00000000:1F92 00000000")
+    found = open_from("127.0.0.1", [("tcp", tcp), ("udp", udp)], besides=[("127.0.0.2", 50000)])
+    assert found == ["udp 8082 to anybody", "udp 8080 to 127.0.0.2:50000"], "datagrams are no store's"
+
+
+Ends = tuple[tuple[str, int], tuple[str, int]]  # who speaks, from which port (0: any), and who listens
+
+
+@netns
+def test_of_what_goes_over_the_control_links_only_the_stores_own_is_counted_as_the_stores(build: Build) -> None:
+    """A port beside the store's, its number on another host, and datagrams are nobody's rendezvous."""
+    network = build(topology={"hosts": 3}, beside=[{"role": "web", "hosts": ["h1", "h2"], "command": ["true"]}])
+    address = {host.name: host.control_ipv4 for host in network.experiment.topology.all_hosts()}
+
+    def grown(kind: int, ends: Ends) -> tuple[int, int]:
+        (source, port), (target, listens) = ends
+        before = network.read()
+        with open_socket(network, target, kind=kind) as server, open_socket(network, source, kind=kind) as client:
+            server.bind((address[target], listens))
+            client.bind((address[source], port))
+            if kind == socket.SOCK_STREAM:
+                server.listen()
+            client.connect((address[target], listens))
+            there = server.accept()[0] if kind == socket.SOCK_STREAM else server
+            with there:
+                for _ in range(40):
+                    client.send(bytes(1400))
+                received = 0
+                while received < 40 * 1400:
+                    received += len(there.recv(1400))
+                if kind == socket.SOCK_STREAM:
+                    there.sendall(bytes(50_000))
+                    client.settimeout(30)
+                    while received < 40 * 1400 + 50_000:
+                        received += len(client.recv(1 << 16))
+        time.sleep(0.3)
+        between = Between(before, network.read())
+        return between.store_bytes, sum(link.control_bytes for link in between.links.values())
+
+    for ends in ((("h1", 0), ("h0", 29500)), (("h2", 0), ("h1", 29501))):
+        store, everything = grown(socket.SOCK_STREAM, ends)
+        assert store == everything > 100_000, ends
+    others = [(("h1", 0), ("h0", 29501)), (("h0", 0), ("h1", 29500)), (("h2", 29500), ("h0", 29499))]
+    for ends in others:
+        store, everything = grown(socket.SOCK_STREAM, ends)
+        assert store == 0 and everything > 100_000, ends
+    store, everything = grown(socket.SOCK_DGRAM, (("h1", 29500), ("h0", 29500)))
+    assert store == 0 and everything > 50_000
+
+
+@netns
+@full
+def test_a_copy_past_the_fault_is_no_rendezvous_of_many_hosts(tmp_path: Path) -> None:
+    """As it was: with 32 hosts two megabytes were free, to whatever port: 1.5 of a copy met no fault, valid."""
+    program = tmp_path / "copy.py"
+    program.write_text(COPY)
+    head = '[topology]\nhosts = 32\n[probe]\npackets = 500\n[[impair]]\nprofile = "loss_10"\n'
+    text = f'{head}[workload]\nbarrier = false\ncommand = ["python", "{program}"]\n'
+    status, said, row = fault_of(tmp_path, text)
+    assert 1.4e6 < row["met"]["control_bytes"] < 2e6
+    assert status == "unknown" and "1.5 MB went over the control links" in said, said
+    assert "0.0 MB of that to and from the ranks' store (h0 tcp 29500)" in said and "h0 tcp 29501" in said, said
+
+
+COPY = """
+import os, socket, time
+rank, peers = int(os.environ["RANK"]), os.environ["LOSSBENCH_ADDRESSES"].split(",")
+data = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); data.bind((peers[rank], 5000))
+for n in range(60): data.sendto(bytes(1000), (peers[(rank + 1) % len(peers)], 5000)); time.sleep(0.01)
+place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]) + 1)
+if rank == 0:
+    server = socket.create_server(place); other = server.accept()[0]
+    while other.recv(1 << 16): pass
+    time.sleep(1)
+if rank == 1:
+    while True:
+        try: other = socket.create_connection(place); break
+        except OSError: time.sleep(0.1)
+    other.sendall(bytes(1_450_000)); time.sleep(1)
+"""

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from lossbench.net.conservation import Between
+from lossbench.net.counters import UNMATCHED, LinkCounts, Reading, RuleCounters
+from lossbench.net.star.network import StarNetwork
+from lossbench.net.tc.hook import PARENT
+from lossbench.proof.probe.afterwards import changed_meanwhile, in_words
 from lossbench.proof.probe.flows import Flow, plan, taken_by
 from lossbench.proof.probe.foils import FEW, foils, rounds
 from lossbench.proof.verdict import Status
 from lossbench.spec.experiment import Experiment
-from lossbench.spec.placement import Rules, rules_in_force
+from lossbench.spec.placement import Hook, Rules, rules_in_force
 from lossbench.spec.profile import Match
+from lossbench.spec.topology import Topology
 from lossbench.spec.userfile import check
+from tests.forms import forms
 from tests.networks import Build, prove
 
 IID = {"model": "iid", "percent": 5}
@@ -122,3 +130,77 @@ def test_foils_of_every_kind_pass_by_a_rule_as_asked(build: Build, name: str) ->
     found = build(topology={"hosts": 3, "family": "both"}, impair=[entry(MATCHES[name][0], direction="both")])
     judgement = prove(found, packets=1200).judgement
     assert judgement.status != Status.FAILED, judgement.findings
+
+
+# --- once more, when the workload has ended --------------------------------------------------------------------------
+
+PAIRS = {"pairs": [["h0", "h1"], ["h1", "h2"]]}
+
+
+def again(network: StarNetwork) -> list[str]:
+    return changed_meanwhile(network, payload_bytes=64, token=1 << 40)
+
+
+@pytest.mark.netns
+@forms("backend", ["ebpf", "cbpf", "relay"], keep=2)
+def test_a_match_that_was_widened_during_the_run_is_found_when_it_has_ended(build: Build, backend: str) -> None:
+    """As it was: packets that a rule must not take were sent before the run only."""
+    network = build(
+        backend=backend, topology={"hosts": 3, "rate_mbit": 50}, impair=[entry({"destination_ports": [7000]})]
+    )
+    assert again(network) == []
+    asked = dict(network.rules)
+    network.put({hook: tuple(replace(rule, match=Match()) for rule in here) for hook, here in asked.items()})
+    network.rules = asked
+    said = "took 32 of" if backend != "cbpf" else "packets were lost that no rule is about"
+    assert any(said in text for text in again(network)), again(network)
+
+
+DROP = struct.pack("<HBBI", 0x06, 0, 0, 2)  # classic BPF: TC_ACT_SHOT
+
+
+@pytest.mark.netns
+@forms("backend", ["ebpf", "cbpf", "relay"])
+def test_a_filter_that_loses_what_no_rule_is_about_is_found_when_the_run_has_ended(build: Build, backend: str) -> None:
+    network = build(backend=backend, topology={"hosts": 3, "rate_mbit": 50}, impair=[entry({}) | PAIRS])
+    assert again(network) == []
+    with network.place("h0").netlink() as inside:
+        index = inside.link_lookup(ifname="eth0")[0]
+        inside.tc("add", "clsact", index)
+        inside.tc("add-filter", "bpf", index, handle=1, parent=PARENT["ingress"], prio=1, ops=DROP, direct_action=True)
+    assert "packets were lost that no rule is about" in " ".join(again(network))
+
+
+def test_what_is_sent_once_more_is_what_no_rule_takes_and_what_takes_all_needs_none() -> None:
+    for name, (asked, _) in MATCHES.items():
+        rules, flows, found, _ = planned(entry(asked, direction="both"))
+        alone, _ = foils(rules, flows, Topology(hosts=3), alone=True)
+        assert len(alone) >= len(found) and alone, name
+        assert not any(taken_by(rules.get(hook, ()), one) for one in alone for hook in one.hooks())
+    rules, flows, found, _ = planned(entry({}))
+    assert foils(rules, flows, Topology(hosts=3), alone=True)[0] == []
+
+
+@pytest.mark.parametrize(
+    ("missing", "rest", "taken", "lost", "said"),
+    [
+        (0, 32, 0, 0, ""),
+        (0, 32, 9, 0, ""),  # what a program's end still sends
+        (4, 0, 32, 0, "h0 uplink: after the run 0:asked took 32 of 32 packets that it is not about"),
+        (4, 32, 0, 0, "after the run 4 of 32 packets were lost that no rule is about"),
+        (4, 32, 0, 4, ""),  # and the machine had no room for them
+    ],
+)
+def test_what_others_lost_or_rules_took_is_told_apart(
+    missing: int, rest: int, taken: int, lost: int, said: str
+) -> None:
+    rules, _, found, _ = planned(entry({"destination_ports": [7000]}))
+    hook = Hook(rank=0, direction="uplink")
+    (flow,) = [replace(one, at_most=32) for one in found if hook in one.hooks()][:1]
+    label = rules[hook][0].label
+    counted = {hook: {label: RuleCounters(seen=taken), UNMATCHED: RuleCounters(seen=rest)}}
+    before = {hook: {label: RuleCounters(), UNMATCHED: RuleCounters()}}
+    links = {0: LinkCounts(entered=rest + taken)}, {0: LinkCounts(entered=rest + taken, lost_leaving=lost)}
+    between = Between(Reading(hooks=before, links=links[0]), Reading(hooks=counted, links=links[1]))
+    (text,) = in_words(rules, {flow: missing}, between) or ("",)
+    assert text.replace(label, "0:asked") == said

@@ -464,11 +464,11 @@ def test_of_programs_beside_the_workload_each_has_to_say_what_is_expected_of_the
     assert found.status == (Status.FAILED if said else Status.VALID) and said in found.reasons()[0]
 
 
-def around(control: float, *, data: float = 1e6, said: float = 0.0, **more: Any) -> bool:
-    """Do so many bytes over the control links doubt the fault?"""
+def around(control: float, *, data: float = 1e6, said: float = 0.0, store: float = 0.0, **more: Any) -> bool:
+    """Do so many bytes over the control links doubt the fault, of which some were for the store?"""
     links = {0: LinkCounts(entered_bytes=round(data), control_bytes=round(control))}
     watched = Watched(control={("", 0, ""): said} if said else {})
-    between = Between(Reading(links={0: LinkCounts()}), Reading(links=links))
+    between = Between(Reading(links={0: LinkCounts()}), Reading(links=links, store_bytes=round(store)))
     return judge_fault.went_around(experiment(**more), watched, between)
 
 
@@ -497,9 +497,30 @@ def test_a_rendezvous_of_many_hosts_is_no_way_around_the_fault_and_four_megabyte
     hosts: int, control: float, doubted: bool
 ) -> None:
     """As it was: a megabyte was free whatever the number of hosts, and everybody tells everybody where he is."""
-    assert around(control, topology={"hosts": hosts}) is doubted
+    met = {"store": control, "control": control}
+    assert around(**met, topology={"hosts": hosts}) is doubted
     script = {"command": ["python", "x.py"], "torchrun": 4}
-    assert around(control, topology={"hosts": hosts // 4}, workload=script) is doubted
+    assert around(**met, topology={"hosts": hosts // 4}, workload=script) is doubted
+
+
+def test_what_ranks_need_to_meet_is_free_at_their_store_alone() -> None:
+    """As it was: with 64 hosts eight megabytes were free, to whatever port; with 250, a hundred and twenty-five."""
+    many = {"topology": {"hosts": 64}}
+    assert not around(8e6, store=8e6, **many) and around(4e6, **many), "of the rest there is one megabyte, as ever"
+    assert around(5.3e6, store=4.2e6, **many) and not around(5.1e6, store=4.2e6, **many)
+    assert around(8.3e6, store=8.3e6, **many), "the store is no way around the fault either"
+    assert around(8.3e6, store=8.3e6, said=8e6, **many), "what was said to be sent elsewhere was not sent to it"
+    assert not around(2e6, store=1e3, workload={"name": "chatter", "control_mb": 3}, topology={"hosts": 64})
+
+
+def test_each_program_meets_at_a_store_of_its_own() -> None:
+    asked = experiment(
+        topology={"hosts": 4},
+        workload={"command": ["python", "x.py"], "torchrun": 2},
+        beside=[{"role": "web", "hosts": ["h2", "h3"], "command": ["true"]}, {"role": "noise", "command": ["true"]}],
+    )
+    found = {(host.name, port): ranks for (host, port), ranks in asked.stores().items()}
+    assert found == {("h0", 29500): 8, ("h2", 29501): 2, ("h0", 29502): 4}
 
 
 NOISE = {"role": "noise", "command": ["true"]}

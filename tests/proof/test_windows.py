@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import struct
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +13,21 @@ import pytest
 
 from lossbench.net.counters import TOTAL, Reading, RuleCounters
 from lossbench.net.impair import cbpf, registry
+from lossbench.net.impair.ebpf import memory
 from lossbench.net.tc.look import Look
 from lossbench.proof.judge_rules import FEW
 from lossbench.proof.judge_windows import judge_windows, opens_with_the_run
 from lossbench.proof.verdict import Status
 from lossbench.proof.watched import Change, Watched
 from lossbench.results.folders import RunFolder
+from lossbench.runs.run import hold_back
 from lossbench.runs.schedule import Schedule
 from lossbench.simulate.no_network import NoNetwork
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import Hook, Rules, rules_ever, rules_in_force, rules_kept
 from lossbench.spec.userfile import check
-from tests.networks import Build
+from tests.forms import forms
+from tests.networks import Build, open_socket
 
 SECONDS, STEPS = {"from_s": 1.0, "to_s": 1.25}, {"from_step": 100, "to_step": 110}
 
@@ -280,3 +285,92 @@ def test_a_change_at_many_hosts_takes_two_looks_at_the_switch(build: Build, monk
     monkeypatch.setattr(Look, "now", lambda reader: looks.append(reader) or real(reader))
     changed = network.put(dict.fromkeys(network.rules, ()))
     assert len(changed) == 8 and len(looks) == 2
+
+
+OPENS = {"to_s": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("came", "status"), [(0.0, Status.VALID), (-0.02, Status.VALID), (-0.1, Status.UNKNOWN), (0.3, Status.UNKNOWN)]
+)
+def test_a_window_without_a_beginning_comes_with_the_clock(came: float, status: Status) -> None:
+    """As it was: nobody had written down when it came."""
+    change = Change(entry=0, came=True, unit="s", asked=0.0, real=came)
+    (found,) = judge_windows(asked(**OPENS), Watched(changes=[change, *changes({"to_s": 0.5}, None, 0.501)]))
+    assert found.status == status, found
+    assert (f"in force from {came:.10g} s to 0.501 s" in found.text) is (status == Status.UNKNOWN)
+
+
+def test_a_window_without_a_beginning_that_was_put_there_long_before_the_clock_began_is_unknown(tmp_path: Path) -> None:
+    kept = schedule(tmp_path, **OPENS)
+    (came,) = kept.seen.changes
+    assert came.came and came.real <= 0
+    kept = Schedule(network=NoNetwork(asked(**OPENS)), store=kept.store, seed=1, seen=Watched(), hear=lambda: None)
+    kept.keep(0.0)
+    kept.begin(time.monotonic() + 0.3)
+    (found,) = judge_windows(kept.network.experiment, kept.seen)
+    assert found.status == Status.UNKNOWN and " s early (0.025 s allowed)" in found.text
+
+
+def test_a_network_that_was_told_late_that_a_window_opens_opened_it_late(tmp_path: Path) -> None:
+    for late_s, status in ((0.0, Status.VALID), (0.3, Status.UNKNOWN)):
+        kept = schedule(tmp_path, Keeper, from_s=0.0, to_s=20.0)
+        kept.begin(time.monotonic() - 5 * late_s)
+        kept.seen.duration_s = 30.0
+        kept.keep(25.0)
+        kept.end()
+        (found,) = judge_windows(kept.network.experiment, kept.seen)
+        assert found.status == status and "by the kernel's clock" in found.text, found
+
+
+def test_before_the_clock_begins_no_window_in_time_is_open_and_all_else_is() -> None:
+    impair = [{"profile": "loss_1"}, {"profile": "loss_5", "to_step": 3}, {"profile": "loss_10", "from_s": 0.0}]
+    impair += [{"profile": "bursty_1", **OPENS}, {"profile": "bursty_5", "from_s": 0.0, **OPENS}]
+    experiment = check(Experiment, {"name": "t", "impair": impair}, origin="test")
+    assert [one.active(elapsed_s=-1.0, step=0) for one in experiment.impair] == [True, True, True, False, False]
+    assert all(one.active(elapsed_s=0.0, step=0) for one in experiment.impair)
+
+
+@pytest.mark.parametrize(("window", "probed"), [(OPENS, True), (SECONDS, False), ({"from_s": 2.0}, False)])
+def test_the_kernel_opens_a_window_by_its_clock_and_for_probes(window: dict[str, Any], probed: bool) -> None:
+    rule = rules_ever(asked(**window), seed=0, kept=True)[Hook(rank=0, direction="uplink")][0]
+
+    def limits(began_ns: int | None) -> tuple[int, int]:
+        return struct.unpack("<QQ", memory.window_memory(rule, began_ns))
+
+    assert (limits(None)[0] == 0) is probed
+    assert limits(memory.NEVER) == (memory.NEVER, memory.NEVER), "as it was: open since its probes"
+    end = memory.NEVER if "to_s" not in window else 10**12 + round(window["to_s"] * 1e9)
+    assert limits(10**12) == (10**12 + round(window.get("from_s", 0) * 1e9), end)
+
+
+@pytest.mark.netns
+@forms("backend", ["ebpf", "cbpf", "relay"], keep=2)
+def test_what_is_sent_before_the_clock_begins_does_not_meet_a_window_without_a_beginning(
+    build: Build, backend: str
+) -> None:
+    """As it was: it met it, and the run was unknown, or on many packets valid."""
+    window = {"profile": {"name": "all", "why": "t", "loss": {"model": "iid", "percent": 100}}, "to_s": 600.0}
+    network = build(backend=backend, topology={"hosts": 2})
+    experiment = check(Experiment, {"name": "t", "topology": {"hosts": 2}, "impair": [window]}, origin="test")
+    network.experiment, network.keeps_time = experiment, network.kind.keeps_time
+    network.expect(rules_ever(experiment, seed=1, kept=network.keeps_time))
+    network.put(rules_in_force(experiment, seed=1, kept=network.keeps_time))
+    with open_socket(network, "h1") as receiver, open_socket(network, "h0") as sender:
+        receiver.bind(("10.77.0.2", 5000))
+
+        def arrive() -> bool:
+            for _ in range(10):
+                sender.sendto(b"x", ("10.77.0.2", 5000))
+            receiver.settimeout(0.5)
+            with suppress(TimeoutError):
+                return all(receiver.recv(10) for _ in range(10))
+            return False
+
+        assert not arrive(), "probes meet it"
+        hold_back(experiment, network, seed=1)
+        network.restart()
+        assert arrive() and not network.not_in_force()
+        network.put(rules_in_force(experiment, seed=1, kept=network.keeps_time))
+        network.begin(time.monotonic())
+        assert not arrive() and not network.not_in_force()

@@ -19,9 +19,10 @@ def bytes_sent(door: Door) -> int | None:
 
 
 def control_bytes_sent() -> int:
-    """By this process itself, over the control link; 0 where there is none."""
-    interface = os.environ.get("LOSSBENCH_CONTROL_INTERFACE", "")
-    return own.sent_over(interface) if interface else 0
+    """By this process itself, over the control link; 0 where there is none. What goes to and from the store is counted
+    there."""
+    interface, store = os.environ.get("LOSSBENCH_CONTROL_INTERFACE", ""), os.environ.get("MASTER_PORT", "0")
+    return own.sent_over(interface, besides=int(store)) if interface else 0
 
 
 def _sent_over(interface: str) -> int | None:

@@ -66,8 +66,8 @@ class KeepsTime(Protocol):
     alone, by the kernel's own clock, so that nobody has to be on time."""
 
     def begin(self, at_ns: int) -> None:
-        """The run's clock began at this moment of the monotonic one. Until then a window is open if it is at second 0,
-        for the probes."""
+        """The run's clock began at this moment of the monotonic one. For the probes a window is open if it is at second
+        0; between `restart` and this none is."""
         ...
 
 

@@ -15,6 +15,7 @@ from lossbench.net.host.place import Place
 from lossbench.net.host.stack import Stack
 from lossbench.net.star.links import Star
 from lossbench.net.star.neighbours import NOWHERE as ROUTERS
+from lossbench.net.star.stores import METER
 from lossbench.net.tc import shaping
 from lossbench.net.tc.hook import PARENT
 from lossbench.net.tc.look import Look
@@ -97,12 +98,13 @@ class Gauges:
         )
 
     def aside(self, look: Look) -> dict[str, Any]:
-        """Of Reading: what came to the bridge for all (it takes each of them itself too), and for nobody; and who may
-        have lost packets that nobody counts."""
-        bridge, nowhere = look.device(DATA_BRIDGE), look.device(NOWHERE)
+        """Of Reading: what came to the bridge for all (it takes each of them itself too), and for nobody; what went to
+        and from the ranks' stores; and who may have lost packets that nobody counts."""
+        bridge, nowhere, store = (look.device(name) for name in (DATA_BRIDGE, NOWHERE, METER))
         return {
             "for_all": bridge.rx_packets if bridge is not None else 0,
             "for_nobody": nowhere.tx_packets + nowhere.tx_dropped if nowhere is not None else 0,
+            "store_bytes": store.rx_bytes if store is not None else 0,
             "bare": self._bare_so_far(),
         }
 
@@ -120,9 +122,8 @@ class Gauges:
         for place in places:
             if place not in self._monitors:
                 self._monitors[place] = Monitor(self._star.place(place), stack=place != SWITCH)
-        control = {"lo", "ctl0", *(host.control_port for host in self._star.topology.all_hosts())}
         links = self.look().links
-        self._devices = {index: one.name for index, one in links.items() if one.name not in control}
+        self._devices = {index: one.name for index, one in links.items() if one.name not in ("lo", "ctl0", METER)}
         self._hardware = {index: one.address for index, one in links.items()}
 
     def changes(self, *, ours: set[int], mtu: int) -> list[str]:
@@ -156,7 +157,7 @@ class Gauges:
         return f"{where}: {state} during the run" if state else ""
 
     def _watched(self, place: str) -> dict[int, str]:
-        """Of the switch everything but the control links: ports, and the devices that hold packets back behind them."""
+        """Of the switch: ports, and the devices that hold packets back behind them."""
         if place == SWITCH:
             return self._devices
         return {self.host(self._star.topology.host(place).rank).index: DATA_INTERFACE}

@@ -13,11 +13,11 @@ from pyroute2.netlink.exceptions import NetlinkError
 from lossbench.errors import RunError
 from lossbench.net import network
 from lossbench.net.counters import Detour, HeldByRule, HookCounters, ReadBack, Reading
-from lossbench.net.host import namespaces, sockets
+from lossbench.net.host import namespaces
 from lossbench.net.host.place import Place
 from lossbench.net.impair import registry
 from lossbench.net.impair.backend import Backend, KeepsTime, PutsMany
-from lossbench.net.star import handles
+from lossbench.net.star import handles, stores
 from lossbench.net.star.gauges import Gauges
 from lossbench.net.star.links import Star
 from lossbench.net.tc import kinds, offloads, shaping
@@ -49,6 +49,7 @@ class StarNetwork:
     def build(self, *, before_making: Callable[[str, str], None]) -> None:
         handles.raise_limit(self.experiment)
         self.star.build(before_making=before_making)
+        stores.count(self.star.switch, self.experiment, self.star.control_ports)
         self.backend = self._make_backend()
 
     def cut_to_mtu(self) -> None:
@@ -67,7 +68,8 @@ class StarNetwork:
             with suppress(NetlinkError):  # there was none
                 self.star.switch.tc("del", "clsact", port)
         for link in self.star.switch.get_links(kind="ifb"):
-            self.star.switch.link("del", index=link["index"])
+            if link.get_attr("IFLA_IFNAME") != stores.METER:
+                self.star.switch.link("del", index=link["index"])
         self.rules = {}
         self.backend.close()
         self.backend = self._make_backend()
@@ -243,11 +245,7 @@ class StarNetwork:
         return {hook: self.backend.read_back(self.star.hook_point(hook), look) for hook in self.rules}
 
     def control_sockets(self) -> list[str]:
-        out = []
-        for host in self.star.topology.all_hosts():
-            tables = [(name, self.place(host.name).read(f"/proc/net/{name}")) for name in sockets.TABLES]
-            out += [f"{host.name} {text}" for text in sockets.open_from(host.control_ipv4, tables)]
-        return out
+        return stores.open_besides(self.experiment, self.place)
 
     def held(self) -> HeldByRule:
         """Of wires that hold packets back in user space."""

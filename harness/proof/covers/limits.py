@@ -210,12 +210,12 @@ LIMITS = (
         when=_told_together,
     ),
     Limit(
-        text="what it takes too much of during the run: read back, probed before the run only",
+        text="what it takes too much of during the run: read back, probed before it and after it",
         of="matches",
         when=lambda a: any(not p.match.is_everything() for p in a.profiles),
     ),
     Limit(
-        text="packets of others that it takes during the run: read back, probed before the run only",
+        text="packets of others that it takes during the run: read back, probed before it and after it",
         of="pairs",
         backends=("netem", "cbpf"),
         when=lambda a: any(e.pairs for e in a.entries),

@@ -19,9 +19,9 @@ LOST = 8.0  # that a rule which takes them would lose of them: all that shows it
 Beside = tuple[Match, Iterable[Flow]]  # a match that asks for one thing less, and flows that lack it
 
 
-def foils(rules: Rules, flows: list[Flow], topology: Topology) -> tuple[list[Flow], NotJudged]:
-    """For every rule at every hook and each thing that it asks for, where none of `flows` is one already. Where another
-    rule would take it there is none, and that is said."""
+def foils(rules: Rules, flows: list[Flow], topology: Topology, *, alone: bool = False) -> tuple[list[Flow], NotJudged]:
+    """For every rule at every hook and each thing that it asks for, where none of `flows` is one already; `alone`: they
+    are not sent. Where another rule would take it there is none, and that is said."""
     out: list[Flow] = []
     untold: dict[tuple[str, str], None] = {}
     through: dict[Hook, list[Flow]] = {}
@@ -29,6 +29,7 @@ def foils(rules: Rules, flows: list[Flow], topology: Topology) -> tuple[list[Flo
         for hook in flow.hooks():
             through.setdefault(hook, []).append(flow)
     own = {(hook, taken_by(rules.get(hook, ()), flow)): flow for hook, here in through.items() for flow in here}
+    through = {} if alone else through
     port = free_port(rules, flows)
     ports = free_port(rules, flows, besides=port), port  # from and to: hosts listen at the second
     wanted = [
@@ -40,7 +41,7 @@ def foils(rules: Rules, flows: list[Flow], topology: Topology) -> tuple[list[Flo
     ]
     for hook, rule, ahead, (match, others) in wanted:
         wide = replace(rule, match=match)
-        if any(_is_foil(rule, wide, ahead, flow) for flow in through[hook]):
+        if any(_is_foil(rule, wide, ahead, flow) for flow in through.get(hook, ())):
             continue
         some = None
         for some in (flow for flow in others if _is_foil(rule, wide, ahead, flow)):

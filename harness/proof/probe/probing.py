@@ -58,7 +58,7 @@ def prove_network(
     remarks += [f"offloads are not as they must be: {', '.join(wrong[:4])}"] if wrong else []
     remarks += network.not_in_force(look) + network.shaping_wrong() + network.mtu_wrong(look)
     each = max(MIN_PROBES, packets // max(len(flows), 1))
-    rate_mbit = _slowest_mbit(network)
+    rate_mbit = slowest_mbit(network)
     if rate_mbit is not None:  # probes take half of the link
         bits = (payload_bytes + PROBE_HEADERS) * 8
         each = max(MIN_PROBES, min(each, int(limit_s * rate_mbit * 1e6 / 2 / bits)))
@@ -95,7 +95,7 @@ def prove_network(
     )
 
 
-def _slowest_mbit(network: Network) -> float | None:
+def slowest_mbit(network: Network) -> float | None:
     topology = network.experiment.topology
     own = [r.profile.rate_mbit for here in network.rules.values() for r in here]
     rates = [rate for rate in (topology.uplink_mbit(), topology.downlink_mbit(), *own) if rate]

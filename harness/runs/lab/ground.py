@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from lossbench.contract import MASTER_PORT
 from lossbench.errors import NotAbleError, UsageError
 from lossbench.net.impair import registry
 from lossbench.net.lab import fit
@@ -19,7 +20,6 @@ from lossbench.proof.probe.probing import Probes
 from lossbench.runs.ground import About, Gauge
 from lossbench.runs.lab.exchange import LabExchange
 from lossbench.runs.lab.remote import LabGauge, LabLauncher
-from lossbench.runs.launch.environment import MASTER_PORT
 from lossbench.runs.launch.program import Launcher
 from lossbench.spec.experiment import Experiment, Program
 from lossbench.spec.lab import ONE_RANK, Lab

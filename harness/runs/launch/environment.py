@@ -7,10 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lossbench.contract import DATA_PORT
+from lossbench.contract import DATA_PORT, MASTER_PORT
 from lossbench.spec.topology import Host, Topology
-
-MASTER_PORT = 29500
 
 
 @dataclass(frozen=True, kw_only=True)

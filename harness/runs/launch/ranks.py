@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lossbench.contract import DATA_PORT
+from lossbench.contract import DATA_PORT, MASTER_PORT
 from lossbench.files import known_as
 from lossbench.net.host.enter import hosts_file
 from lossbench.net.host.place import Place
@@ -19,7 +19,7 @@ from lossbench.processes import Running
 from lossbench.results import machine
 from lossbench.results.folders import RunFolder
 from lossbench.runs.launch import capture
-from lossbench.runs.launch.environment import MASTER_PORT, Identity, environment, gpu_for
+from lossbench.runs.launch.environment import Identity, environment, gpu_for
 from lossbench.runs.launch.member import Member
 from lossbench.runs.launch.program import Exec, Launcher, Start, comes_later, knows_no_gate, last_lines, lines_after
 from lossbench.spec.experiment import Beside, Experiment, Program
@@ -118,8 +118,7 @@ class Ranks:
         """Ranks of its own, among the hosts that it runs on. The foreground begins with the run's clock; what serves it
         has begun by then."""
         held, later = program.foreground and knows_no_gate(program), comes_later(program)
-        topology = self.experiment.topology
-        hosts = topology.all_hosts() if program.hosts == "all" else tuple(topology.host(name) for name in program.hosts)
+        topology, hosts = self.experiment.topology, self.experiment.hosts_of(program)
         for number, host in enumerate(hosts):
             member = f"{program.role}-{number}"
             records, log = self.store.records_path(member), self.store.log_path(member)

@@ -222,6 +222,7 @@ class EbpfBackend:
 
     def restart(self, point: HookPoint) -> None:
         self._past.pop(point.hook, None)
+        self._began_ns = self._placed[point.hook].began_ns = memory.NEVER
         self._placed[point.hook].fill()
 
     def begin(self, at_ns: int) -> None:

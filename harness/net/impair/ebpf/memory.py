@@ -84,13 +84,17 @@ def lock_memory(rule: Rule | None) -> bytes:
 
 
 def window_memory(rule: Rule | None, began_ns: int | None) -> bytes:
-    """When a rule takes packets; `began_ns`: when the run's clock began. Until then probes meet what is in force at its
-    second 0."""
-    first, last = rule.window if rule is not None and rule.window is not None else (None, None)
+    """When a rule takes packets; `began_ns`: when the run's clock began. None: probes meet what is in force at its
+    second 0; NEVER: they are through, it has not begun yet, and no window is open."""
+    if rule is None or rule.window is None:
+        return struct.pack("<QQ", 0, NEVER)
+    first, last = rule.window
     if began_ns is None:
         return struct.pack("<QQ", NEVER if first else 0, NEVER)
-    ends = [began_ns + round(at * 1e9) if at is not None else None for at in (first, last)]
-    return struct.pack("<QQ", ends[0] or 0, ends[1] or NEVER)
+    if began_ns == NEVER:
+        return struct.pack("<QQ", NEVER, NEVER)
+    end_ns = NEVER if last is None else began_ns + round(last * 1e9)
+    return struct.pack("<QQ", began_ns + round((first or 0) * 1e9), end_ns)
 
 
 def trace_memory(loss: TraceLoss) -> bytes:
