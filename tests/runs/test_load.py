@@ -41,6 +41,12 @@ def test_only_cores_that_may_be_used_count(monkeypatch: pytest.MonkeyPatch) -> N
     assert load._cpu_times({0}) == {0: (100, 50, 0)} and set(load._cpu_times({0, 1})) == {0, 1}
 
 
+def test_columns_of_proc_stat_are_those_of_its_manual(monkeypatch: pytest.MonkeyPatch) -> None:
+    """user, nice, system, idle, iowait, irq, softirq, steal; what guests had is among the first two already."""
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "cpu0 1 2 4 8 16 32 64 128 256 512\n")
+    assert load._cpu_times({0}) == {0: (255, 8 + 16, 128)}
+
+
 def test_one_full_core_and_a_stolen_one_are_seen_beside_an_idle_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was: the sum of all cores, so that one full core of two was half a machine."""
     times = iter([{0: (0, 0, 0), 1: (0, 0, 0)}, {0: (100, 0, 30), 1: (100, 100, 0)}])
