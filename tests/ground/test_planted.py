@@ -17,6 +17,12 @@ def test_a_planted_defect_has_its_one_place_and_its_tests(one: planted.Defect) -
     assert one.wrong(ROOT) == ""
 
 
+def test_every_room_has_a_planted_defect() -> None:
+    found = [path.parent for top in ("harness", "workloads") for path in ROOT.glob(f"{top}/*/__init__.py")]
+    rooms = {str(room.relative_to(ROOT)) for room in found if not room.is_symlink()}
+    assert rooms <= {one.room for one in LISTED}
+
+
 def test_no_defect_is_listed_twice() -> None:
     assert len({(one.file, one.new) for one in LISTED}) == len(LISTED)
 
