@@ -13,6 +13,10 @@ from typer.testing import CliRunner
 
 from lossbench.cli.app import app
 from lossbench.proof.covers.conditions import CONDITIONS
+from lossbench.spec.experiment import Experiment
+from lossbench.spec.pattern import predicted
+from lossbench.spec.placement import Hook, rules_in_force
+from lossbench.spec.userfile import check
 from tests.forked import lossbench
 
 pytestmark = pytest.mark.netns
@@ -74,13 +78,21 @@ options = { steps = 12, spacing_ms = 40 }
 
 
 def test_the_runs_own_packets_are_proven_lost(tmp_path: Path) -> None:
-    """What ranks miss equals what kernel counters say, during the run and not only in the probe."""
+    """What ranks miss equals what kernel counters say, during the run and not only in the probe; and these are what the
+    seed says of a pattern that begins with the run, however many probes were sent before it."""
     code, result = run_json(tmp_path, write(tmp_path, CHATTER + '[[impair]]\nprofile = "bursty_5"'))
     assert code == 0
     reasons = " ".join(result["summary"][0]["reasons"]["fault"])
     assert "the workload misses" in reasons and "during the run" in reasons
     numbers = result["summary"][0]["workload"]
     assert numbers["received"] < numbers["sent"]
+    folder = Path(result["summary"][0]["dir"])
+    asked = check(Experiment, json.loads((folder / "manifest.json").read_text())["experiment"], origin="manifest")
+    rules = rules_in_force(asked, seed=result["summary"][0]["seed"])
+    for hook, here in json.loads((folder / "counters.json").read_text())["hooks"].items():
+        (rule,) = rules[Hook.named(hook)]
+        lost = predicted(rule, here[rule.label]["seen"])
+        assert lost is not None and here[rule.label]["dropped"] == lost.sum(), hook
 
 
 def received_by_step(folder: Path) -> dict[str, int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,13 +28,15 @@ class Made:
     lost: tuple[int, str] = (9, "")
     refuses: tuple[int, str] = (9, "")
     asked: list[str] = []  # noqa: RUF012 - of all
+    seeds: list[int] = []  # noqa: RUF012 - that they were given
 
     def __init__(self, lab: Lab, rank: int) -> None:
         self.name, self.machine, self.rank = f"h{rank}", lab.machine[rank], rank
         self._goes = False
 
-    def ask(self, what: str, **_: Any) -> Any:
+    def ask(self, what: str, **given: Any) -> Any:
         Made.asked.append(what)
+        Made.seeds += [given["seed"]] if "seed" in given else []
         if (self.rank, what) == Made.refuses:
             raise RunError(f"{self.name}: no")
         if what == "nic.apply":
@@ -58,6 +62,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Made, "lost", (9, ""))
     monkeypatch.setattr(Made, "refuses", (9, ""))
     monkeypatch.setattr(Made, "asked", [])
+    monkeypatch.setattr(Made, "seeds", [])
 
 
 def applied(**more: Any) -> dict[int, Any]:
@@ -67,6 +72,13 @@ def applied(**more: Any) -> dict[int, Any]:
 def test_where_all_answer_all_stand() -> None:
     assert set(applied()) == {0, 1, 2} == STANDS
     assert Made.asked.index("nic.keep") > max(n for n, one in enumerate(Made.asked) if one == "nic.confirm")
+
+
+def test_each_machine_has_a_seed_of_its_own_which_the_next_time_is_the_same() -> None:
+    """Equal ones would lose the same packets on every machine."""
+    applied()
+    applied()
+    assert len(set(Made.seeds)) == 3 and sorted(Made.seeds[:3]) == sorted(Made.seeds[3:])
 
 
 @pytest.mark.parametrize("what", ["nic.apply", "nic.confirm", "nic.keep"])
@@ -185,6 +197,21 @@ def test_an_agent_that_was_told_to_keep_it_leaves_it_standing_and_can_still_take
     assert len(stands) == 1
     agent.take_back()
     assert stands == []
+
+
+@pytest.mark.parametrize(("left_s", "put_off_s"), [(60.0, held.state.LEASE_S), (1.0, 1.0)])
+def test_a_beat_puts_the_kernels_own_clock_off_by_a_lease_and_never_beyond_the_end(
+    monkeypatch: pytest.MonkeyPatch, stands: list[State], left_s: float, put_off_s: float
+) -> None:
+    told: list[float] = []
+    clock = SimpleNamespace(set=told.append, close=lambda: None)
+    monkeypatch.setattr(held.Clock, "opened", lambda _: clock)
+    monkeypatch.setattr(held.state, "now", lambda: 1000.0)
+    agent = held.Nic()
+    asked_of(agent)
+    agent._held = replace(stands[0], expires=1000.0 + left_s)
+    agent.beat()
+    assert told == [1000.0 + put_off_s]
 
 
 def test_what_was_taken_back_meanwhile_can_not_be_kept(stands: list[State]) -> None:

@@ -7,13 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
+from lossbench.net.bpf.classic import classifier
 from lossbench.net.impair import registry
 from lossbench.net.kernel import Kernel
 from lossbench.net.star.network import StarNetwork
+from lossbench.net.tc.hook import put_filter
 from lossbench.proof.evidence import foils_among
 from lossbench.proof.verdict import Status
 from lossbench.spec import profile
 from lossbench.spec.placement import rules_in_force
+from lossbench.spec.profile import Match
 from tests.networks import Build, open_socket, prove, receive_all
 
 BACKENDS = [
@@ -61,6 +64,16 @@ def test_a_profile_is_in_force_as_asked(build: Build, backend: str, name: str) -
         assert row.kernel_dropped == row.receiver_missing
         assert row.kernel_seen == row.receiver_sent
         assert row.read_back == pytest.approx(row.asked, abs=1e-6)
+
+
+def test_a_filter_that_is_not_ours_is_seen_beside_ours(build: Build, backend: str) -> None:
+    """Ours stands as it was put there: only their number tells of the other."""
+    able(backend, "loss_5")
+    network = build(backend=backend, topology={"hosts": 2}, impair=[{"profile": "loss_5"}])
+    assert network.not_in_force() == []
+    point = network.star.hook_point(next(hook for hook, here in network.rules.items() if here))
+    put_filter(network.star.switch, point, prio=77, ops=classifier(Match()), direct_action=True)
+    assert any("1 filters that are not ours" in text for text in network.not_in_force())
 
 
 @pytest.mark.parametrize("direction", ["uplink", "downlink", "both"])

@@ -153,6 +153,10 @@ def test_what_an_earlier_profile_left_in_the_kernel_is_noticed() -> None:
     assert differences(asked, {"limit": 1000, "loss": 0, "slot": {"min_delay": 0, "max_packets": 2**31 - 1}}) == []
     left = {"limit": 1000, "corrupt": {"probability": 5, "correlation": 0}, "rate_bytes_s": 10}
     assert differences(asked, left) == ["corrupt", "rate_bytes_s"]
+    for name, value in asked.items():  # every field that is sent, and every number in it
+        if name != "seed":
+            other = {**value, next(iter(value)): 5} if isinstance(value, dict) else value + 5
+            assert differences(asked, {**asked, name: other}) == [name]
 
 
 def test_an_unknown_option_is_our_mistake_and_loud() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lossbench.net.impair.relay import process
 from lossbench.net.star.network import StarNetwork
 from lossbench.proof.pace import judge_kept
 from lossbench.proof.probe.exchange import Exchange
@@ -19,6 +20,7 @@ from lossbench.proof.probe.heard import Heard
 from lossbench.proof.verdict import Status
 from lossbench.proof.watched import Watched
 from lossbench.spec import profile
+from lossbench.spec.delay import Reorder
 from lossbench.spec.placement import rules_in_force
 from tests.forked import lossbench
 from tests.networks import Build, prove
@@ -116,6 +118,16 @@ def test_some_packets_overtake(build: Build, profile_file: Callable[[str], str])
     assert heard.missing().sum() == 0
     assert 20 <= at_once <= 75, "150 packets, 30 %"
     assert heard.reordered() > 0
+
+
+@pytest.mark.parametrize(("percent", "gap"), [(100, 5), (100, 1), (30, 1), (40, 3)])
+def test_packets_overtake_at_their_turns_and_as_many_as_asked(percent: int, gap: int) -> None:
+    """As netem: after gap - 1 that wait each of the next may, until one does."""
+    wire = process.Wire(descriptor=-1)
+    wire.obey({"delay": {"mean_ms": 10}, "reorder": {"percent": percent, "gap": gap}, "seed": 1, "rule": "r"})
+    at_once = [number for number in range(20_000) if wire.wait_s() is None]
+    assert len(at_once) / 20_000 == pytest.approx(Reorder(percent=percent, gap=gap).share(), abs=0.015)
+    assert at_once[0] >= gap - 1 and min(np.diff(at_once)) == gap and wire.rule.overtook == len(at_once)
 
 
 def test_a_delay_can_be_taken_back_in_place(build: Build, profile_file: Callable[[str], str]) -> None:

@@ -81,6 +81,21 @@ def test_the_way_back_ends_the_kernels_own_clock_first_and_no_lease_begins_it_ag
     clock.close()
 
 
+def test_loss_has_ended_before_anything_is_taken_away(book: journal.Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, seen = Clock.made(), []
+
+    def undo(_: object) -> tuple[list[int], list[str]]:
+        seen.append(clock.deadline_s())
+        return [], []
+
+    a_state(book, maps=clock.ids()).save(book)
+    clock.set(state.now() + 60)
+    monkeypatch.setattr(takedown.made, "undo", undo)
+    takedown.take_away(book)
+    clock.close()
+    assert seen[0] == 0.0, "gates, first of all"
+
+
 def test_what_was_revoked_is_due_whatever_its_state_says(book: journal.Journal) -> None:
     """As it was: a confirmation that came in that moment kept its journal until the time was over."""
     found = a_state(book)

@@ -233,6 +233,13 @@ def test_a_rule_that_steps_ask_for_stands_there_before_its_time_comes(tmp_path: 
     assert all(kept.network.rules.values()) and not any(kept.seen.rules.values())
 
 
+@pytest.mark.parametrize(("step", "there"), [(99, False), (100, True), (109, True), (110, False)])
+def test_steps_mean_the_same_whoever_keeps_windows_in_time(step: int, there: bool) -> None:
+    """Whether the harness asks `Impair.active` or `rules_kept`."""
+    here = (rules_kept(asked(**STEPS), seed=1, step=step), rules_in_force(asked(**STEPS), seed=1, step=step))
+    assert [any(rules.values()) for rules in here] == [there, there]
+
+
 def test_windows_behind_a_window_stay_and_those_behind_what_takes_all_do_not() -> None:
     impair = [{"profile": "loss_1"}, {"profile": "loss_5"}, {"profile": "loss_10", **SECONDS}]
     experiment = check(Experiment, {"name": "t", "impair": impair}, origin="test")

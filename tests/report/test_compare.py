@@ -17,7 +17,7 @@ from lossbench.report.between.agreement import agreement
 from lossbench.report.between.compare import Line
 from lossbench.report.between.limits import Limit
 from lossbench.report.groups import groups_of
-from lossbench.report.inference import Estimate, corrected, paired
+from lossbench.report.inference import Estimate, corrected, estimate, paired
 from lossbench.report.tables.differences import difference_cell
 from lossbench.results import provenance
 from lossbench.results.index import read_suite
@@ -343,6 +343,8 @@ def test_a_limit_is_not_kept_by_one_seed_nor_by_those_that_did_not_fail(tmp_path
         ((100.0, 101.0, 102.0), 0.0, "identical"),
         ((100.0, 110.0, 95.0), 0.1, "can't tell"),
         ((101.0, 102.0, 103.0), 0.1, "can't tell"),  # by as much in every seed: nothing was seen of its spread
+        ((92.0, 100.0, 97.0), 0.1, "can't tell"),  # -13 to +4: of one end alone it is the same
+        ((108.0, 102.0, 107.0), 0.1, "can't tell"),  # and the other way round
         ((150.0, 152.0, 151.0), 0.1, "different"),
         ((103.0, 100.0, 100.0), 0.01, "can't tell"),  # +3, -1, -2: their mean is nothing
     ],
@@ -358,6 +360,20 @@ def test_a_number_is_the_same_only_where_its_whole_interval_is_within_the_margin
     (line,) = compare.result_lines(*sides)
     assert line.said(margin=margin) == words
     assert compare.results([line], margin=margin).rows[0][-1].text == words
+
+
+@pytest.mark.parametrize(
+    ("better", "moved", "style"),
+    [("low", 1, "bad"), ("low", -1, "good"), ("high", 1, "good"), ("high", -1, "bad"), ("", 1, "")],
+)
+def test_a_change_is_good_or_bad_by_what_its_measure_calls_better(better: str, moved: int, style: str) -> None:
+    before = {seed: 10.0 + seed for seed in range(5)}
+    after = {seed: value + moved * (1 + 0.01 * seed) for seed, value in before.items()}
+    change = paired(before, after)
+    ends = [estimate(list(some.values())) for some in (before, after)]
+    assert change is not None and change.significant and ends[0] is not None and ends[1] is not None
+    line = Line("point", "m", ends[0], ends[1], change, better)
+    assert compare.results([line]).rows[0][4].style == style
 
 
 def test_compare_sums_up_and_what_one_side_has_alone_is_open(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from lossbench.report import inference
-from lossbench.report.inference import corrected, estimate, paired, percentile, unpaired
+from lossbench.report.inference import corrected, estimate, paired, percentile, ratio_of_means, unpaired
 from lossbench.results import measures
 
 
@@ -29,6 +29,19 @@ def test_a_share_of_seeds_lies_between_none_and_all() -> None:
     assert estimate([1.0, 1.0, 0.0, 1.0, 2.0]).method == "t"  # type: ignore[union-attr]
     differences = paired({0: 1.0, 1: 1.0, 2: 0.0}, {0: 1.0, 1: 2.0, 2: 0.0})
     assert differences is not None and differences.low is not None and differences.low < 0, "changes, not shares"
+
+
+@pytest.mark.parametrize("under", [(2.0, 3.0, 4.0, 5.5), (5.5, 4.0, 3.0, 2.0)])
+def test_a_ratio_of_means_ends_where_the_difference_from_it_can_just_be_nothing(under: tuple[float, ...]) -> None:
+    """Fieller, by the other way in: the t-interval of `over - r * under` touches 0 where r is an end."""
+    over = (4.2, 6.1, 7.7, 11.4)
+    found = ratio_of_means(over, under)
+    assert found is not None and found.low is not None and found.high is not None
+    assert found.low < found.mean < found.high
+    for r in (found.low, found.high):
+        apart = estimate([x - r * y for x, y in zip(over, under, strict=True)])
+        assert apart is not None and apart.low is not None and apart.high is not None
+        assert min(abs(apart.low), abs(apart.high)) == pytest.approx(0, abs=1e-9)
 
 
 def test_one_value_has_no_spread_and_none_is_none() -> None:
@@ -61,7 +74,8 @@ def test_pairing_sees_what_two_means_hide() -> None:
 
 def test_only_common_seeds_are_paired() -> None:
     found = paired({1: 1.0, 2: 2.0, 3: 9.0}, {2: 3.0, 1: 2.0, 7: 0.0})
-    assert found is not None and found.n == 2 and found.mean == 1.0
+    assert found is not None and found.n == 2
+    assert (found.low, found.mean, found.high) == (1.0, 1.0, 1.0), "by seed: in any other order they are far apart"
     assert paired({1: 1.0}, {2: 1.0}) is None
 
 

@@ -58,6 +58,13 @@ def test_every_point_has_its_first_seed_before_any_has_its_second(file: Path, mo
     assert [seed for _, seed in made] == [0] * 4 + [1] * 4
 
 
+def test_seeds_begin_with_the_first_one_that_is_asked_for() -> None:
+    for asked, seeds in ((None, [7, 8]), (3, [7, 8, 9])):
+        settings = ["first_seed=7", "seeds=2"]
+        plan = planning.planned("quickstart", settings, asked, full=False, out=Path(), resume=False)[2]
+        assert [one.seed for one in plan[: len(seeds)]] == seeds and {one.seed for one in plan} == set(seeds)
+
+
 def test_what_is_not_expected_to_fit_is_not_begun_and_what_is_cheaper_is(monkeypatch: pytest.MonkeyPatch) -> None:
     part = Part(name="chatter", plan=planning.planned("chatter", [], 2, full=False, out=Path(), resume=False)[2])
     clock = Clock(monkeypatch)

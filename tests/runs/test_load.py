@@ -37,8 +37,18 @@ def test_only_cores_that_may_be_used_count(monkeypatch: pytest.MonkeyPatch) -> N
     stat = (
         "cpu 9 9 9 9 9 9 9 9 0 0\ncpu0 50 0 0 50 0 0 0 0 0 0\ncpu1 0 0 0 100 0 0 0 0 0 0\ncpu10 7 0 0 0 0 0 0 0 0 0\n"
     )
-    monkeypatch.setattr(Path, "read_text", lambda *_, **__: stat)
-    assert load._cpu_times({0}) == {0: (100, 50, 0)} and set(load._cpu_times({0, 1})) == {0, 1}
+    with monkeypatch.context() as here:
+        here.setattr(Path, "read_text", lambda *_, **__: stat)
+        one, both = load._cpu_times({0}), load._cpu_times({0, 1})
+    assert one == {0: (100, 50, 0)} and set(both) == {0, 1}
+
+
+def test_columns_of_proc_stat_are_those_of_its_manual(monkeypatch: pytest.MonkeyPatch) -> None:
+    """user, nice, system, idle, iowait, irq, softirq, steal; what guests had is among the first two already."""
+    with monkeypatch.context() as here:  # whoever explains a failure reads files, too
+        here.setattr(Path, "read_text", lambda *_, **__: "cpu0 1 2 4 8 16 32 64 128 256 512\n")
+        found = load._cpu_times({0})
+    assert found == {0: (255, 8 + 16, 128)}
 
 
 def test_one_full_core_and_a_stolen_one_are_seen_beside_an_idle_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,12 @@ def test_a_number_that_a_rank_says_again_is_the_last_one(tmp_path: Path) -> None
     assert judge.judge_outcome(asked(), heard(tmp_path, lines, asked())).status == Status.VALID
 
 
+def test_a_rank_that_has_no_number_leaves_no_mean_of_the_others(tmp_path: Path) -> None:
+    """NaN and infinity are kept as nothing; a rank that does not speak of it is another thing."""
+    lines = {0: [said(0, loss=3.0, accuracy=0.9)], 1: [said(1, loss=float("nan"))]}
+    assert summary._means(heard(tmp_path, lines, asked()).summaries) == {"loss": None, "accuracy": 0.9}
+
+
 def test_a_rank_that_speaks_in_anothers_name_counts_once_and_as_itself(tmp_path: Path) -> None:
     """As it was: rank 0, saying 1 once, counted twice in the mean."""
     lines = {0: [said(0, accuracy=0.5), said(1, accuracy=0.9)], 1: [said(1, accuracy=0.9)]}

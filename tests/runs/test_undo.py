@@ -150,6 +150,16 @@ def test_an_entry_of_a_kind_that_this_version_does_not_know_keeps_the_journal() 
         Journal(name).close()
 
 
+def test_what_can_not_be_looked_at_is_taken_to_be_there_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So its journal stays, and the next `clean` finds it."""
+
+    def exists(_: Entry) -> bool:
+        raise OSError("no file handle is left")
+
+    monkeypatch.setattr(made.KINDS["link"], "exists", exists)
+    assert made.exists(Entry(kind="link", name="x"))
+
+
 def test_every_kind_gets_its_turn_in_reverse_with_the_state_before(monkeypatch: pytest.MonkeyPatch) -> None:
     class Sysctl:
         values = {"a": "new", "b": "new"}

@@ -144,6 +144,18 @@ def test_optireduce_skips_an_update_of_which_too_much_is_missing(share: float, m
         assert any("skipped updates: 3" in note for note in notes) != moves
 
 
+@pytest.mark.parametrize("half", [0, 1])
+def test_one_half_of_which_too_much_is_missing_is_enough_to_skip(half: int) -> None:
+    def work(channel: Any) -> float:
+        parameter = torch.nn.Parameter(torch.zeros(SIZE))
+        strategy = sync.make("optireduce", torch.optim.SGD([parameter], 0.1), channel, skip_above=0.2)
+        parameter.grad = torch.ones(SIZE)
+        strategy.step()
+        return float(parameter.detach().abs().sum())
+
+    assert together(simulated(WORLD, Rule.iid(0.9, halves=(half,))), work) == [0.0] * WORLD
+
+
 def test_a_call_that_waits_for_its_turn_has_the_deadline_that_it_was_asked_with() -> None:
     """As calls on a GPU's tensors do: the bound was gone when their turn came."""
 

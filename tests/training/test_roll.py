@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from lossbench.workloads.collective.roll import Roll
+from lossbench.workloads.collective.roll import Listed, Roll
 from lossbench.workloads.errors import OptionError, TransportError
 from lossbench.workloads.training.settings import policy_here
 
@@ -34,6 +34,14 @@ def test_survivors_agree_though_they_suspect_different_ranks() -> None:
         *(lambda roll=roll, who=who: roll.call({who}) for roll, who in zip(all_of_them[:3], (3, 3, 0), strict=True))
     )
     assert [roll.members for roll in all_of_them[:3]] == [(0, 1, 2)] * 3, "rank 0 is here, whatever rank 2 thinks"
+
+
+def test_of_two_lists_of_one_epoch_the_first_stands() -> None:
+    """Both may have looked before either was written."""
+    one, other, *_ = rolls(dist.HashStore())
+    for roll, members in ((one, (0, 1)), (other, (1, 2))):
+        roll._propose(1, Listed(members=members, step=0, answered={}))
+    assert [roll._read(1).members for roll in (one, other)] == [(0, 1)] * 2
 
 
 def test_one_that_announces_itself_too_late_finds_the_list_without_it() -> None:

@@ -204,6 +204,16 @@ def test_workers_with_other_labels_more_often(tmp_path: Path) -> None:
     trained(tmp_path, skew=0.1)
 
 
+def test_models_are_judged_as_they_are_used_and_go_on_learning(tmp_path: Path) -> None:
+    """What is drawn while a model learns (dropout) is no part of it when it is judged."""
+    from lossbench.workloads.training.evaluate import judge
+
+    job = trained(tmp_path, steps=1).job
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(64, 10))
+    assert judge(model, job.task, job.batches, 64) == judge(model, job.task, job.batches, 64)
+    assert model.training
+
+
 @full
 def test_statistics_of_batchnorm_are_those_of_the_model_that_is_judged(tmp_path: Path) -> None:
     """Running statistics spoiled on purpose do not change the judgement."""

@@ -23,9 +23,12 @@ from lossbench.runs.choose import choose_backend
 from lossbench.runs.ground import ThisMachine
 from lossbench.runs.launch import nursery
 from lossbench.runs.launch.nursery import Nurseries
+from lossbench.simulate.rules import layers
 from lossbench.spec.about import about
 from lossbench.spec.experiment import Experiment
+from lossbench.spec.placement import rules_in_force
 from lossbench.spec.userfile import check
+from lossbench.workloads.sync.channels.simulated import Rule
 from tests.forms import full
 
 pytestmark = [pytest.mark.netns, pytest.mark.training]
@@ -278,6 +281,15 @@ def test_a_loss_that_is_not_a_number_is_the_verdicts_reason(runs: Runs) -> None:
     result = runs(strategy="rps", lr=1e30)
     reasons = " ".join(result.verdict.columns["outcome"].reasons())
     assert "the loss is" in reasons and "a lower lr may help" in reasons
+
+
+def test_of_a_simulations_rules_the_last_entry_that_matches_wins_as_on_a_network() -> None:
+    impair = [{"profile": "loss_1"}, {"profile": "loss_10", "hosts": ["h0"]}]
+    experiment = check(Experiment, {"name": "t", "impair": impair}, origin="test")
+    uplinks = [Rule(**{**one, "sources": one["sources"] and tuple(one["sources"])}) for one in layers(experiment)[0]]
+    for hook, (first, *_) in rules_in_force(experiment, seed=1).items():
+        drawn = next(one for one in uplinks if one.takes(hook.rank, 3 - hook.rank, 0, 0, 0))
+        assert drawn.chain[0][0][2] == first.profile.mean_loss() == (0.1 if hook.rank == 0 else 0.01)
 
 
 def test_what_the_simulation_cannot_do_is_refused_before_anything_runs(runs: Runs) -> None:

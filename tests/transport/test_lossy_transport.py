@@ -286,6 +286,24 @@ def test_mean_of_what_arrived_leans_to_the_owner_exactly_as_predicted(build: Bui
     assert other == pytest.approx((1 - predicted) / 3, abs=0.008)
 
 
+@pytest.mark.parametrize("engine", ["native", "plain"])
+def test_without_the_own_part_a_mean_is_of_those_that_came(build: Build, meet: Meet, engine: str) -> None:
+    """Where none came the own part is kept."""
+    ranks = meet(build(topology={"hosts": 3}, impair=[{"profile": LOSS}]), engines=[engine] * 3)
+
+    def job(group: Group) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+        given = np.full(COUNT, float(group.endpoint.rank + 1), np.float32)
+        got = reduce_scatter(group, given, codec=F32, op="avg", own=False)
+        return got, group.accounts[0].arrived
+
+    for rank, (got, arrived) in enumerate(ranks.all(job)):
+        width = (ranks.groups[rank].endpoint.datagram_bytes - HEADER_BYTES) // 8 * 8 // 4
+        came = {peer: np.repeat(bits, width)[: len(got)] for peer, bits in arrived.items()}
+        number, whole = sum(came.values()), sum((peer + 1.0) * bits for peer, bits in came.items())
+        assert {0, 1, 2} == set(np.unique(number)), "of some one came, of some both, of some none"
+        np.testing.assert_allclose(got, np.where(number > 0, whole / np.maximum(number, 1), rank + 1.0), rtol=1e-6)
+
+
 def test_dividing_by_the_world_shrinks_by_the_loss(build: Build, meet: Meet) -> None:
     ranks = meet(build(topology={"hosts": 4}, impair=[{"profile": LOSS}]))
     own, other, _ = weights(ranks, "world", 40)

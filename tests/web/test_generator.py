@@ -412,6 +412,19 @@ def test_a_slowdown_is_of_the_steady_state_and_of_all_that_were_asked_for(tmp_pa
     assert "slowdown_p99" not in row_of(stored(tmp_path / "b", failed=60), Options(rate=200))
 
 
+def test_a_slowdown_is_by_the_time_that_its_own_size_takes_alone() -> None:
+    """Each took three times as long as alone, the small ones and the large ones."""
+    sizes = np.tile([1000.0, 1_000_000.0], 1000)
+    alone = {"1000": 1.0, "1000000": 50.0}
+    took = 3 * np.where(sizes == 1000, 1.0, 50.0)
+    at, none = np.arange(2000.0), np.zeros(2000)
+    here = Measured(
+        at_s=at, completion_ms=took, size_bytes=sizes, page=none, client=none, lag_ms=none, sent_s=(at,), lost=Lost()
+    )
+    found = slowdowns(here, alone, mean=True)
+    assert (found["slowdown"], found["slowdown_p99"]) == (3.0, 3.0)
+
+
 def test_pages_that_never_ended_are_counted_beside_their_requests(tmp_path: Path) -> None:
     """As it was: no page was ever missed whose requests were all lost."""
     row = row_of(stored(tmp_path, failed=4), Options(rate=200, page=1))

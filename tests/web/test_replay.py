@@ -54,6 +54,20 @@ def test_a_recording_has_the_bursts_where_they_were(tmp_path: Path) -> None:
     assert sum(share for _, share in recording.bursts) == pytest.approx(1.0, abs=1e-3)
 
 
+def test_the_step_of_median_length_is_taken() -> None:
+    """Of three: one second at 1 byte a second, then two at 10, then three at 100."""
+    at_s, sent = np.array([0.0, 1.0, 3.0, 6.0]), np.array([0.0, 1.0, 21.0, 321.0])
+    parts, step_s = fold.typical(at_s, sent, at_s.tolist())
+    assert step_s == 2.0 and parts.sum() == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize("hosts", [2, 4, 16])
+def test_all_hosts_together_offer_what_was_asked_for(hosts: int) -> None:
+    """Each sends each other its share of the model twice in a step: once reduced, once gathered."""
+    sent = hosts * (hosts - 1) * 2 * 1e6 / hosts
+    assert sent * 8 / 1e6 / period_s(model_bytes=1e6, hosts=hosts, mbit=100) == pytest.approx(100)
+
+
 SPANS = (("first", 0.495, 0.605), ("second", 0.795, 0.905))
 
 

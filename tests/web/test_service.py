@@ -14,17 +14,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lossbench.contract import Door
 from lossbench.workloads.errors import OptionError, WorkloadError
 from lossbench.workloads.web import __main__ as web
 from lossbench.workloads.web.external import read_h2load, read_wrk
-from lossbench.workloads.web.http import nginx
+from lossbench.workloads.web.http import clock, nginx
 from lossbench.workloads.web.http.client import Client, Request
 from lossbench.workloads.web.http.connection import Connection
 from lossbench.workloads.web.options import Options
 from lossbench.workloads.web.samples import read
+from lossbench.workloads.web.schedule import Schedule
 from lossbench.workloads.web.server import Server
 from tests.forms import forms, full
 from tests.web.service import Service
@@ -248,6 +250,20 @@ def test_a_good_response_wakes_its_client_once_however_many_packets_it_comes_in(
             client.wait(time.monotonic() + 0.05)
     server.listener.close()
     assert client.count.completed == 2 and len(looks) <= 2, "the head comes on top of the size: a second look at most"
+
+
+def test_a_request_takes_from_when_it_was_due_and_not_from_when_it_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a client that comes a second late."""
+    got: dict[str, list[float]] = {}
+    monkeypatch.setattr(Door, "samples", lambda _, name, values, **__: got.setdefault(name, []).extend(values))
+    server = Grumpy(b"")
+    door = Door(rank=1, world_size=2, addresses=("127.0.0.1", "127.0.0.1"))
+    client = Client(door, Options(port=server.port, timeout_s=60, bytes=3))
+    client.begin = clock.now() - 1.0
+    one = Schedule(at_s=np.zeros(1), server=np.zeros(1, int), size=np.full(1, 3), page=np.full(1, -1))
+    client.run(one, until_s=60, stop=lambda: client.count.completed > 0)
+    server.listener.close()
+    assert got["completion_ms"][0] >= got["lag_ms"][0] >= 1000 and got["at_s"] == [0.0]
 
 
 class Slow(Grumpy):
