@@ -40,7 +40,7 @@ class Group:
     point: dict[str, Any]
     row: str = ""  # which of several rows
     planned: int = 0  # seeds
-    lasts: tuple[str, ...] = ()  # steps and epochs, as asked
+    lasts: str = ""  # how long it trains: epochs or steps, as asked (steps that nobody asked for: as they were)
     runs: list[Run] = field(default_factory=list)
     values: dict[str, list[Value]] = field(default_factory=dict)
     words: dict[str, list[str]] = field(default_factory=dict)  # what is shown and is no measured number
@@ -48,7 +48,8 @@ class Group:
     notes: list[str] = field(default_factory=list)
 
     def comparable(self, other: Group, measure: str) -> bool:
-        """Of lines that trained longer than others times can be compared, and what came of it can't."""
+        """Of lines that trained longer than others times can be compared, and what came of it can't. Tables, findings
+        and `compare` all ask here."""
         return self.lasts == other.lasts or self.measure(measure).column != "outcome"
 
     def unit(self, measure: str) -> str | None:
@@ -81,7 +82,7 @@ def groups_of(suite: Suite, *, with_simulated: bool = False, apart: bool = False
     out: dict[tuple[str, str, int, int], Group] = {}
     planned = Counter(key_of(one.point) for one in suite.plan.plan)
     apart = apart and max(planned.values(), default=1) > 1
-    asked = {key_of(one.point): _lasts(one.experiment) for one in suite.plan.plan}
+    asked = {key_of(one.point): one.experiment for one in suite.plan.plan}
     any_rows = any(_own_rows(run) for run in suite.runs)
     several = {key_of(run.summary.point) for run in suite.runs if len(run.summary.rows) > 1}
     for run in suite.runs:
@@ -97,16 +98,23 @@ def groups_of(suite: Suite, *, with_simulated: bool = False, apart: bool = False
             name += f" #{seed}" if apart else ""
             group = out.setdefault(
                 (point, what, again[what], seed),
-                Group(name=name, point=run.summary.point, row=what, planned=seeds, lasts=asked.get(point, ())),
+                Group(
+                    name=name, point=run.summary.point, row=what, planned=seeds, lasts=_lasts(asked.get(point, {}), row)
+                ),
             )
             _add(group, run, row, shown, with_simulated=with_simulated)
     _tell_apart(list(out.values()))
     return list(out.values())
 
 
-def _lasts(experiment: dict[str, Any]) -> tuple[str, ...]:
+def _lasts(experiment: dict[str, Any], row: dict[str, Any]) -> str:
+    """Epochs stand instead of steps. A default and the same number that was written down are alike."""
     options = (experiment.get("workload") or {}).get("options") or {}
-    return tuple(str(options.get(name)) for name in ("steps", "epochs"))
+    for name, number in (("epochs", options.get("epochs")), ("steps", options.get("steps", row.get("steps")))):
+        if number is not None:
+            whole = isinstance(number, float) and number.is_integer()
+            return f"{int(number) if whole else number} {name}"
+    return ""
 
 
 def rows_of(run: Run) -> list[dict[str, Any]]:

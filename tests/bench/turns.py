@@ -28,7 +28,7 @@ from typing import Any
 from pyroute2 import IPRoute
 
 ROOT = Path(__file__).resolve().parents[2]
-ALONE, WARM = "LOSSBENCH_TURNS_ALONE", 10
+ALONE, WARM = "TURNS_ALONE", 10
 
 
 def be(rank: int, world: int, port: int, floats: int) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lossbench.report import page
-from lossbench.report.between import compare
+from lossbench.report.between import compare, partners
 from lossbench.report.between.agreement import agreement
 from lossbench.report.between.compare import Line
 from lossbench.report.between.limits import Limit
@@ -84,7 +84,7 @@ def test_of_two_programs_only_what_differs_is_named(tmp_path: Path) -> None:
         made.write(place / "suite.json", {**told, "sessions": [made.session(programs=[program])]})
         sides.append(read_suite(place))
     assert [row[0].text for row in compare.machine(*sides).rows] == ["program.0.command"]
-    said = compare.nothing_in_common(*sides)
+    said = partners.nothing_in_common(*sides)
     assert "(A: aaaaaa, aaaaaa too; B: bbbbbb, bbbbbb too); compare two results of the same points" in said
 
 
@@ -382,6 +382,46 @@ def test_compare_sums_up_and_what_one_side_has_alone_is_open(tmp_path: Path) -> 
     done = lossbench("compare", "aaaaaa", "bbbbbb", "--in", str(tmp_path), "--margin", "25")
     said = "of 4 numbers: 0 different, 2 the same within 25 %, 2 open (2 of them valid on one side only)"
     assert done.returncode == 0 and said in done.stdout, done.stdout
+
+
+def trained(folder: Path, run_id: str, options: dict[str, Any], done: int, *, times: bool = True) -> Path:
+    """Results of so many steps, of which the row says how many were done."""
+
+    def row(point: dict[str, Any], seed: int) -> dict[str, Any]:
+        return {"steps": done, **row_of(0)(point, seed), **({"ms_step": 5.0 + seed} if times else {})}
+
+    return made.suite(folder, POINTS, 5, row, run_id=run_id, options=options)
+
+
+def test_what_comes_of_unequal_steps_is_not_compared(tmp_path: Path) -> None:
+    """As it was: 20 steps against 3000 had a training loss "the same within 10 %", and kept a limit on it. Within one
+    table it was known that they can't be compared."""
+    a = read_suite(trained(tmp_path, "aaaaaa", {"steps": 3000}, 3000))
+    b = read_suite(trained(tmp_path, "bbbbbb", {"steps": 20}, 20))
+    assert {line.measure for line in compare.result_lines(a, b)} == {"ms_step"}
+    done = lossbench("compare", "aaaaaa", "bbbbbb", "--in", str(tmp_path))
+    assert "A trains for 3000 steps, B for 20 steps" in " ".join(done.stdout.split()), done.stdout
+    assert "of 6 numbers: 0 different, 2 the same within 10 %, 4 open (4 of them of unequal steps)" in done.stdout
+    done = limited(tmp_path, "train_loss > +50%")
+    assert done.returncode == 3 and "A trains for 3000 steps, B for 20 steps" in done.stdout, done.stdout
+    assert limited(tmp_path, "ms_step > +50%").returncode == 0, "times are compared"
+    before = groups_of(a)
+    assert "trained for 3000 steps, and for 20 steps this time" in agreement(before, b, margin=0.1).doubt
+
+
+def test_without_times_nothing_is_left_to_compare_of_unequal_steps(tmp_path: Path) -> None:
+    a = read_suite(trained(tmp_path, "aaaaaa", {"epochs": 40, "steps": 7}, 400, times=False))
+    b = read_suite(trained(tmp_path, "bbbbbb", {"epochs": 9.0, "steps": 7}, 90, times=False))
+    assert compare.result_lines(a, b) == []
+    assert "rps: A trains for 40 epochs, B for 9 epochs" in partners.nothing_in_common(a, b)
+
+
+@pytest.mark.parametrize("options", [{"lr": 0.1}, {"steps": 300.0}])
+def test_as_many_steps_are_compared_however_they_were_asked_for(tmp_path: Path, options: dict[str, Any]) -> None:
+    """By default, or written down."""
+    a = read_suite(trained(tmp_path, "aaaaaa", {"steps": 300}, 300))
+    b = read_suite(trained(tmp_path, "bbbbbb", options, 300))
+    assert {line.measure for line in compare.result_lines(a, b)} == {"train_loss", "accuracy", "ms_step"}
 
 
 HOSTS = {"h0": {**made.MACHINE, "cpus": 64, "gpus": ["H200"]}, "h1": {**made.MACHINE, "cpus": 64, "gpus": ["H200"]}}

@@ -185,6 +185,34 @@ def test_the_transform_is_its_own_inverse_and_keeps_lengths(count: int) -> None:
     assert float(turned.norm()) == pytest.approx(float(values.norm()))
 
 
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_with_the_transform_a_lost_packet_reaches_numbers_without_a_gradient(name: str) -> None:
+    """And Adam moves those as far as all others, each worker elsewhere: the drift of optireduce on text."""
+    generator = torch.Generator().manual_seed(0)
+    given, without = torch.randn(SIZE, generator=generator), torch.rand(SIZE, generator=generator) < 0.5
+    given[without] = 0.0
+    lr = 1e-3
+
+    def moved(channel: Any) -> torch.Tensor:
+        values = torch.nn.Parameter(torch.zeros(SIZE))
+        optimizer = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[name]([values], lr=lr)
+        strategy = sync.find("gradient_averaging")(optimizer, channel, rule="zero")
+        values.grad = given.clone()
+        strategy.step()
+        return values.detach()[without].clone()
+
+    def found(coding: Any) -> torch.Tensor:
+        channels = simulated(WORLD, Rule.iid(0.1))
+        return torch.stack(together(around(coding, channels) if coding else channels, moved))
+
+    assert not found(None).any(), "nothing comes of a gradient that is missing where it was nothing"
+    turned = found(Hadamard)
+    typical = float(turned.abs().median()) / lr
+    low, high = {"adamw": (0.9, 1.1), "sgd": (0.0, 0.3)}[name]
+    assert low < typical < high
+    assert float((turned[0].sign() != turned[1].sign()).double().mean()) > 0.3
+
+
 @pytest.mark.parametrize("name", ["gradient_averaging", "bounded_drift"])
 def test_without_loss_hadamard_changes_nothing(name: str) -> None:
     wanted = alone_on_everything("adamw")

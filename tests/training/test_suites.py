@@ -122,6 +122,14 @@ def test_a_contrast_has_its_zero_and_the_same_optimizer_for_all(name: str, full:
     assert len(how) == 1 and "None" in next(iter(how))
 
 
+def test_contrasts_at_the_papers_rates_have_its_warm_up_and_drops() -> None:
+    """As it was, `uneven` trained sixty epochs at rate 1 from the first step to the last."""
+    for name in CONTRASTS:
+        for one in map(settings.read, (one.workload.options for one in experiments(name, full=True))):
+            if one.lr >= 1.0:
+                assert (one.schedule, one.warm_up) == ("steps", 0.03125), name
+
+
 @pytest.mark.parametrize("full", [False, True])
 def test_bursts_grow_to_several_blocks(full: bool) -> None:
     """As it was, the full form's ended at two thirds of one."""

@@ -49,6 +49,7 @@ def compare(
     """
     need_libraries()
     from lossbench.report.between import compare as comparing
+    from lossbench.report.between import partners
     from lossbench.report.between.limits import Limit
     from lossbench.report.between.sameness import summed_up
     from lossbench.report.tables.table import terminal
@@ -71,14 +72,17 @@ def compare(
                 console.print(f"{table.title}: no difference")
         lines = comparing.result_lines(left, right, with_simulated=with_simulated)
         named += comparing.result_lines(left, right, with_simulated=with_simulated, measures=limited)
-        unknown += comparing.unknown_lines(left, right, with_simulated=with_simulated)
+        unknown += partners.unknown_lines(left, right, with_simulated=with_simulated)
         if lines:
-            terminal(console, comparing.results(lines, margin=margin / 100))
+            unequal = partners.unequal(left, right, with_simulated=with_simulated)
+            note = partners.unequal_note(unequal)
+            terminal(console, comparing.results(lines, margin=margin / 100, unequal=note))
             found = [line.said(margin=margin / 100) for line in lines]
-            gone = comparing.on_one_side(left, right, with_simulated=with_simulated)
-            console.print(summed_up(found, gone, margin=margin / 100), markup=False, soft_wrap=True)
+            gone = partners.on_one_side(left, right, with_simulated=with_simulated)
+            said = summed_up(found, gone, margin=margin / 100, unequal=len(unequal))
+            console.print(said, markup=False, soft_wrap=True)
         else:
-            console.print(comparing.nothing_in_common(left, right), markup=False, soft_wrap=True)
+            console.print(partners.nothing_in_common(left, right), markup=False, soft_wrap=True)
     if limits:
         known = comparing.measures_of(*(suite for pair in pairs for suite in pair))
         raise typer.Exit(_judged(console, limits, comparing.corrected(named), unknown, known))

@@ -69,6 +69,9 @@ def _doubt(before: list[Group], after: dict[str, Group], tested: list[tuple[str,
     for point, name in wanted:
         if point not in after or not after[point].sound(name):
             return f"{point} {name} is not there, or not valid, this time"
+    for group in before:
+        if any(not group.comparable(after[group.name], name) for point, name in wanted if point == group.name):
+            return f"{group.name} trained for {group.lasts}, and for {after[group.name].lasts} this time"
     if any(not after[point].complete(name) for point, name in wanted):
         return "a run was not valid this time"
     if [pair for pair in wanted if pair not in tested]:

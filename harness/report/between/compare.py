@@ -11,6 +11,7 @@ from typing import Any
 
 from lossbench.report import inference
 from lossbench.report.between import sameness
+from lossbench.report.between.partners import PAIR_FROM, both, tested, unknown
 from lossbench.report.groups import Group, groups_of, shown_of
 from lossbench.report.inference import ALPHA, Difference
 from lossbench.report.tables.differences import difference_cell
@@ -21,7 +22,6 @@ from lossbench.results.models import Session
 from lossbench.results.naming import key_of, point_name
 from lossbench.spec.experiment import as_now
 
-PAIR_FROM = 2
 VALUE_WIDTH = 18  # of a changed value; longer ones take several lines
 
 
@@ -153,19 +153,7 @@ def result_lines(
     a: Suite, b: Suite, *, with_simulated: bool = False, measures: Container[str] | None = None
 ) -> list[Line]:
     """Of what tables show, or of `measures`, shown or not."""
-    left, right = (groups_of(some, with_simulated=with_simulated) for some in (a, b))
-    pairs = [(one, other) for one, other in _partners(left, right) if other is not None]
-    return lines_of(pairs, measures=measures)
-
-
-def nothing_in_common(a: Suite, b: Suite) -> str:
-    """Why there is no table of results, and what to do."""
-    left, right = ([group.name for group in groups_of(one, with_simulated=True)] for one in (a, b))
-    if set(left) & set(right) or len(left) == len(right) == 1:
-        step = "lossbench report says why something is not valid"
-        return f"results: no line in common that is valid on both sides; {step}"
-    names = [f"{side}: {', '.join(some) or 'none that ended'}" for side, some in (("A", left), ("B", right))]
-    return f"results: no line in common ({'; '.join(names)}); compare two results of the same points"
+    return lines_of(both(a, b, with_simulated=with_simulated), measures=measures)
 
 
 def measures_of(*suites: Suite) -> list[str]:
@@ -173,57 +161,17 @@ def measures_of(*suites: Suite) -> list[str]:
     return list(dict.fromkeys(name for suite in suites for group in groups_of(suite) for name in group.values))
 
 
-def unknown_lines(a: Suite, b: Suite, *, with_simulated: bool = False) -> list[tuple[str, str, str]]:
-    """Point and measure of what A has a number of, of whose change nothing is known; and why."""
-    left, right = (groups_of(some, with_simulated=with_simulated) for some in (a, b))
-    known = [
-        (one.name, name, _unknown(one, other, name)) for one, other in _partners(left, right) for name in one.values
-    ]
-    return [(point, name, why) for point, name, why in known if why]
-
-
-def _unknown(a: Group, b: Group | None, name: str) -> str:
-    """It counts on one side only, or not in every seed that B was to have, or not all of those were compared: who is
-    not in the mean might be the worst. Empty if none of it."""
-    if b is None or not (a.sound(name) and b.complete(name)):
-        return f"{name} is not valid on both sides, in every seed of B"
-    alone = b.planned - len(tested(a.sound(name), b.sound(name))[1])
-    return f"{name}: {alone} of B's {b.planned} seeds have no valid number in A; run A with them" if alone else ""
-
-
-def on_one_side(a: Suite, b: Suite, *, with_simulated: bool = False) -> int:
-    """How many numbers that tables show are on one side only, or not valid on the other."""
-    left, right = (groups_of(some, with_simulated=with_simulated) for some in (a, b))
-    pairs: list[tuple[Group | None, Group | None]] = [*_partners(left, right)]
-    known = [other for _, other in pairs]
-    pairs += [(None, group) for group in right if group not in known]
-    some = [[one for one in pair if one is not None] for pair in pairs]
-    return sum(
-        not all(name in one.values and one.sound(name) for one in pair) or len(pair) < 2
-        for pair in some
-        for name in shown_of(pair)
-    )
-
-
-def _partners(left: list[Group], right: list[Group]) -> list[tuple[Group, Group | None]]:
-    """Lines of the same name; a single line of another name is meant too."""
-    named = {group.name: group for group in right}
-    if len(left) == len(right) == 1:
-        return [(left[0], right[0])]
-    return [(group, named.get(group.name)) for group in left]
-
-
 def lines_of(pairs: list[tuple[Group, Group]], *, measures: Container[str] | None = None) -> list[Line]:
-    """Corrected for all measures of all pairs together."""
+    """Corrected for all measures of all pairs together. What came of unequal steps is in none."""
     found: list[Line] = []
     for a, b in pairs:
         names = shown_of([a, b]) if measures is None else [name for name in a.values if name in measures]
-        for name in [name for name in names if name in a.values and name in b.values]:
+        for name in [name for name in names if name in a.values and name in b.values and a.comparable(b, name)]:
             left, right = tested(a.sound(name), b.sound(name))
             one = difference(left, right)
             before, after = (inference.estimate(list(some.values())) for some in (left, right))
             if one is not None and before is not None and after is not None:
-                whole = not _unknown(a, b, name)
+                whole = not unknown(a, b, name)
                 found.append(Line(a.name, name, before, after, one, a.measure(name).better, whole))
     return corrected(found)
 
@@ -234,14 +182,6 @@ def corrected(lines: Sequence[Line]) -> list[Line]:
     return [replace(line, change=change) for line, change in zip(lines, sure, strict=True)]
 
 
-def tested(a: dict[int, float], b: dict[int, float]) -> tuple[dict[int, float], dict[int, float]]:
-    """What the test and the means stand on: common seeds where there are enough of them, else all."""
-    common = [seed for seed in a if seed in b]
-    if len(common) < PAIR_FROM:
-        return a, b
-    return {seed: a[seed] for seed in common}, {seed: b[seed] for seed in common}
-
-
 def difference(a: dict[int, float], b: dict[int, float]) -> Difference | None:
     """Paired where both have the same seeds, else Welch."""
     if len(set(a) & set(b)) >= PAIR_FROM:
@@ -249,7 +189,8 @@ def difference(a: dict[int, float], b: dict[int, float]) -> Difference | None:
     return inference.unpaired(list(a.values()), list(b.values()))
 
 
-def results(lines: list[Line], *, margin: float = sameness.MARGIN_PERCENT / 100) -> Table:
+def results(lines: list[Line], *, margin: float = sameness.MARGIN_PERCENT / 100, unequal: str = "") -> Table:
+    """`unequal`: which lines are not compared, in words."""
     rows = []
     for line in lines:
         change = line.change
@@ -278,6 +219,7 @@ def results(lines: list[Line], *, margin: float = sameness.MARGIN_PERCENT / 100)
         notes.append("Nothing is the same where seeds of B are not valid, or have no number in A: they are in no mean.")
     if any(line.change.p is None for line in lines):
         notes.append("p is '-' where a side has one seed only: run both with --seeds 5.")
+    notes += [unequal] if unequal else []
     return Table("results", ["point", "measure", "A", "B", "B against A", "p", "so"], rows, notes)
 
 

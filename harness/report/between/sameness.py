@@ -27,10 +27,12 @@ def said(change: Difference, *, of: float, margin: float) -> str:
     return SAME if -room <= change.low and change.high <= room else OPEN
 
 
-def summed_up(words: Sequence[str], gone: int, *, margin: float) -> str:
-    """One sentence of a whole comparison; `gone`: numbers that count on one side only."""
-    count = Counter(words)
+def summed_up(words: Sequence[str], gone: int, *, margin: float, unequal: int = 0) -> str:
+    """One sentence of a whole comparison; `gone`: numbers that count on one side only; `unequal`: of lines that train
+    for more or fewer steps."""
+    count, never = Counter(words), gone + unequal
     alike = sum(count[one] for one in ALIKE)
-    parts = f"{count[DIFFERENT]} different, {alike} the same within {100 * margin:g} %, {count[OPEN] + gone} open"
-    one_side = f" ({gone} of them valid on one side only)" if gone else ""
-    return f"of {len(words) + gone} numbers: {parts}{one_side}"
+    parts = f"{count[DIFFERENT]} different, {alike} the same within {100 * margin:g} %, {count[OPEN] + never} open"
+    of_them = [f"{gone} of them valid on one side only"] if gone else []
+    of_them += [f"{unequal} of them of unequal steps"] if unequal else []
+    return f"of {len(words) + never} numbers: {parts}" + (f" ({', '.join(of_them)})" if of_them else "")

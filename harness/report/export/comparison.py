@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from lossbench.report.between import compare as comparing
+from lossbench.report.between import partners
 from lossbench.report.between.compare import Line
 from lossbench.report.between.sameness import MARGIN_PERCENT, summed_up
 from lossbench.report.export.shown import as_html
@@ -29,15 +30,21 @@ class Comparison(list[Line]):
     def tables(self) -> list[Table]:
         """What was asked for, where it was made, what came out; only where there is something to say."""
         both = [comparing.spec(self.a, self.b), comparing.machine(self.a, self.b)]
-        return [one for one in both if one.rows] + ([comparing.results(self)] if self else [])
+        note = partners.unequal_note(self._unequal)
+        return [one for one in both if one.rows] + ([comparing.results(self, unequal=note)] if self else [])
+
+    @cached_property
+    def _unequal(self) -> list[tuple[str, str]]:
+        return partners.unequal(self.a, self.b, with_simulated=self._with_simulated)
 
     @property
     def summary(self) -> str:
         """How many numbers are different, the same, or open."""
         if not self:
-            return comparing.nothing_in_common(self.a, self.b)
-        alone = comparing.on_one_side(self.a, self.b, with_simulated=self._with_simulated)
-        return summed_up([line.said() for line in self], alone, margin=MARGIN_PERCENT / 100)
+            return partners.nothing_in_common(self.a, self.b)
+        alone = partners.on_one_side(self.a, self.b, with_simulated=self._with_simulated)
+        words = [line.said() for line in self]
+        return summed_up(words, alone, margin=MARGIN_PERCENT / 100, unequal=len(self._unequal))
 
     def _sides(self) -> list[str]:
         return [f"{side}: {one.name} {one.id}, {one.folder}" for side, one in (("A", self.a), ("B", self.b))]
