@@ -36,7 +36,14 @@ IMPORTS = {
         "lossbench.proof.probe.probing",
     ],
     "report": ["lossbench.cli.app", "lossbench.cli.main", "scipy.stats", "polars", "lossbench.report.plots.library"],
-    "torch": ["torch", "torch.distributed", "lossbench.torch", "lossbench.workloads.sync"],
+    "torch": [
+        "torch",
+        "torch.distributed",
+        "torch._dynamo",  # what an optimizer imports at its first step: more than a second
+        "lossbench.torch",
+        "lossbench.workloads.sync",
+        "lossbench.workloads.training.build",
+    ],
 }
 
 
