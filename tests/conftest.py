@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from lossbench.net.host import rootless
 from lossbench.net.impair import registry
 from lossbench.net.kernel import Kernel
 from lossbench.results import machine
+from tests import preloaded
 from tests.explain import pytest_runtest_logreport, pytest_runtest_makereport, pytest_runtest_protocol  # noqa: F401 - hooks
 from tests.explain import pytest_terminal_summary as explain
 from tests.networks import build, profile_file  # noqa: F401 - fixtures for all
@@ -67,6 +69,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, reason in reasons.items():
             if reason is not None and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=f"{marker}: {reason}"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
+    """What the workers of `make test` import is imported once."""
+    if not os.environ.get("LOSSBENCH_REAL") and any(spec.python == "tests/worker" for spec in specs):
+        preloaded.begin()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

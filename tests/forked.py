@@ -36,7 +36,14 @@ IMPORTS = {
         "lossbench.proof.probe.probing",
     ],
     "report": ["lossbench.cli.app", "lossbench.cli.main", "scipy.stats", "polars", "lossbench.report.plots.library"],
-    "torch": ["torch", "torch.distributed", "lossbench.torch", "lossbench.workloads.sync"],
+    "torch": [
+        "torch",
+        "torch.distributed",
+        "torch._dynamo",  # what an optimizer imports at its first step: more than a second
+        "lossbench.torch",
+        "lossbench.workloads.sync",
+        "lossbench.workloads.training.build",
+    ],
 }
 
 
@@ -122,14 +129,22 @@ class _Parent:
     lock = threading.Lock()
 
     def __init__(self, kind: str) -> None:
+        from tests import preloaded
+
         self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, str(Path(__file__)), kind, str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                env={**os.environ, "PYTHONPATH": f"{ROOT}/.package:{ROOT}", "OMP_NUM_THREADS": "1"},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
+        self.process: Forked | subprocess.Popen[bytes]
+        with theirs, open(os.devnull, "r+b") as nothing:
+            given = preloaded.ask(kind, [nothing.fileno(), nothing.fileno(), 2, theirs.fileno()], [])
+            self.process = (
+                Forked(*given)
+                if given
+                else subprocess.Popen(
+                    [sys.executable, str(Path(__file__)), kind, str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    env={**os.environ, "PYTHONPATH": f"{ROOT}/.package:{ROOT}", "OMP_NUM_THREADS": "1"},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                )
             )
         self.owner = os.getpid()
 
@@ -321,7 +336,7 @@ def _become(asked: Asked, fds: list[int], step_in: Any, close: list[int]) -> Non
         code = 130
     except BaseException:
         sys.excepthook(*sys.exc_info())
-    _end(code)
+    end(code)
 
 
 def _enter(net: str) -> None:
@@ -331,7 +346,7 @@ def _enter(net: str) -> None:
         namespaces.setns(file.fileno())
 
 
-def _end(code: int) -> None:
+def end(code: int) -> None:
     """As an interpreter ends: threads that are no daemons, exit functions, what was printed."""
     import atexit
 

@@ -70,7 +70,7 @@ def test_stacked_workers_train_as_workers_one_by_one(data: str, model: str, tmp_
     ],
 )
 def test_every_kind_of_task_trains_and_is_judged(data: str, model: str, measure: str, tmp_path: Path) -> None:
-    trained(tmp_path, data=data, model=model, steps=4, window=16, walk_size=2000)
+    trained(tmp_path, data=data, model=model, steps=4, window=16, walk_size=2000, evaluate_items=8)
     (row,) = records(tmp_path, 0, "row")
     assert "(simulated)" in row["strategy"] and row["simulated"] is True
     if measure:
@@ -86,7 +86,7 @@ def test_every_kind_of_task_trains_and_is_judged(data: str, model: str, measure:
 
 
 def test_learning_really_happens(tmp_path: Path) -> None:
-    trained(tmp_path, steps=120, batch=32)
+    trained(tmp_path, steps=50, batch=16, drift_every=0)
     (row,) = records(tmp_path, 0, "row")
     assert row["accuracy"] > 0.9
     losses = [one["loss"] for one in records(tmp_path, 0, "step")]
