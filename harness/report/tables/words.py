@@ -1,8 +1,13 @@
-"""The names of measures as people write them, with their units: on a page and at an axis."""
+"""The names of measures as people write them, with their units: on a page, at an axis, above a column; and why numbers
+are not averaged, with the lines it is said of."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+
+from lossbench.results.measures import FEW
+from lossbench.results.naming import in_brackets, whose
 
 UNITS = {"ms": "ms", "s": "s", "mb": "MB", "kb": "kB", "percent": "%", "mbit": "Mbit/s"}
 RATES = re.compile(r"(samples|tokens)_s(_worker)?")
@@ -23,3 +28,15 @@ def in_words(name: str) -> str:
     head, _, unit = name.rpartition("_")
     said = UNITS.get(unit)
     return f"{head.replace('_', ' ')} ({said})" if said and head else name.replace("_", " ")
+
+
+def why_void(lines: Mapping[str, Sequence[str]], every: Sequence[str]) -> list[str]:
+    """Of reasons, with the lines they are about: those for a question mark."""
+    some = sorted(text for text in lines if text and not text.startswith(FEW))
+    return [f"?: not averaged: {text}{in_brackets(whose(lines[text], every))}." for text in some]
+
+
+def few_samples(lines: Mapping[str, Sequence[str]], every: Sequence[str]) -> list[str]:
+    """The same: those for a percentile that is not printed."""
+    some = sorted(text for text in lines if text.startswith(FEW))
+    return [f"-: a percentile is not printed with {text}{in_brackets(whose(lines[text], every))}." for text in some]
