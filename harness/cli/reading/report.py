@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,7 @@ def report(
         "--baseline",
         help="The line that others are compared with; else one called baseline, reliable without loss, the first.",
     ),
+    findings: bool = typer.Option(False, "--findings", help="Say what came out, all of it, and show no tables."),
     bootstrap: bool = typer.Option(False, "--bootstrap", help="Intervals by bootstrap (from 20 seeds on)."),
     with_simulated: bool = typer.Option(False, "--with-simulated", help="Average simulated runs too; labels stay."),
     junit: Path | None = typer.Option(None, "--junit", help="Verdicts as a JUnit file, for CI."),
@@ -121,7 +123,10 @@ def report(
         console.print(text, markup=False, soft_wrap=True)
     for text in dict.fromkeys(text for one in contents for text in one.warnings):
         console.print(f"warning: {text}", markup=False, soft_wrap=True)
-    _write_tables(contents, format_)
+    if findings:
+        _say_all(contents)
+    else:
+        _write_tables(contents, format_)
     _write_files(contents, problems, html=html, plots=plots, junit=junit, github=github, console=console)
 
 
@@ -150,6 +155,24 @@ def _list(suites: list[Suite]) -> None:
     console.print(f"next: lossbench report {suites[-1].id} --html report.html", markup=False)
 
 
+def say_findings(console: Console, one: Content) -> None:
+    """The first of them, and how the others are seen."""
+    for text in one.brief:
+        console.print(text, markup=False)
+    more = len(one.findings) - len(one.brief)
+    if more:
+        folder = one.suite.folder
+        run = one.suite.id if folder.parent.resolve() == ROOT.resolve() else shlex.quote(str(folder))
+        console.print(f"{more} more: lossbench report {run} --findings", markup=False, soft_wrap=True)
+
+
+def _say_all(contents: list[Content]) -> None:
+    console = Terminal()
+    for one in contents:
+        for text in one.findings or [f"{one.suite.name}: there is nothing to compare, or nothing that may be believed"]:
+            console.print(text, markup=False)
+
+
 def _write_tables(contents: list[Content], format_: Format) -> None:
     from lossbench.report.tables import table as tables
 
@@ -165,8 +188,7 @@ def _write_tables(contents: list[Content], format_: Format) -> None:
         return
     console = Terminal()
     for one in contents:
-        for text in one.findings:
-            console.print(text, markup=False)
+        say_findings(console, one)
         for table in one.tables:
             tables.terminal(console, table)
         for text in one.reasons:
