@@ -79,10 +79,25 @@ def _usage(error: Exception) -> int:
     if message is None:
         raise error
     context = getattr(error, "ctx", None)
-    command = context.command_path if context is not None else "lossbench"
+    command = context.command_path if context is not None else _verb()
     if message():  # without a command typer has shown the help already
         _say(f"{message().rstrip('.')}; see {command} --help")
     return ExitCode.USAGE
+
+
+def _verb() -> str:
+    """The command that was typed, for errors that were found before it was made."""
+    import typer
+
+    from lossbench.cli.app import app
+
+    words, below = ["lossbench"], getattr(typer.main.get_command(app), "commands", {})
+    for word in sys.argv[1:]:
+        if word not in below:
+            break
+        words.append(word)
+        below = getattr(below[word], "commands", {})
+    return " ".join(words)
 
 
 def _say(text: str) -> None:

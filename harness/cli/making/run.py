@@ -98,7 +98,9 @@ def run(
     asked = words.asked(ctx, suite, **condition, sweep=sweep, time_limit=time_limit)
     words.refuse_idle(ctx, lab=lab is not None, slurm=slurm)
     if (suite is None) == (asked is None):
-        raise _not_one_thing(suite)
+        raise _not_one_thing(suite, resume=resume)
+    if out.is_file():
+        raise UsageError(f"--out {out} is a file", next_step="give a folder; results/runs is the usual one")
     settings += words.as_settings(arms=arm, capture=capture, backend=backend, data_dir=data_dir, ranks=ranks)
     chosen: dict[str, Any] = {"settings": settings, "seeds": seeds, "full": full, "until": until, "resume": resume}
     if dry_run:
@@ -110,7 +112,10 @@ def run(
     _made(asked or suite or "", chosen, files_of, (tag, note), as_json=as_json, tee=tee)
 
 
-def _not_one_thing(suite: str | None) -> UsageError:
+def _not_one_thing(suite: str | None, *, resume: bool) -> UsageError:
+    if suite is None and resume:
+        step = "lossbench run FOLDER --resume, or the same words again; lossbench report lists folders"
+        return UsageError("resume what?", next_step=step)
     if suite is None:
         return UsageError("nothing to run", next_step="a suite (lossbench run quickstart), a file, or -- and a command")
     return UsageError(f"{suite} already has a program of its own", next_step="give a suite, or -- and a command")

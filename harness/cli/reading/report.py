@@ -113,7 +113,7 @@ def report(
     if not runs:
         chosen = index.Filter(suite=suite, verdict=verdict, since=since, commit=commit, tag=tag)
         suites, problems = index.scan(where)
-        _list([one for one in suites if chosen.takes(one)])
+        _list([one for one in suites if chosen.takes(one)], none_at_all="" if suites else str(where))
         for text in [*problems, *(text for one in suites for text in one.problems if "did not end" not in text)]:
             console.print(text, markup=False, soft_wrap=True)
         return
@@ -136,12 +136,14 @@ def gather_all(suites: list[Suite], **how: Any) -> list[Content]:
     return [gather(one, **how) for one in suites]
 
 
-def _list(suites: list[Suite]) -> None:
+def _list(suites: list[Suite], *, none_at_all: str = "") -> None:
     from lossbench.report.tables.table import WORDS, Cell, Table, terminal
 
     console = Terminal()
     if not suites:
-        console.print("no results that fit; lossbench run quickstart makes some, --in names another folder")
+        said = f"no results in {none_at_all}; lossbench run quickstart makes some, --in names another folder"
+        fitting = "no results that fit; lossbench report lists all that there are"
+        console.print(said if none_at_all else fitting, markup=False, soft_wrap=True)
         return
     rows, tagged = [], any(one.notes.tags for one in suites)
     for one in suites:
@@ -241,9 +243,9 @@ def check_targets(*, html: Path | None, plots: Path | None, junit: Path | None, 
     """Before anything is run: said now, not after an hour."""
     if html or plots or github:
         need_libraries()
-    for option, path in (("--html", html), ("--junit", junit)):
+    for option, path, like in (("--html", html, "report.html"), ("--junit", junit, "verdicts.xml")):
         if path is not None and path.is_dir():
-            raise UsageError(f"{option} {path} is a folder", next_step=f"give a file: {option} {path / 'report'}")
+            raise UsageError(f"{option} {path} is a folder", next_step=f"give a file: {option} {path / like}")
     if plots is not None and plots.exists() and not plots.is_dir():
         raise UsageError(f"--plots {plots} is a file", next_step="give a folder")
     if github and not os.environ.get("GITHUB_STEP_SUMMARY"):
