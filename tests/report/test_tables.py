@@ -512,3 +512,35 @@ def test_a_reason_of_many_lines_says_which() -> None:
     assert said == "too late by 3 ms (rps loss_10 #0; alike: every line with loss_10)"
     (said,) = naming.said_once([("rps clean", seed, f"{seed} lost") for seed in range(4)], every)
     assert said == "0 lost (rps clean #0; alike in 3 more seeds)"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("samples_s_worker", "samples\nper s\nof a\nworker"),
+        ("steps_s", "steps\nper s"),
+        ("ms_step", "ms a\nstep"),
+        ("ms_step_mean", "mean\nms a\nstep"),
+        ("memory_mb", "memory\nMB"),
+        ("tcp_resent_percent", "tcp\nresent\n%"),
+        ("target_s", "target\ns"),
+        ("validationAccuracy", "validation\nAccuracy"),
+        ("validationaccuracy", "validationacc-\nuracy"),
+        ("", ""),
+    ],
+)
+def test_a_heading_is_words_with_their_unit(name: str, shown: str) -> None:
+    """As it was: "samples", "s", "worker", one below the other, and words cut at the fourteenth letter."""
+    assert tables._head(name) == shown
+
+
+def test_a_table_of_many_columns_fits_eighty_characters_and_loses_none(tmp_path: Path) -> None:
+    def wide(point: dict[str, Any], seed: int) -> dict[str, Any]:
+        return {f"measure_number_{n}_ms": 1234.5 + n + seed for n in range(14)} | {"validationaccuracy": 0.5}
+
+    written = io.StringIO()
+    console = Console(file=written, width=80)
+    for one in content(tmp_path, 2, wide).tables:
+        tables.terminal(console, one)
+    text = written.getvalue()
+    assert max(map(len, text.splitlines())) <= 80 and text.count("1236") >= 1 and "…" not in text

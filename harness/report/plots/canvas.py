@@ -111,14 +111,15 @@ class Panel:
         return f"c{len(self.keys) - 1}"
 
     def plain_ticks(self) -> None:
-        """Of a logarithmic axis of few decades numbers as people write them, far enough apart to be read."""
+        """On a logarithmic axis numbers as people write them, whose exponents a telephone would make too small; of few
+        decades several, far enough apart to be read."""
         for axis, (low, high) in ((self.axes.xaxis, self.axes.get_xlim()), (self.axes.yaxis, self.axes.get_ylim())):
             if axis.get_scale() != "log":
                 continue
             axis.set_minor_formatter(NullFormatter())
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             if high < FEW_DECADES * low:
                 axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-                axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
     def name_lines(self) -> None:
         """Names at the ends of their lines, where they are short and far enough apart."""

@@ -90,7 +90,8 @@ def _notes(groups: list[Group], names: list[str], rows: list[list[Cell]], bold: 
         lines = in_brackets(whose([group.name for group in having], every))
         out += [f"{name}: of the other seeds: {', '.join(said)}{lines}."] if said else []
     if {MEDIAN, MEAN} <= set(names):
-        out.append(f"{MEDIAN}: median; {MEAN}: mean, the tail included: what sentences and ratios of times stand on.")
+        mean = "the mean, the tail included: what sentences and ratios of times stand on"
+        out.append(f"Of the times of a step one is the median ({MEDIAN}), one ({MEAN}) {mean}.")
     if bold:
         out.append(f"Bold: better than every other line, p < {ALPHA:g} after Holm's correction.")
     void, of_rows = (dict[str, list[str]]() for _ in range(2))  # with the lines they are about
