@@ -493,3 +493,6 @@ def test_numbers_on_a_logarithmic_axis_have_no_small_exponents(tmp_path: Path) -
     one.figure.draw_without_rendering()
     shown = [tick.label1.get_text() for tick in one.axes.yaxis.get_major_ticks()]
     assert {"0.0001", "0.01", "1"} <= set(shown) and not any("^" in text for text in shown), shown
+    drawn = canvas.svg(one, own="x", title="x")
+    assert ">0.0001<" in drawn and ">0.00<" not in drawn, "as it was: numbers at an axis were cut as places are"
+    assert not re.search(r' d="[^"]*\.\d{3}', drawn)

@@ -239,11 +239,16 @@ def svg(one: Panel, *, own: str, title: str) -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
     text = re.sub(r'(<svg [^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r"\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}", text)
+    text = re.sub(r"<[^>]*>", lambda tag: _shorter(tag[0]), text)
     text = text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(title)}" ', 1)
     for attribute in (' id="', 'href="#', "url(#"):
         text = text.replace(attribute, f"{attribute}{own}-")
     return text.replace(INK, "currentColor")
+
+
+def _shorter(tag: str) -> str:
+    """Places within a hundredth of a point; what people read stands between tags, and stays."""
+    return re.sub(r"\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}", tag)
 
 
 def numbers(one: Panel) -> str:
