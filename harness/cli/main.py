@@ -63,7 +63,9 @@ def _run() -> int:
             return ExitCode.INTERRUPTED
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
             raise  # our mistake, and it stays loud
-        _say(f"{error.filename or 'the output'} can't be written or read ({error.strerror})")
+        from lossbench.files import why
+
+        _say(f"{error.filename or 'the output'} can't be written or read ({error.strerror}); {why(error)}")
         return ExitCode.NOT_ABLE
     except Exception as error:  # noqa: BLE001 - typer's errors have no common base that is public
         return _usage(error)

@@ -11,7 +11,7 @@ import pytest
 from lossbench.cli import main
 from lossbench.cli.making import run
 from lossbench.cli.reading import export, report
-from lossbench.errors import UsageError
+from lossbench.errors import ExitCode, UsageError
 from lossbench.results import index
 from lossbench.runs.launch import program
 from lossbench.runs.many import planning, suite
@@ -72,6 +72,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
         "give a file: --html adir/report.html",
     ),
     "a file for a folder of tables": (lambda: export._refuse_files({"csv": Path("x.csv")}), "--csv x.csv: a folder"),
+    "a file for the folder of results": (lambda: run._refuse_a_file(Path("mine.toml")), "--out mine.toml is a file"),
     "nothing to resume": (lambda: resumed("adir"), "adir: nothing was planned there that could be resumed"),
     "a folder to resume that is not there": (lambda: resumed("runs/x"), "runs/x: no such folder; lossbench report"),
 }
@@ -108,3 +109,14 @@ def test_the_help_that_is_named_is_that_of_the_verb(monkeypatch: pytest.MonkeyPa
 
 def test_numbers_above_nothing_are_read_as_before() -> None:
     assert units.read("3%", "percent") == 3 and units.read("20ms", "s") == pytest.approx(0.02)
+
+
+def test_what_may_not_be_read_comes_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def forbidden(**_: object) -> None:
+        raise PermissionError(13, "Permission denied", "/root/x")
+
+    monkeypatch.setattr("lossbench.cli.app.app", forbidden)
+    assert main._run() == ExitCode.NOT_ABLE
+    assert "check its permissions, or use sudo" in " ".join(capsys.readouterr().err.split())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -99,8 +100,6 @@ def run(
     words.refuse_idle(ctx, lab=lab is not None, slurm=slurm)
     if (suite is None) == (asked is None):
         raise _not_one_thing(suite, resume=resume)
-    if out.is_file():
-        raise UsageError(f"--out {out} is a file", next_step="give a folder; results/runs is the usual one")
     settings += words.as_settings(arms=arm, capture=capture, backend=backend, data_dir=data_dir, ranks=ranks)
     chosen: dict[str, Any] = {"settings": settings, "seeds": seeds, "full": full, "until": until, "resume": resume}
     if dry_run:
@@ -121,6 +120,12 @@ def _not_one_thing(suite: str | None, *, resume: bool) -> UsageError:
     return UsageError(f"{suite} already has a program of its own", next_step="give a suite, or -- and a command")
 
 
+def _refuse_a_file(out: Path) -> None:
+    """Where nobody may look, what is wrong is said when it is written."""
+    if os.path.isfile(out):  # noqa: PTH113 - says no where it may not look
+        raise UsageError(f"--out {out} is a file", next_step="give a folder; results/runs is the usual one")
+
+
 def _made(
     suite: Any,
     chosen: dict[str, Any],
@@ -133,6 +138,7 @@ def _made(
     """Results go to standard output, progress to standard error."""
     from lossbench.cli.reading import report
 
+    _refuse_a_file(chosen["out"])
     report.check_targets(**files_of)
     _say_one_rank(chosen["lab"], suite)
     from lossbench import api
