@@ -402,7 +402,7 @@ def test_numbers_of_a_program_beside_are_judged_by_what_it_declared() -> None:
 def test_a_line_that_nobody_named_is_asked_for(tmp_path: Path) -> None:
     """As it was: `replay latest` of several lines: "several lines ''"."""
     suite = read_suite(made.suite(tmp_path, POINTS, 1, losses))
-    with pytest.raises(UsageError, match="which line of the table.; known: 'reliable loss_10', 'rps loss_10'"):
+    with pytest.raises(UsageError, match="which line of the table. known: 'reliable loss_10', 'rps loss_10'"):
         lines_of_point(suite, "")
     with pytest.raises(UsageError, match="several lines 'loss_10'; known"):
         lines_of_point(suite, "loss_10")
