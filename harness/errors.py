@@ -27,7 +27,8 @@ class LossbenchError(Exception):
         self.next_step = next_step
 
     def __str__(self) -> str:
-        return f"{self.message}; {self.next_step}" if self.next_step else self.message
+        end = "" if self.message.endswith("?") else ";"
+        return f"{self.message}{end} {self.next_step}" if self.next_step else self.message
 
 
 class UsageError(LossbenchError):

@@ -63,7 +63,9 @@ def _run() -> int:
             return ExitCode.INTERRUPTED
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
             raise  # our mistake, and it stays loud
-        _say(f"{error.filename or 'the output'} can't be written or read ({error.strerror})")
+        from lossbench.files import why
+
+        _say(f"{error.filename or 'the output'} can't be written or read ({error.strerror}); {why(error)}")
         return ExitCode.NOT_ABLE
     except Exception as error:  # noqa: BLE001 - typer's errors have no common base that is public
         return _usage(error)
@@ -79,10 +81,25 @@ def _usage(error: Exception) -> int:
     if message is None:
         raise error
     context = getattr(error, "ctx", None)
-    command = context.command_path if context is not None else "lossbench"
+    command = context.command_path if context is not None else _verb()
     if message():  # without a command typer has shown the help already
         _say(f"{message().rstrip('.')}; see {command} --help")
     return ExitCode.USAGE
+
+
+def _verb() -> str:
+    """The command that was typed, for errors that were found before it was made."""
+    import typer
+
+    from lossbench.cli.app import app
+
+    words, below = ["lossbench"], getattr(typer.main.get_command(app), "commands", {})
+    for word in sys.argv[1:]:
+        if word not in below:
+            break
+        words.append(word)
+        below = getattr(below[word], "commands", {})
+    return " ".join(words)
 
 
 def _say(text: str) -> None:

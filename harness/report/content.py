@@ -9,7 +9,7 @@ from typing import Any
 from lossbench.contract import by_path
 from lossbench.errors import UsageError
 from lossbench.report import papers
-from lossbench.report.finding import findings
+from lossbench.report.finding import brief, findings
 from lossbench.report.gathered import Gathered
 from lossbench.report.groups import Group, groups_of
 from lossbench.report.samples import SampleSet, sample_sets
@@ -47,6 +47,7 @@ class Content:
     reasons: list[str]
     problems: list[str]
     findings: list[str] = field(default_factory=list)
+    brief: list[str] = field(default_factory=list)  # of them, what a terminal shows at first
     warnings: list[str] = field(default_factory=list)
     pictures: list[Any] | None = None  # once they are drawn
 
@@ -68,13 +69,15 @@ def gather(
     groups = groups_of(suite, with_simulated=with_simulated, apart=apart)
     sets, problems = sample_sets(groups, with_simulated=with_simulated)
     found = Gathered(suite=suite, groups=groups, sets=sets, baseline=baseline, bootstrap=bootstrap)
+    said, claimed = findings(found), papers.sentences(found)
     makers = (*TABLES, *map(_own, more)) if groups else ()
     return Content(
         suite=suite,
         groups=groups,
         sets=sets,
         reasons=reasons(suite),
-        findings=[*findings(found), *papers.sentences(found)],
+        findings=[*said, *claimed],
+        brief=[*brief(said), *claimed],
         problems=[*suite.problems, *problems],
         named={make.__name__: table for make in makers if (table := make(found)) is not None},
         warnings=list(dict.fromkeys([*suite.shared_patterns(), *(t for r in suite.runs for t in r.summary.warnings)])),

@@ -7,7 +7,8 @@ numbers that may be averaged, and says how sure they are."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lossbench.report import inference
@@ -22,7 +23,8 @@ from lossbench.results.naming import key_of
 ALIKE = 1.2  # ends of an interval that are nearer than this allow to call two times equal
 PARTING = 1.5  # times the drift of the first quarter, in the second half
 KEPT = 0.05  # of the loss-free value: a result is kept if its whole interval lies within it
-MOST = 4  # sentences; the table has the rest
+MOST = 4  # sentences at a terminal, at first
+NO_TIMES = "No times are reported"
 SETTING = ("backend", "topology", "shaping", "workload", "beside")  # of an experiment: what is not its condition
 LOSS_AND_WORDS = ("loss", "name", "why", "source", "seed")  # of a profile
 
@@ -35,6 +37,10 @@ class Ratio(NamedTuple):
     high: float | None
     n: int
 
+    def apart(self) -> bool:
+        """Surely another time, and not by next to nothing."""
+        return self.low is not None and self.high is not None and not (self.low <= ALIKE and self.high >= 1 / ALIKE)
+
     def in_words(self) -> str:
         if self.low is None or self.high is None:
             return f"takes {self.mean:.2f} x the time ({'one seed' if self.n == 1 else f'{self.n} seeds'})"
@@ -46,25 +52,44 @@ class Ratio(NamedTuple):
         return f"takes {self.mean:.2f} x the time, or as long: {self.n} seeds can't tell ({ends})"
 
 
+class Said(NamedTuple):
+    """A sentence on a line of the table. `worth`: of the suite's subject, of what surely differs, of the others."""
+
+    text: str
+    worth: tuple[bool, bool]
+
+
 def findings(found: Gathered) -> list[str]:
-    """In the order of the table; empty where there is nothing to compare."""
+    """What a suite is about comes first, then, where there are many, what surely differs; else in the order of the
+    table. Empty where there is nothing to compare."""
     if found.suite.verdict == "failed" or len(found.groups) < 2:
         return []
     if of_service := sentences(found):
-        return _first(of_service)
+        return of_service
     if any(group.row for group in found.groups):
         return _of_rows(found.groups)
     worst = max(asked_loss(group) for group in found.groups)
     pairs = [(base, group) for base, group in _pairs(found) if asked_loss(group) == worst or worst == 0]
     time, outcome = main_measure(found.groups, "timing", TIMES), main_measure(found.groups, "outcome", OUTCOMES)
     changes = _changes(pairs, outcome) if outcome else {}
-    said = [_sentence(base, group, time, outcome, changes.get(id(group))) for base, group in pairs]
-    return _first([text for text in said if text]) + (_not_timed(pairs, time) if found.suite.verdict == "valid" else [])
+    subject = _subject(found)
+    every = [_sentence(base, group, time, outcome, changes.get(id(group)), subject) for base, group in pairs]
+    said = [one for one in every if one.text]
+    some = sorted(said, key=lambda one: [not worth for worth in one.worth[: 2 if len(said) > MOST else 1]])
+    return [one.text for one in some] + (_not_timed(pairs, time) if found.suite.verdict == "valid" else [])
 
 
-def _first(known: list[str]) -> list[str]:
-    more = len(known) - MOST
-    return known[:MOST] + ([f"{more} more {'line' if more == 1 else 'lines'} in the table below."] if more > 0 else [])
+def brief(said: Sequence[str]) -> list[str]:
+    """The first of them, and why no times are said; a line that says that one is missing is no shorter than it."""
+    ends = [text for text in said if text.startswith(NO_TIMES)]
+    known = [text for text in said if text not in ends]
+    return [*(known if len(known) <= MOST + 1 else known[:MOST]), *ends]
+
+
+def _subject(found: Gathered) -> set[str]:
+    """The names of the lines that the suite is about."""
+    words = {word for one in found.suite.plan.plan for word in one.experiment.get("subject") or ()}
+    return {group.name for group in found.groups if words & set(re.split(r"[\s:]+", group.name))}
 
 
 def _not_timed(pairs: Sequence[tuple[Group, Group]], time: str) -> list[str]:
@@ -72,10 +97,12 @@ def _not_timed(pairs: Sequence[tuple[Group, Group]], time: str) -> list[str]:
     if not time or any(base.sound(time) and group.sound(time) for base, group in pairs):
         return []
     why = sorted({value.void for pair in pairs for group in pair for value in group.void(time)})
-    return [f"No times are reported: {why[0]}."] if why else []
+    return [f"{NO_TIMES}: {why[0]}."] if why else []
 
 
-def _sentence(base: Group, group: Group, time: str, outcome: str, change: Difference | None) -> str:
+def _sentence(
+    base: Group, group: Group, time: str, outcome: str, change: Difference | None, subject: Collection[str]
+) -> Said:
     parts = []
     ratio = _ratio(base, group, time) if time else None
     if ratio is not None:
@@ -87,7 +114,9 @@ def _sentence(base: Group, group: Group, time: str, outcome: str, change: Differ
     resent = inference.estimate(list(group.sound(RESENT).values()))
     if resent is not None and resent.mean >= 0.05:
         parts.append(f"sends {short(resent.mean)} % of its TCP segments again")
-    return f"Against {base.name}, {group.name} {_joined(parts)}." if parts else ""
+    surely = bool(parted or (change is not None and change.significant) or (ratio is not None and ratio.apart()))
+    text = f"Against {base.name}, {group.name} {_joined(parts)}." if parts else ""
+    return Said(text, (group.name in subject, surely))
 
 
 def _parted(group: Group) -> str:
@@ -142,7 +171,8 @@ def _of_rows(groups: Sequence[Group]) -> list[str]:
         if ratio is not None:
             said.append(f"{group.row} {ratio.in_words()}")
     at = first[0].name.removesuffix(f": {first[0].row}")
-    return [f"At {at}, against {first[0].row}: {'; '.join(said[:MOST])}."] if said else []
+    parts = [said[n : n + MOST] for n in range(0, len(said), MOST)]
+    return [f"At {at}, against {first[0].row}: {'; '.join(part)}." for part in parts]
 
 
 def _pairs(found: Gathered) -> list[tuple[Group, Group]]:

@@ -26,6 +26,7 @@ class SampleSet:
     unit: str = "ms"
     parts: list[NDArray[np.float64]] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
+    void: list[str] = field(default_factory=list)  # why they may not be believed
 
     @property
     def label(self) -> str:
@@ -49,7 +50,8 @@ def sample_sets(groups: list[Group], *, with_simulated: bool = False) -> tuple[l
             if kind.aside:
                 continue
             standing = replace(run.standing, units={**run.standing.units, what: kind.unit})
-            sound = not standing.void(what, with_simulated=with_simulated)
+            why = standing.void(what, with_simulated=with_simulated)
+            sound = not why
             both = out.setdefault((key_of(run.summary.point), what), {})
             factor = in_ms(kind.unit)
             unit = kind.unit if factor is None else "ms"
@@ -60,4 +62,5 @@ def sample_sets(groups: list[Group], *, with_simulated: bool = False) -> tuple[l
                     f"{run.folder}: {kind.cut()} samples of {what} without a fellow on every rank: left out"
                 )
             one.folders.append(str(run.folder))
+            one.void += [why] if why else []
     return [both.get(True) or both[False] for both in out.values()], problems

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -209,6 +211,8 @@ def pick(words: list[str], root: Path) -> tuple[list[Suite], list[str]]:
         if (folder / "suite.json").exists():
             out.append(read_suite(folder))
             continue
+        if os.sep in word or not root.is_dir():
+            _refuse_a_path(word)
         if known is None:
             known, problems = scan(root)
         out += _named(word, known, root)
@@ -229,6 +233,18 @@ def _suite_folder(path: Path) -> Path:
     return path.parent if ours else path
 
 
+def _refuse_a_path(word: str) -> None:
+    """Something that is there, and holds no results."""
+    path = Path(word)
+    if path.is_file():
+        raise UsageError(f"{word} is a file", next_step="name a result: its folder, its id, or latest")
+    if path.is_dir() and next(path.glob("*/suite.json"), None) is not None:
+        raise UsageError(f"{word} holds several results", next_step=f"name one of them; lossbench report --in {word}")
+    if path.is_dir():
+        step = "a result's folder has a suite.json; lossbench report lists those in results/runs"
+        raise UsageError(f"{word} holds no results", next_step=step)
+
+
 def _named(word: str, known: list[Suite], root: Path) -> list[Suite]:
     if word == "latest" and known:
         whole = [suite for suite in known if not suite.name.endswith(REPLAYED)]
@@ -240,6 +256,9 @@ def _named(word: str, known: list[Suite], root: Path) -> list[Suite]:
     if not found and len(word) >= 6:
         found = [suite for suite in known if any(part.startswith(word[:10]) for part in suite.commit.split())]
     if not found:
-        step = f"`lossbench report --in {root}` lists them; or give a folder"
+        _refuse_a_path(word)
+        near = difflib.get_close_matches(word, {name for one in known for name in (one.id, one.name)}, n=2)
+        guess = f"did you mean {' or '.join(sorted(near))}? " if near else ""
+        step = f"{guess}`lossbench report --in {root}` lists them; or give a folder"
         raise UsageError(f"no run '{word}' in {root}", next_step=step)
     return found

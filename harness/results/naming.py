@@ -29,15 +29,43 @@ def word(value: Any) -> str:
     return "+".join(word(v) for v in value) if isinstance(value, list) else str(value)
 
 
-def said_once(reasons: Iterable[tuple[str, str]]) -> list[str]:
-    """(who, reason) pairs: reasons that differ in their numbers only are said once, with whom they are about."""
-    about: dict[str, list[str]] = {}
+def whose(mine: Iterable[str], every: Iterable[str]) -> str:
+    """Which lines of a table are meant, in few words; empty where there is only one."""
+    some, rest = dict.fromkeys(mine), list(dict.fromkeys(every))
+    others = [name for name in rest if name not in some]
+    if len(rest) < 2 or not some:
+        return ""
+    if not others:
+        return "every line"
+    if len(some) > 2:
+        for word in re.split(r"[\s:]+", next(iter(some))):
+            having = {name for name in rest if word in re.split(r"[\s:]+", name)}
+            if having == set(some) and not word.isdecimal():
+                return f"every line with {word}"
+        if len(others) < min(len(some), 4):
+            return f"every line but {_listed(others)}"
+    return _listed(some)
+
+
+def in_brackets(words: str) -> str:
+    return f" ({words})" if words else ""
+
+
+def _listed(names: Iterable[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def said_once(reasons: Iterable[tuple[str, int, str]], every: Sequence[str]) -> list[str]:
+    """(line, seed, reason): reasons that differ in their numbers only are said once, with the lines they are about,
+    of all lines that there are."""
+    about: dict[str, list[tuple[str, int]]] = {}
     words: dict[str, str] = {}
-    for who, reason in reasons:
+    for line, seed, reason in reasons:
         alike = re.sub("[0-9.]+", "", reason)
         words.setdefault(alike, reason)
-        about.setdefault(alike, []).append(who)
-    return [_with_whom(words[alike], _and_others(some)) for alike, some in about.items()]
+        about.setdefault(alike, []).append((line, seed))
+    return [_with_whom(words[alike], _and_others(some, every)) for alike, some in about.items()]
 
 
 def _with_whom(reason: str, names: str) -> str:
@@ -46,8 +74,14 @@ def _with_whom(reason: str, names: str) -> str:
     return f"{first.removesuffix(':')} ({names}){':' if end else ''}{end}{rest}"
 
 
-def _and_others(names: list[str]) -> str:
-    return " and ".join(names) if len(names) < 3 else f"{names[0]} and {len(names) - 1} others alike"
+def _and_others(some: list[tuple[str, int]], every: Sequence[str]) -> str:
+    """The numbers are those of the first."""
+    names, lines = [f"{line} #{seed}" for line, seed in some], dict.fromkeys(line for line, _ in some)
+    if len(names) < 3:
+        return " and ".join(names)
+    if len(lines) == 1:
+        return f"{names[0]}; alike in {counted(len(names) - 1, 'more seed')}"
+    return f"{names[0]}; alike: {whose(lines, every)}"
 
 
 def beside_the_verdict(columns: Sequence[Mapping[str, str]]) -> str:

@@ -48,7 +48,8 @@ def choose_backend(experiment: Experiment, kernel: Kernel) -> tuple[str, str]:
             raise NotAbleError(missing, next_step=step)
     outrun = registry.find(chosen[0]).outrun_by(topology)
     if outrun is not None:
-        raise NotAbleError(outrun, next_step="lower the rate; or a stock kernel: lossbench vm run -- lossbench run ...")
+        first = "give one" if topology.uplink_mbit() is None else "lower the rate"
+        raise NotAbleError(outrun, next_step=f"{first}; or a stock kernel: lossbench vm run -- lossbench run ...")
     return chosen
 
 

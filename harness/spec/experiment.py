@@ -204,6 +204,8 @@ class Experiment(Frozen):
     """Default: the file's name."""
     why: str = ""
     """What it is for, in a line."""
+    subject: tuple[str, ...] = ()
+    """Words in the names of the points it is about: what came out for them is said first."""
     backend: Annotated[str, Field(pattern=r"^[a-z_][\w.]*(:\w+)?$")] = "auto"
     """What puts the loss in force: auto, one that lossbench doctor lists, one of yours (module:KIND), or simulated."""
     topology: Topology = Topology()

@@ -22,6 +22,8 @@ def counted_in(name: str) -> str:
 
 def read(text: str, unit: str) -> float:
     """In `unit`; a ValueError says what could have been written."""
+    if text.lstrip()[:1] == "-" and _NUMBER.fullmatch(text.lstrip()[1:]):
+        raise ValueError(f"'{text[:40]}' is less than nothing")
     found = _NUMBER.fullmatch(text)
     factor = UNITS[unit].get(found[2].lower()) if found is not None else None
     if found is None or factor is None:

@@ -43,7 +43,14 @@ def read_toml(path: Path, *, if_none: str = "") -> dict[str, Any]:
     except RecursionError:
         raise UsageError(f"{path}: not TOML: nested too deeply") from None
     except ValueError as error:  # of tomllib, and of numbers with thousands of digits
-        raise UsageError(f"{path}: not TOML: {error}") from None
+        raise UsageError(f"{path}: not TOML: {error}{_line_of(error, text)}") from None
+
+
+def _line_of(error: ValueError, text: str) -> str:
+    """The line that is meant, as it stands there."""
+    found, lines = re.search(r"at line (\d+)", str(error)), text.splitlines()
+    number = int(found[1]) if found else 0
+    return f": {shown(lines[number - 1].strip())}" if 0 < number <= len(lines) else ""
 
 
 def shown(value: object) -> str:
@@ -91,9 +98,15 @@ def _explain(model: type[BaseModel], error: Any) -> str:
         parts.append(str(error["loc"][-1]))  # whatever the user called it
     key = ".".join(parts) or "(file)"
     if error["type"] == "extra_forbidden":
-        return f"unknown key '{key}'; allowed: {', '.join(sorted(holder.model_fields))}"
+        near = difflib.get_close_matches(parts[-1][:MOST_SHOWN], holder.model_fields, n=2)
+        guess = f"did you mean {' or '.join(near)}? " if near else ""
+        return f"unknown key '{key}'; {guess}allowed: {', '.join(sorted(holder.model_fields))}"
     if error["type"] == "missing":
         return f"key '{key}' is missing"
+    if error["type"] in ("float_parsing", "int_parsing"):
+        unit = units.counted_in(parts[-1]) if parts else ""
+        counted = f" of {', '.join(units.UNITS[unit])}" if unit else ""
+        return f"{key}: {shown(repr(error['input']))} is not a number{counted}"
     message = str(error["msg"]).removeprefix("Value error, ")
     given = f", not {shown(repr(error['input']))}" if not isinstance(error["input"], dict | list) else ""
     return f"{key}: {message[:1].lower()}{message[1:]}{given}"

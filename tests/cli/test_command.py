@@ -262,7 +262,11 @@ def test_two_at_the_same_time_both_work(tmp_path: Path) -> None:
 BAD = {
     "no such suite": (["run", "prof"], 2, "no suite 'prof'; did you mean proof?"),
     "no such file": (["run", "missing.toml"], 2, "missing.toml: no such file"),
-    "unknown key": (["run", "proof", "--set", "topology.host=3"], 2, "unknown key 'topology.host'; allowed:"),
+    "unknown key": (
+        ["run", "proof", "--set", "topology.host=3"],
+        2,
+        "unknown key 'topology.host'; did you mean hosts? allowed:",
+    ),
     "unknown backend": (["run", "proof", "--backend", "xdp"], 2, "known: auto, netem, ebpf, cbpf"),
     "a backend this kernel lacks": (["run", "proof", "--backend", "netem"], 4, "this kernel has no sch_netem"),
     "delay without netem": (["run", "proof", "--set", "impair.0.profile=wan_40ms"], 4, "lossbench vm run"),

@@ -18,9 +18,11 @@ from rich.text import Text
 
 from lossbench.cli import clean, doctor, main
 from lossbench.cli.console import Terminal, plain
+from lossbench.cli.reading.report import say_findings
 from lossbench.cli.screen import tables
 from lossbench.errors import ExitCode, RunError
 from lossbench.net.journal import Removed
+from lossbench.report.content import gather
 from lossbench.results.index import read_suite
 from lossbench.results.naming import counted
 from tests.forked import lossbench
@@ -185,3 +187,18 @@ def test_one_thing_is_no_things() -> None:
     assert counted(1, "process", "processes") == "1 process" and counted(2, "process", "processes") == "2 processes"
     removed = Removed(network="x", names=("lb-x",), pids=(7,), failed=())
     assert clean._removed(removed) == "x: removed 1 thing (lb-x), ended 1 process, deleted its temporary files"
+
+
+def test_findings_that_are_not_shown_are_counted_with_a_command_that_shows_them(tmp_path: Path) -> None:
+    """As it was: "1 more line in the table below", where it was not."""
+    points = [{"strategy": f"s{n}"} for n in range(8)]
+    place = made.suite(
+        tmp_path, points, 2, lambda point, seed: {"accuracy": 0.9, "ms_step": 1 + int(point["strategy"][1])}
+    )
+    written = io.StringIO()
+    say_findings(Terminal(file=written, width=80), gather(read_suite(place)))
+    more = written.getvalue().splitlines()[-1]
+    count, _, command = more.partition(" more: ")
+    assert count == "3" and command.startswith("lossbench report "), more
+    done = lossbench(*command.split()[1:])
+    assert done.returncode == 0 and " ".join(done.stdout.split()).count("Against s0,") == 7, done.stdout + done.stderr

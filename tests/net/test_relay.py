@@ -177,7 +177,10 @@ def _relays() -> list[str]:
 
 @pytest.mark.parametrize(
     ("setting", "words"),
-    [("topology.hosts=4", "links need a rate"), ("topology.rate_mbit=1000", "at most 120 Mbit/s each")],
+    [
+        ("topology.hosts=4", "--rate 100mbit, topology.rate_mbit); give one; or"),
+        ("topology.rate_mbit=1000", "at most 120 Mbit/s each"),
+    ],
 )
 def test_links_that_could_outrun_it_are_refused(tmp_path: Path, setting: str, words: str) -> None:
     path = tmp_path / "slow.toml"

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from lossbench.report import finding, papers
-from lossbench.report.content import gather
+from lossbench.report.content import Content, gather
 from lossbench.report.inference import paired
 from lossbench.results.index import read_suite
-from lossbench.results.naming import key_of
+from lossbench.results.naming import key_of, point_name
+from lossbench.spec.asking import points
 
 from . import made
 
@@ -206,3 +207,41 @@ def test_what_moved_alike_in_few_seeds_is_not_called_kept(seeds: int, said: str)
     assert change is not None and said in finding._undecided("accuracy", "-0.6 %", change)
     claim = papers._verdict(change, -1.0, better_high=True, at_most=True)
     assert ("not decidable" in claim) == (seeds == 2), claim
+
+
+def of_many(folder: Path, contenders: int, subject: str = "") -> Content:
+    """Lines c0, c1, ... with and without loss; c1 is much worse under it, and what the suite is about the last."""
+    points = [{"strategy": f"c{n}", "percent": percent} for n in range(contenders) for percent in (0, 10)]
+
+    def of(point: dict[str, Any], seed: int) -> dict[str, Any]:
+        noise = ((seed * 37 + int(point["strategy"][1:]) * 11) % 7 - 3) / 1000
+        worse = 0.3 if point["strategy"] == "c1" else 0.0
+        return {"accuracy": 0.9 + noise - (worse + seed / 1000 if point["percent"] else 0.0)}
+
+    place = made.suite(folder, points, 3, of)
+    told = made.read(place / "suite.json")
+    for number, planned in enumerate(told["plan"]):
+        planned["experiment"] = asked_for(**planned["point"]) | ({"subject": [subject]} if subject else {})
+        path = place / f"{number:03d}" / "summary.json"
+        made.write(path, {**made.read(path), "asked_loss": [planned["point"]["percent"] / 100]})
+    made.write(place / "suite.json", told)
+    return gather(read_suite(place))
+
+
+def test_what_a_suite_is_about_is_said_first_and_then_what_surely_differs(tmp_path: Path) -> None:
+    """As it was: four sentences in the table's order, and "1 more line in the table below" was bounded_drift's."""
+    said = of_many(tmp_path / "a", 7, "c6").findings
+    assert [text.split(",")[1].split()[0] for text in said[:3]] == ["c6", "c1", "c0"] and len(said) == 7
+    assert of_many(tmp_path / "b", 3).findings[0].startswith("Against c0 0, c0 10"), "few are in the table's order"
+
+
+def test_no_line_takes_the_place_of_the_only_one_that_it_hides(tmp_path: Path) -> None:
+    five, seven = of_many(tmp_path / "a", 5), of_many(tmp_path / "b", 7)
+    assert five.brief == five.findings and len(five.findings) == 5
+    assert seven.brief == seven.findings[:4]
+
+
+def test_what_a_suite_says_it_is_about_is_among_its_points() -> None:
+    (chosen, first), *others = points.points(points.find("quickstart"), settings=[])
+    names = [point_name(one) for one in (chosen, *(one for one, _ in others))]
+    assert first.subject and all(any(word in name.split() for name in names) for word in first.subject), names

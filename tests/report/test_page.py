@@ -482,3 +482,17 @@ def test_the_first_picture_is_seen_without_scrolling_and_a_page_is_below_a_megab
     assert seen is not None, done.stderr[-1000:]
     top, high = map(float, seen[1].split("|"))
     assert 0 < top < high, seen[1]
+
+
+def test_numbers_on_a_logarithmic_axis_have_no_small_exponents(tmp_path: Path) -> None:
+    """As it was: of 10^-4 the -4 had eight pixels on a telephone."""
+    one = canvas.panel()
+    one.axes.plot([1, 2, 3], [1e-4, 1e-2, 1.0])
+    one.axes.set_yscale("log")
+    one.plain_ticks()
+    one.figure.draw_without_rendering()
+    shown = [tick.label1.get_text() for tick in one.axes.yaxis.get_major_ticks()]
+    assert {"0.0001", "0.01", "1"} <= set(shown) and not any("^" in text for text in shown), shown
+    drawn = canvas.svg(one, own="x", title="x")
+    assert ">0.0001<" in drawn and ">0.00<" not in drawn, "as it was: numbers at an axis were cut as places are"
+    assert not re.search(r' d="[^"]*\.\d{3}', drawn)

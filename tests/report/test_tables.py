@@ -18,7 +18,7 @@ from lossbench.report.content import Content, gather
 from lossbench.report.groups import groups_of, lines_of_point
 from lossbench.report.tables import table as tables
 from lossbench.report.tables.probes import ROWS_SHOWN, rule_by_rule
-from lossbench.results import measures
+from lossbench.results import measures, naming
 from lossbench.results.index import read_suite
 from lossbench.results.models import ProofRow
 from lossbench.spec.about import Measure
@@ -83,7 +83,7 @@ def test_a_target_that_was_not_reached_is_called_so_and_whose_time_is_told(tmp_p
     assert found["gradient_averaging loss_10"].text == "not reached"
     assert "(3 of 5)" in found["rps loss_10"].text and "the others: not reached" in found["rps loss_10"].detail
     assert "of 5" not in found["reliable loss_10"].text
-    assert "target_s: of the other seeds: not reached." in one.notes
+    assert "target_s: of the other seeds: not reached (rps loss_10)." in one.notes
 
 
 def test_what_is_unknown_is_shown_greyed_and_never_averaged(tmp_path: Path) -> None:
@@ -402,7 +402,7 @@ def test_numbers_of_a_program_beside_are_judged_by_what_it_declared() -> None:
 def test_a_line_that_nobody_named_is_asked_for(tmp_path: Path) -> None:
     """As it was: `replay latest` of several lines: "several lines ''"."""
     suite = read_suite(made.suite(tmp_path, POINTS, 1, losses))
-    with pytest.raises(UsageError, match="which line of the table.; known: 'reliable loss_10', 'rps loss_10'"):
+    with pytest.raises(UsageError, match="which line of the table. known: 'reliable loss_10', 'rps loss_10'"):
         lines_of_point(suite, "")
     with pytest.raises(UsageError, match="several lines 'loss_10'; known"):
         lines_of_point(suite, "loss_10")
@@ -468,3 +468,79 @@ def test_an_exit_is_a_column_where_a_program_ended_otherwise_than_with_0(tmp_pat
 
     assert "exit" not in table(ended(0), "results").head
     assert cells(table(ended(-9), "results"), "exit")["rps loss_10"].text == "-9"
+
+
+def test_a_note_says_which_lines_it_is_about(tmp_path: Path) -> None:
+    """As it was: "engine loop; TCP: bbr" and "engine loop" below ten lines, and "too busy" of some of them."""
+    place = made.suite(tmp_path, POINTS, 2, losses)
+    for number in range(6):
+        path = place / f"{number:03d}" / "summary.json"
+        one = made.read(path)
+        note = "over TCP" if one["point"] == POINTS[0] else "over UDP"
+        timing = "unknown" if one["point"] == POINTS[1] else "valid"
+        rows = [{**row, "note": note} for row in one["rows"]]
+        made.write(path, {**one, "rows": rows, "columns": one["columns"] | {"timing": timing}})
+        made.samples(path.parent, "step_ms", np.linspace(1, 100, 100))
+    found = gather(read_suite(place))
+    notes = table(found, "results").notes
+    assert "?: not averaged: the machine was too busy for times (rps loss_10)." in notes
+    assert "reliable loss_10: over TCP" in notes and "rps loss_10 and gradient_averaging loss_10: over UDP" in notes
+    assert any(note.endswith("too busy for times (rps loss_10).") for note in table(found, "tail").notes)
+    assert any("timing is well (rps loss_10 #0 and rps loss_10 #1)" in text for text in found.reasons)
+
+
+@pytest.mark.parametrize(
+    ("mine", "said"),
+    [
+        (["rps clean"], "rps clean"),
+        (["rps clean", "rps loss_10"], "rps clean and rps loss_10"),
+        (["rps loss_10", "tcp loss_10", "ddp loss_10"], "every line with loss_10"),
+        (["rps clean", "rps loss_10", "tcp loss_10", "ddp loss_10"], "every line but tcp clean and ddp clean"),
+        (["rps clean", "rps loss_10", "tcp clean", "tcp loss_10", "ddp clean", "ddp loss_10"], "every line"),
+    ],
+)
+def test_lines_are_named_in_few_words(mine: list[str], said: str) -> None:
+    every = [f"{who} {what}" for who in ("rps", "tcp", "ddp") for what in ("clean", "loss_10")]
+    assert naming.whose(mine, every) == said
+    assert naming.whose(["run"], ["run"]) == "" and naming.whose([], every) == ""
+
+
+def test_a_reason_of_many_lines_says_which() -> None:
+    """As it was: "(reliable clean #0 and 7 others alike)"."""
+    every = [f"{who} {what}" for who in ("rps", "tcp", "ddp") for what in ("clean", "loss_10")]
+    (said,) = naming.said_once([(line, 0, "too late by 3 ms") for line in every if "loss" in line], every)
+    assert said == "too late by 3 ms (rps loss_10 #0; alike: every line with loss_10)"
+    (said,) = naming.said_once([("rps clean", seed, f"{seed} lost") for seed in range(4)], every)
+    assert said == "0 lost (rps clean #0; alike in 3 more seeds)"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("samples_s_worker", "samples\nper s\nof a\nworker"),
+        ("steps_s", "steps\nper s"),
+        ("ms_step", "ms a\nstep"),
+        ("ms_step_mean", "mean\nms a\nstep"),
+        ("memory_mb", "memory\nMB"),
+        ("tcp_resent_percent", "tcp\nresent\n%"),
+        ("target_s", "target\ns"),
+        ("validationAccuracy", "validation\nAccuracy"),
+        ("validationaccuracy", "validationacc-\nuracy"),
+        ("", ""),
+    ],
+)
+def test_a_heading_is_words_with_their_unit(name: str, shown: str) -> None:
+    """As it was: "samples", "s", "worker", one below the other, and words cut at the fourteenth letter."""
+    assert tables._head(name) == shown
+
+
+def test_a_table_of_many_columns_fits_eighty_characters_and_loses_none(tmp_path: Path) -> None:
+    def wide(point: dict[str, Any], seed: int) -> dict[str, Any]:
+        return {f"measure_number_{n}_ms": 1234.5 + n + seed for n in range(14)} | {"validationaccuracy": 0.5}
+
+    written = io.StringIO()
+    console = Console(file=written, width=80)
+    for one in content(tmp_path, 2, wide).tables:
+        tables.terminal(console, one)
+    text = written.getvalue()
+    assert max(map(len, text.splitlines())) <= 80 and text.count("1236") >= 1 and "…" not in text

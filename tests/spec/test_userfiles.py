@@ -54,11 +54,11 @@ def test_every_shipped_profile_loads_and_says_why(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('why="x"\nlos="y"', "unknown key 'los'; allowed: corrupt_percent, delay"),
+        ('why="x"\nlos="y"', "unknown key 'los'; did you mean loss? allowed: corrupt_percent, delay"),
         ('why="x"\n[loss]\nmodel="iid"\npercent=101', "loss.percent: input should be less than or equal to 100"),
         (
             'why="x"\n[loss]\nmodel="iid"\npercnt=1',
-            "unknown key 'loss.percnt'; allowed: correlation_percent, model, percent",
+            "unknown key 'loss.percnt'; did you mean percent? allowed: correlation_percent, model, percent",
         ),
         ('why="x"\n[delay]\nmean_ms=-1', "delay.mean_ms: input should be greater than or equal to 0, not -1"),
         ('why="x"\n[loss]\nmodel="gilbert_elliott"\nmean_percent=5', "give either mean_percent and burst_packets_mean"),
@@ -106,7 +106,10 @@ def test_a_trace_file_lies_beside_its_profile(tmp_path: Path) -> None:
     ("keys", "message"),
     [
         ({"topology": {"hosts": 1}}, "topology.hosts"),
-        ({"topology": {"host": 4}}, "unknown key 'topology.host'; allowed: downlink_rate_mbit, family, hosts"),
+        (
+            {"topology": {"host": 4}},
+            "unknown key 'topology.host'; did you mean hosts? allowed: downlink_rate_mbit, family, hosts",
+        ),
         ({"impair": [{"profile": "loss_5", "hosts": ["h9"]}]}, "no such host 'h9'; hosts are h0 to h3"),
         ({"impair": [{"profile": "loss_5", "pairs": [["h0", "x"]]}]}, "no such host 'x'"),
         ({"impair": [{"profile": "loss_5", "from_s": 20, "to_s": 10}]}, "the window from 20.0 to 10.0 is empty"),

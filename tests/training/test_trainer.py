@@ -321,9 +321,9 @@ def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"stepz": 3}, "workload.options.stepz: Extra inputs are not permitted; known are strategy,"),
+        ({"stepz": 3}, "workload.options.stepz: no such option; did you mean steps? known are strategy,"),
         ({"steps": 0}, "workload.options.steps: Input should be greater than or equal to 1"),
-        ({"strategy": "rsp"}, "no strategy 'rsp'; known are none, reliable"),
+        ({"strategy": "rsp"}, "no strategy 'rsp'; did you mean rps? known are none, reliable"),
         ({"data": "cifar"}, "no data set 'cifar': known are digits"),
         ({"model": "resnet20", "data": "pydoc"}, "model 'resnet20' is for images, this data is text"),
         ({"strategy": "ddp"}, "strategy ddp needs one process per rank"),

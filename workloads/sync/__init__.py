@@ -9,6 +9,7 @@ May import: workloads.collective, workloads.transport, workloads.errors."""
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 import torch
@@ -40,7 +41,9 @@ def find(name: str) -> type[Strategy]:
     """By name, or a user's own by its import path: `my_module:Mine`. ValueError says what is wrong."""
     found: Any = by_path(name) if ":" in name else STRATEGIES.get(name)
     if found is None:
-        raise ValueError(f"no strategy '{name}'; known are {', '.join(STRATEGIES)}; or module:Class of your own")
+        near = difflib.get_close_matches(name, STRATEGIES, n=1)
+        guess = f"did you mean {near[0]}? " if near else ""
+        raise ValueError(f"no strategy '{name}'; {guess}known are {', '.join(STRATEGIES)}; or module:Class of your own")
     if not (isinstance(found, type) and issubclass(found, Strategy)):
         raise ValueError(f"{name} is not a lossbench.sync.Strategy")
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import fields
 from typing import Any, Literal
 
@@ -147,8 +148,12 @@ def read(options: Any) -> Settings:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        known = f"; known are {', '.join(Settings.model_fields)}" if first["type"] == "extra_forbidden" else ""
-        raise OptionError(f"workload.options.{where}: {first['msg']}{known}") from None
+        if first["type"] != "extra_forbidden":
+            raise OptionError(f"workload.options.{where}: {first['msg']}") from None
+        near = difflib.get_close_matches(where, Settings.model_fields, n=1)
+        guess = f"did you mean {near[0]}? " if near else ""
+        known = f"{guess}known are {', '.join(Settings.model_fields)}"
+        raise OptionError(f"workload.options.{where}: no such option; {known}") from None
 
 
 def policy_here(settings: str = "") -> Policy:

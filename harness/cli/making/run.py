@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -98,7 +99,7 @@ def run(
     asked = words.asked(ctx, suite, **condition, sweep=sweep, time_limit=time_limit)
     words.refuse_idle(ctx, lab=lab is not None, slurm=slurm)
     if (suite is None) == (asked is None):
-        raise _not_one_thing(suite)
+        raise _not_one_thing(suite, resume=resume)
     settings += words.as_settings(arms=arm, capture=capture, backend=backend, data_dir=data_dir, ranks=ranks)
     chosen: dict[str, Any] = {"settings": settings, "seeds": seeds, "full": full, "until": until, "resume": resume}
     if dry_run:
@@ -110,10 +111,19 @@ def run(
     _made(asked or suite or "", chosen, files_of, (tag, note), as_json=as_json, tee=tee)
 
 
-def _not_one_thing(suite: str | None) -> UsageError:
+def _not_one_thing(suite: str | None, *, resume: bool) -> UsageError:
+    if suite is None and resume:
+        step = "lossbench run FOLDER --resume, or the same words again; lossbench report lists folders"
+        return UsageError("resume what?", next_step=step)
     if suite is None:
         return UsageError("nothing to run", next_step="a suite (lossbench run quickstart), a file, or -- and a command")
     return UsageError(f"{suite} already has a program of its own", next_step="give a suite, or -- and a command")
+
+
+def _refuse_a_file(out: Path) -> None:
+    """Where nobody may look, what is wrong is said when it is written."""
+    if os.path.isfile(out):  # noqa: PTH113 - says no where it may not look
+        raise UsageError(f"--out {out} is a file", next_step="give a folder; results/runs is the usual one")
 
 
 def _made(
@@ -128,6 +138,7 @@ def _made(
     """Results go to standard output, progress to standard error."""
     from lossbench.cli.reading import report
 
+    _refuse_a_file(chosen["out"])
     report.check_targets(**files_of)
     _say_one_rank(chosen["lab"], suite)
     from lossbench import api

@@ -42,6 +42,7 @@ def export(
         raise UsageError("export what?", next_step="lossbench export latest --csv out/")
     if not (csv or parquet or tensorboard or wandb_offline or goal):
         raise UsageError("nothing to export to", next_step="--csv, --parquet, --tensorboard, --wandb-offline or --goal")
+    _refuse_files({"csv": csv, "parquet": parquet, "tensorboard": tensorboard, "wandb-offline": wandb_offline})
     need_libraries()
     from lossbench.report.export import frames, trackers
     from lossbench.report.export import goal as goals
@@ -64,6 +65,13 @@ def export(
     if goal is not None:
         first = _first(suites, index.number_of(runs[0]))
         console.print(f"{goal}: {counted(goals.write(first, goal), 'step')} of {first.name}, seed {first.summary.seed}")
+
+
+def _refuse_files(folders: dict[str, Path | None]) -> None:
+    """A folder that is called as one of its files would be is a mistake, too."""
+    for option, folder in folders.items():
+        if folder is not None and not folder.is_dir() and (folder.exists() or folder.suffix in (".csv", ".parquet")):
+            raise UsageError(f"--{option} {folder}: a folder is meant", next_step=f"for example --{option} out/")
 
 
 def _first(suites: list[Suite], number: int | None) -> Run:

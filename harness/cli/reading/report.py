@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,7 @@ def report(
         "--baseline",
         help="The line that others are compared with; else one called baseline, reliable without loss, the first.",
     ),
+    findings: bool = typer.Option(False, "--findings", help="Say what came out, all of it, and show no tables."),
     bootstrap: bool = typer.Option(False, "--bootstrap", help="Intervals by bootstrap (from 20 seeds on)."),
     with_simulated: bool = typer.Option(False, "--with-simulated", help="Average simulated runs too; labels stay."),
     junit: Path | None = typer.Option(None, "--junit", help="Verdicts as a JUnit file, for CI."),
@@ -111,7 +113,7 @@ def report(
     if not runs:
         chosen = index.Filter(suite=suite, verdict=verdict, since=since, commit=commit, tag=tag)
         suites, problems = index.scan(where)
-        _list([one for one in suites if chosen.takes(one)])
+        _list([one for one in suites if chosen.takes(one)], none_at_all="" if suites else str(where))
         for text in [*problems, *(text for one in suites for text in one.problems if "did not end" not in text)]:
             console.print(text, markup=False, soft_wrap=True)
         return
@@ -121,7 +123,10 @@ def report(
         console.print(text, markup=False, soft_wrap=True)
     for text in dict.fromkeys(text for one in contents for text in one.warnings):
         console.print(f"warning: {text}", markup=False, soft_wrap=True)
-    _write_tables(contents, format_)
+    if findings:
+        _say_all(contents)
+    else:
+        _write_tables(contents, format_)
     _write_files(contents, problems, html=html, plots=plots, junit=junit, github=github, console=console)
 
 
@@ -131,12 +136,14 @@ def gather_all(suites: list[Suite], **how: Any) -> list[Content]:
     return [gather(one, **how) for one in suites]
 
 
-def _list(suites: list[Suite]) -> None:
+def _list(suites: list[Suite], *, none_at_all: str = "") -> None:
     from lossbench.report.tables.table import WORDS, Cell, Table, terminal
 
     console = Terminal()
     if not suites:
-        console.print("no results that fit; lossbench run quickstart makes some, --in names another folder")
+        said = f"no results in {none_at_all}; lossbench run quickstart makes some, --in names another folder"
+        fitting = "no results that fit; lossbench report lists all that there are"
+        console.print(said if none_at_all else fitting, markup=False, soft_wrap=True)
         return
     rows, tagged = [], any(one.notes.tags for one in suites)
     for one in suites:
@@ -148,6 +155,24 @@ def _list(suites: list[Suite]) -> None:
     head = ["id", "started", "suite", "runs", "verdict", "commit", *(["tags"] if tagged else [])]
     terminal(console, Table("", head, rows))
     console.print(f"next: lossbench report {suites[-1].id} --html report.html", markup=False)
+
+
+def say_findings(console: Console, one: Content) -> None:
+    """The first of them, and how the others are seen."""
+    for text in one.brief:
+        console.print(text, markup=False)
+    more = len(one.findings) - len(one.brief)
+    if more:
+        folder = one.suite.folder
+        run = one.suite.id if folder.parent.resolve() == ROOT.resolve() else shlex.quote(str(folder))
+        console.print(f"{more} more: lossbench report {run} --findings", markup=False, soft_wrap=True)
+
+
+def _say_all(contents: list[Content]) -> None:
+    console = Terminal()
+    for one in contents:
+        for text in one.findings or [f"{one.suite.name}: there is nothing to compare, or nothing that may be believed"]:
+            console.print(text, markup=False)
 
 
 def _write_tables(contents: list[Content], format_: Format) -> None:
@@ -165,8 +190,7 @@ def _write_tables(contents: list[Content], format_: Format) -> None:
         return
     console = Terminal()
     for one in contents:
-        for text in one.findings:
-            console.print(text, markup=False)
+        say_findings(console, one)
         for table in one.tables:
             tables.terminal(console, table)
         for text in one.reasons:
@@ -219,9 +243,9 @@ def check_targets(*, html: Path | None, plots: Path | None, junit: Path | None, 
     """Before anything is run: said now, not after an hour."""
     if html or plots or github:
         need_libraries()
-    for option, path in (("--html", html), ("--junit", junit)):
+    for option, path, like in (("--html", html, "report.html"), ("--junit", junit, "verdicts.xml")):
         if path is not None and path.is_dir():
-            raise UsageError(f"{option} {path} is a folder", next_step=f"give a file: {option} {path / 'report'}")
+            raise UsageError(f"{option} {path} is a folder", next_step=f"give a file: {option} {path / like}")
     if plots is not None and plots.exists() and not plots.is_dir():
         raise UsageError(f"--plots {plots} is a file", next_step="give a folder")
     if github and not os.environ.get("GITHUB_STEP_SUMMARY"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from lossbench.cli.reading.report import libraries_missing
+from lossbench.cli.reading.report import libraries_missing, say_findings
 from lossbench.report.content import gather
 from lossbench.report.tables.table import STYLES, WORDS, terminal
 from lossbench.results.index import read_suite
@@ -29,8 +29,8 @@ def show_suite(console: Console, result: SuiteResult) -> None:
     is found of them."""
     apart = bool(libraries_missing())
     content = gather(read_suite(result.folder), apart=apart)
-    for text in () if apart else content.findings:
-        console.print(text, markup=False)
+    if not apart:
+        say_findings(console, content)
     for table in content.tables:
         terminal(console, table)
     for text in content.reasons:

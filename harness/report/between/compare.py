@@ -70,7 +70,7 @@ def spec(a: Suite, b: Suite) -> Table:
 
 def _plans(suite: Suite) -> dict[str, Any]:
     """By the name of the point (and the point itself where names are alike); why and sweep are not what is run."""
-    ignored = ("why", "sweep", "seeds", "first_seed")
+    ignored = ("why", "subject", "sweep", "seeds", "first_seed")
     alike = Counter(point_name(json.loads(key)) for key in {key_of(one.point) for one in suite.plan.plan})
     out = {}
     for one in suite.plan.plan:

@@ -111,14 +111,15 @@ class Panel:
         return f"c{len(self.keys) - 1}"
 
     def plain_ticks(self) -> None:
-        """Of a logarithmic axis of few decades numbers as people write them, far enough apart to be read."""
+        """On a logarithmic axis numbers as people write them, whose exponents a telephone would make too small; of few
+        decades several, far enough apart to be read."""
         for axis, (low, high) in ((self.axes.xaxis, self.axes.get_xlim()), (self.axes.yaxis, self.axes.get_ylim())):
             if axis.get_scale() != "log":
                 continue
             axis.set_minor_formatter(NullFormatter())
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
             if high < FEW_DECADES * low:
                 axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-                axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
     def name_lines(self) -> None:
         """Names at the ends of their lines, where they are short and far enough apart."""
@@ -238,11 +239,16 @@ def svg(one: Panel, *, own: str, title: str) -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
     text = re.sub(r'(<svg [^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg [^>]*?) height="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r"\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}", text)
+    text = re.sub(r"<[^>]*>", lambda tag: _shorter(tag[0]), text)
     text = text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(title)}" ', 1)
     for attribute in (' id="', 'href="#', "url(#"):
         text = text.replace(attribute, f"{attribute}{own}-")
     return text.replace(INK, "currentColor")
+
+
+def _shorter(tag: str) -> str:
+    """Places within a hundredth of a point; what people read stands between tags, and stays."""
+    return re.sub(r"\d+\.\d{3,}", lambda found: f"{float(found[0]):.2f}", tag)
 
 
 def numbers(one: Panel) -> str:

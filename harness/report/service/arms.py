@@ -84,7 +84,7 @@ def _arm(group: Group, others: list[Group], *, several: bool, believed: bool) ->
     if workload == "training":
         rest = []  # the service's own load does not depend on what learns beside it
     arm = Arm(
-        name=_name(group) + (f" at {offered:g}/s" if several else ""),
+        name=arm_name(group) + (f" at {offered:g}/s" if several else ""),
         load=(offered, shaping.get("buffer_kb"), _of(spec, "topology").get("hosts"), *rest),
         equivalent=equivalent,
         factor=factor,
@@ -108,7 +108,7 @@ def _arm(group: Group, others: list[Group], *, several: bool, believed: bool) ->
     return arm
 
 
-def _name(group: Group) -> str:
+def arm_name(group: Group) -> str:
     """A bare number says nothing."""
     name = group.name.removesuffix(f": {group.row}")
     return f"priority {name}" if set(group.point) == {"shaping.priority"} else name

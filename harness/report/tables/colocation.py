@@ -8,11 +8,23 @@ from lossbench.report import inference
 from lossbench.report.gathered import Gathered
 from lossbench.report.inference import Estimate
 from lossbench.report.service import claims
-from lossbench.report.service.arms import AT_LOSS, WEB, Arm, arms_of, loads, partner, ratio, speed_up_at, taken_back
+from lossbench.report.service.arms import (
+    AT_LOSS,
+    WEB,
+    Arm,
+    arm_name,
+    arms_of,
+    loads,
+    partner,
+    ratio,
+    speed_up_at,
+    taken_back,
+)
 from lossbench.report.service.claims import tail_against_alone, times
 from lossbench.report.service.cost import Cost, costs
 from lossbench.report.tables.table import Cell, Table
-from lossbench.results.measures import FEW, short
+from lossbench.report.tables.words import why_void
+from lossbench.results.measures import short
 
 TIMES = ("mean_ms", "p50_ms", "p99_ms", "p99.9_ms")
 WEB_NUMBERS = (*TIMES, "slowdown_p99", "goodput_mbit")
@@ -131,11 +143,15 @@ def _cell(number: Estimate | None, seeds: int, doubtful: Mapping[int, float]) ->
 
 
 def _not_believed(found: Gathered, rows: list[list[Cell]]) -> list[str]:
-    """Why numbers have a question mark."""
-    if not any("?" in cell.text for row in rows for cell in row[1:]):
-        return []
-    every = (value.void for group in found.groups for name in group.values for value in group.void(name))
-    return [f"?: not averaged: {text}." for text in sorted(set(every)) if not text.startswith(FEW)]
+    """Why numbers have a question mark, and in which lines, where they are called as groups are."""
+    marked = [row[0].text for row in rows if any("?" in cell.text for cell in row[1:])]
+    lines: dict[str, list[str]] = {}
+    for group in found.groups if marked else ():
+        name = arm_name(group)
+        here = [line for line in marked if line == name or line.startswith(f"{name} at ")]
+        for void in {value.void for name in group.values for value in group.void(name)}:
+            lines.setdefault(void, []).extend(here)
+    return why_void(lines, [row[0].text for row in rows])
 
 
 def _tidy(found: Gathered, point: str, name: str, number: Estimate, folders: Sequence[str]) -> dict[str, object]:

@@ -12,8 +12,10 @@ from lossbench.report.gathered import Gathered
 from lossbench.report.groups import Group, Value, shown_of
 from lossbench.report.inference import ALPHA
 from lossbench.report.tables.table import Cell, Table
+from lossbench.report.tables.words import few_samples, why_void
 from lossbench.results.index import Suite
 from lossbench.results.measures import EXIT, FEW, short
+from lossbench.results.naming import in_brackets, whose
 
 MEDIAN, MEAN = "ms_step", "ms_step_mean"  # of a step of training
 
@@ -81,17 +83,25 @@ def _notes(groups: list[Group], names: list[str], rows: list[list[Cell]], bold: 
         out.append("(2 of 3): only so many of the planned seeds have a number that may be averaged.")
     if any("?\nto " in text for text in texts):
         out.append("a? to b?: the lowest and the highest of numbers that may not be believed.")
+    every = [group.name for group in groups]
     for name in names:
-        said = dict.fromkeys(word for group in groups if group.sound(name) for word in group.words.get(name, []))
-        out += [f"{name}: of the other seeds: {', '.join(said)}."] if said else []
+        having = [group for group in groups if group.sound(name) and group.words.get(name)]
+        said = dict.fromkeys(word for group in having for word in group.words[name])
+        lines = in_brackets(whose([group.name for group in having], every))
+        out += [f"{name}: of the other seeds: {', '.join(said)}{lines}."] if said else []
     if {MEDIAN, MEAN} <= set(names):
-        out.append(f"{MEDIAN}: median; {MEAN}: mean, the tail included: what sentences and ratios of times stand on.")
+        mean = "the mean, the tail included: what sentences and ratios of times stand on"
+        out.append(f"Of the times of a step one is the median ({MEDIAN}), one ({MEAN}) {mean}.")
     if bold:
         out.append(f"Bold: better than every other line, p < {ALPHA:g} after Holm's correction.")
-    why = sorted({v.void for group in groups for name in names for v in group.void(name)})
-    out += [f"?: not averaged: {text}." for text in why if not text.startswith(FEW)]
-    out += [f"-: a percentile is not printed with {text}." for text in why if text.startswith(FEW)]
-    return out + list(dict.fromkeys(note for group in groups for note in group.notes))
+    void, of_rows = (dict[str, list[str]]() for _ in range(2))  # with the lines they are about
+    for group in groups:
+        for text in (value.void for name in names for value in group.void(name)):
+            void.setdefault(text, []).append(group.name)
+        for note in group.notes:
+            of_rows.setdefault(note, []).append(group.name)
+    out += [*why_void(void, every), *few_samples(void, every)]
+    return out + [f"{where}: {note}" if (where := whose(some, every)) else note for note, some in of_rows.items()]
 
 
 def _tidy(suite: Suite, group: Group, name: str, *, bootstrap: bool) -> dict[str, Any]:

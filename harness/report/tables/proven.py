@@ -11,7 +11,7 @@ from lossbench.report.tables.table import WORDS, Cell, Table
 from lossbench.results import measures
 from lossbench.results.index import Run, Suite
 from lossbench.results.measures import percent
-from lossbench.results.naming import key_of, said_once
+from lossbench.results.naming import in_brackets, key_of, said_once, whose
 
 COLUMNS = ("fault", "timing", "outcome")
 PROBES_AND_MET = (
@@ -45,13 +45,23 @@ def proven(found: Gathered) -> Table:
         ]
     head = ["point", *COLUMNS, "asked", "probes", "met", "bursts"]
     notes = [PROBES_AND_MET, "bursts: mean length of the probes' losses in a row."]
-    notes += [f"Not judged: {text}." for text in dict.fromkeys(t for run in suite.runs for t in run.summary.not_judged)]
+    notes += _not_judged(suite)
     if any("/" in cell.text for row in rows for cell in row[1:4]):
         notes.append("unknown 1/3: one of three runs.")
     if any("?" in cell.text for row in rows for cell in row):
         notes.append("?: the fault was not proven.")
     backends = ", ".join(sorted({run.summary.backend for run in suite.runs}))
     return Table(f"{suite.name}: asked and proven (backend {backends})", head, rows, notes, tidy)
+
+
+def _not_judged(suite: Suite) -> list[str]:
+    """And of which lines."""
+    lines: dict[str, list[str]] = {}
+    for run in suite.runs:
+        for text in run.summary.not_judged:
+            lines.setdefault(text, []).append(run.name)
+    every = [run.name for run in suite.runs]
+    return [f"Not judged: {text}{in_brackets(whose(some, every))}." for text, some in lines.items()]
 
 
 def _figures(runs: list[Run]) -> tuple[list[Cell], list[dict[str, Any]]]:
@@ -101,11 +111,13 @@ def _verdicts(runs: list[Run], column: str) -> Cell:
 
 def reasons(suite: Suite) -> list[str]:
     """Why something is not valid."""
-    return said_once(
-        (f"{run.name} #{run.summary.seed}", f"{column}: {text}")
+    every = [run.name for run in suite.runs]
+    found = (
+        (run.name, run.summary.seed, f"{column}: {text}")
         for run in suite.runs
         for column in sorted(COLUMNS, key=lambda one: run.summary.columns.get(one) != "failed")
         if run.summary.columns.get(column) != "valid"
         for text in [*run.summary.reasons.get(column, []), run.summary.outcome_by_role() if column == "outcome" else ""]
         if text
     )
+    return said_once(found, every)

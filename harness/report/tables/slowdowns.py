@@ -10,6 +10,7 @@ from lossbench.report import inference
 from lossbench.report.gathered import Gathered
 from lossbench.report.groups import shown_in
 from lossbench.report.tables.table import Cell, Table
+from lossbench.report.tables.words import why_void
 from lossbench.results.index import Run
 from lossbench.results.measures import FEW, needed, number, short
 from lossbench.results.naming import key_of
@@ -45,8 +46,11 @@ def slowdowns(found: Gathered) -> Table | None:
         notes.append(f"Rates are 1/{by} of what is modelled; a slowdown is a ratio, and stays.")
     if any("±" in cell.text for row in rows for cell in row[1:]):
         notes.append("± is half of a 95 % t-interval over seeds.")
-    void = {why for line in lines for some in line.found.values() for _, why in some}
-    notes += [f"?: not averaged: {why}." for why in sorted(filter(None, void))]
+    void: dict[str, list[str]] = {}
+    for line in lines:
+        for why in (why for some in line.found.values() for _, why in some):
+            void.setdefault(why, []).append(line.name)
+    notes += why_void(void, [line.name for line in lines])
     return Table(f"{found.suite.name}: slowdown by size", head, rows, notes)
 
 

@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from lossbench.report.tables.words import heading
+
 WORDS = {"valid": "good", "unknown": "unknown", "failed": "bad"}  # a verdict's style
 STYLES = {"void": "dim", "best": "bold green", "bad": "red", "good": "green", "unknown": "yellow", "": ""}
 
@@ -68,8 +70,20 @@ def rendered(table: Table, *, width: int) -> Iterator[RichTable | Text]:
 
 
 def _head(name: str) -> str:
-    """One word below the other; words that are too long are cut into lines."""
-    return "\n".join(part for word in re.split("[_ ]", name) for part in textwrap.wrap(word, HEAD_WIDTH))
+    """In as many lines as its longest word asks for; a word that is too long is cut where it has a seam, or else said
+    to be."""
+    words = [part for word in heading(name).split(" ") for part in _parts(word)]
+    return "\n".join(textwrap.wrap(" ".join(words), max([1, *map(len, words)]), break_on_hyphens=False))
+
+
+def _parts(word: str) -> list[str]:
+    """validationAccuracy: two words; validationaccuracy: its beginning, with a hyphen, and its end."""
+    if len(word) <= HEAD_WIDTH:
+        return [word]
+    seams = re.split(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[./-])", word)
+    if len(seams) > 1:
+        return [part for seam in seams for part in _parts(seam)]
+    return [f"{word[: HEAD_WIDTH - 1]}-", *_parts(word[HEAD_WIDTH - 1 :])]
 
 
 def _width(table: Table, number: int) -> int:

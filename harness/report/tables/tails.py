@@ -8,6 +8,7 @@ from lossbench.report import inference
 from lossbench.report.gathered import Gathered
 from lossbench.report.inference import Estimate
 from lossbench.report.tables.table import Cell, Table
+from lossbench.report.tables.words import why_void
 from lossbench.results.measures import short
 from lossbench.results.naming import key_of
 
@@ -53,8 +54,11 @@ def tails(found: Gathered) -> Table | None:
         "Below a percentile: its 95 % interval. Samples follow from each other, so it is by how far whole seeds lie "
         "apart; of one seed, blocks of its samples.",
     ]
-    if not all(one.sound for one in sets):
-        notes.append("?: not to be believed: too busy, failed, simulated, or the fault was not proven.")
+    void: dict[str, list[str]] = {}
+    for one in sets:
+        for why in one.void:
+            void.setdefault(why, []).append(one.label)
+    notes += why_void(void, [row[0].text for row in rows])
     head = ["samples (ms)", "n", "seeds", *(f"p{100 * q:g}" for q in PERCENTILES), "max"]
     return Table(f"{suite.name}: tail", head, rows, notes, tidy)
 

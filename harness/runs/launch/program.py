@@ -131,6 +131,8 @@ def _present(command: list[str]) -> list[str]:
     script = next(iter(command[1:]), "")
     if "python" in Path(command[0]).name and script.endswith(".py") and not Path(script).is_file():
         raise UsageError(f"no such script: {script}", next_step=f"paths are taken from {Path.cwd()}")
+    if "python" in Path(command[0]).name and Path(script).is_dir() and not (Path(script) / "__main__.py").exists():
+        raise UsageError(f"{script} is a folder without a __main__.py", next_step=f"name a script: python {script}/...")
     if "python" in Path(command[0]).name and script.endswith(".py") and not os.access(script, os.R_OK):
         raise _unreachable(script)
     return command
@@ -163,6 +165,11 @@ def no_program(name: str) -> UsageError:
     if os.path.isfile(name):  # noqa: PTH113 - says no where it may not look
         step = f"python {name}" if name.endswith(".py") else f"chmod +x {name}, or name what reads it: sh {name}"
         return UsageError(f"{name} may not be executed", next_step=step)
+    if os.path.isdir(name):  # noqa: PTH112 - as above
+        return UsageError(f"{name} is a folder, no program", next_step="name the program in it, or python and a script")
+    if name.endswith(".py"):
+        step = f"paths are taken from {Path.cwd()}; of a script that is there: python {name}"
+        return UsageError(f"no such script: {name}", next_step=step)
     step = f"paths are taken from {Path.cwd()}" if "/" in name else "is it installed, and in a folder of PATH?"
     return UsageError(f"no such program: {name}", next_step=step)
 

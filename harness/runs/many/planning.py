@@ -20,6 +20,8 @@ from lossbench.spec.asking import adhoc, points
 from lossbench.spec.asking import campaign as campaigns
 from lossbench.spec.userfile import read_toml
 
+GIVE = "give a suite (lossbench list), a .toml file, or -- and a command"
+
 
 def planned(
     suite: str | adhoc.Asked,
@@ -37,11 +39,14 @@ def planned(
         raise UsageError(f"seeds {seeds}: at least 1", next_step="every point is run once for each of them")
     if isinstance(suite, str) and suite not in points.suite_names() and Path(suite).is_dir():
         if not resume:
-            raise UsageError(f"{suite} is a folder", next_step="to continue an interrupted run add --resume")
+            step = "to continue an interrupted run add --resume"
+            raise UsageError(f"{suite} is a folder", next_step=step if suites.is_one(Path(suite)) else GIVE)
         if settings or full or seeds or until:
             step = "drop --set, --arm, --seeds, --full, --backend, --until"
             raise UsageError("a folder is resumed as it was planned", next_step=step)
         return suites.resume(Path(suite))
+    if resume and isinstance(suite, str) and "/" in suite and not Path(suite).exists():
+        raise UsageError(f"{suite}: no such folder", next_step="lossbench report lists those that can be resumed")
     asked: dict[str, Any] = {"settings": settings, "full": full, "until": until}
     if isinstance(suite, adhoc.Asked):
         found = points.points_of(tomllib.loads(adhoc.text(suite)), path=Path("command line"), **asked)

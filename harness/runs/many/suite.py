@@ -182,7 +182,15 @@ def planned(found: SuitePlan, folder: Path) -> list[Planned]:
     ]
 
 
+def is_one(folder: Path) -> bool:
+    """A suite of before, or of another time."""
+    return (folder / PLAN).exists()
+
+
 def resume(folder: Path) -> tuple[SuiteFolder, str, list[Planned]]:
+    if not is_one(folder):
+        step = "give the folder of a result; lossbench report lists them"
+        raise UsageError(f"{folder}: nothing was planned there that could be resumed", next_step=step)
     found = models.read(folder / PLAN, SuitePlan)
     return SuiteFolder(folder), found.run_id, planned(found, folder)
 

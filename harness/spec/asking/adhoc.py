@@ -3,6 +3,7 @@ file, which `lossbench init` writes and `lossbench run -- COMMAND` reads."""
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import json
 import math
@@ -144,8 +145,14 @@ def _points(asked: Asked) -> list[Asked]:
         key, _, listed = one.partition("=")
         chosen = [value.strip() for value in listed.split(",") if value.strip()]
         if key not in SWEPT or not chosen:
-            step = f"for example --sweep loss=0,1,5,10; keys: {', '.join(SWEPT)}"
-            raise UsageError(f"--sweep {one[:60]}: not KEY=VALUE,VALUE", next_step=step)
+            wrong = "not KEY=VALUE,VALUE" if key in SWEPT or "=" not in one else "no such key"
+            near = difflib.get_close_matches(key, SWEPT, n=1) if key not in SWEPT else []
+            guess = f"did you mean {near[0]}? " if near else ""
+            step = f"{guess}for example --sweep loss=0,1,5,10; keys: {', '.join(SWEPT)}"
+            raise UsageError(f"--sweep {one[:60]}: {wrong}", next_step=step)
+        if getattr(asked, key):
+            step = f"give one of them; both values: --sweep {key}={getattr(asked, key)},{','.join(chosen)}"
+            raise UsageError(f"--{key} and --sweep {key} both say what the {key} is", next_step=step)
         if key in keys:
             every = ",".join([*values[keys.index(key)], *chosen])
             raise UsageError(f"--sweep {key} is given twice", next_step=f"in one: --sweep {key}={every}")
