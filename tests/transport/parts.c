@@ -112,6 +112,8 @@ static void one_by_one(void)
     lb_submit(e, asked_for, 1, 0);
     claim(OWN(h.out[0].cursor) == PACKETS || OWN(h.over), "they went");
     claim(lb_one_by_one(e), "it can be said");
+    SHOW(h.over, 1);
+    claim(lb_wait(e, &h, 0) == (OVER | ONE_BY_ONE), "whoever waits is told with the end of the wait");
 }
 
 static void for_ever(void)
