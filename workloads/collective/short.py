@@ -15,6 +15,7 @@ from lossbench.workloads.collective.context import Group
 from lossbench.workloads.collective.halves import GatherHalf, ScatterHalf
 from lossbench.workloads.collective.reduce import pair_of
 from lossbench.workloads.collective.work import Results, Work
+from lossbench.workloads.transport.jobs import take_turn
 from lossbench.workloads.transport.packet.wire import Bits
 from lossbench.workloads.transport.plan import Plan, address
 
@@ -86,8 +87,8 @@ class ShortWork(Work):
             if endpoint.born != endpoint.forks:  # before any lock
                 endpoint.here()
             limit = max(timeout.total_seconds(), 0.0) if timeout else 0.0
-            if not self._turn.acquire(False) and not self._turn.acquire(timeout=limit or -1):
-                raise TimeoutError(f"the call has not ended after {limit:g} s")
+            if not self._turn.acquire(False):
+                take_turn(self._turn, limit or None, look=lambda: None if self._done else endpoint.still(self._pair))
             try:
                 if not self._done:
                     self._wait(limit)

@@ -27,9 +27,7 @@ from lossbench.workloads.transport.udp.link import Link
 
 FOREVER_S = 1e9
 LOOK_S = 0.005  # whether the one who closes has done so
-LEFT_S = (
-    5.0  # what is given up ends at once, but for who waits for a call that the closing thread itself is in (a handler)
-)
+LEFT_S = 1.0  # what is given up ends at once, but for jobs that wait for something else (a GPU)
 
 
 class MakeEngine(Protocol):
@@ -59,7 +57,7 @@ class Endpoint:
         self.link = link
         self._pid, self.born = os.getpid(), Endpoint.forks
         self._closers: dict[str, _Asks] = {}  # of all who ask, the first
-        self._closed = threading.Event()
+        self._closed, self._hurried = threading.Event(), False
         self._look = threading.RLock()  # at the socket, which is closed in between
         self._at_end: tuple[int, int] | None = None  # what the socket had dropped and turned away
         self._broken: BaseException | None = None
@@ -128,6 +126,7 @@ class Endpoint:
         if self.forked:  # it has no thread to end
             return
         asks = _Asks(thread=threading.current_thread())
+        self._hurried = self._hurried or patience_s <= 0
         first = self._closers.setdefault("first", asks)  # in one step: a signal's handler may come in between
         if first is asks:
             try:
@@ -146,14 +145,15 @@ class Endpoint:
 
     def _close(self, patience_s: float) -> None:
         try:
-            if self._worker is not None and not self._worker.stop(patience_s):
+            if self._worker is not None and not self._worker.stop(patience_s, hurried=lambda: self._hurried):
+                self._hurried = True
                 self.engine.give_up()
                 self._worker.stop(LEFT_S)
         except BaseException:  # an interruption ends patience, and the engine all the same
             patience_s = 0.0
             raise
         finally:
-            self.engine.close(patience_s)
+            self.engine.close(0.0 if self._hurried else patience_s)
         if self._worker is not None:
             self._worker.stop(LEFT_S)  # it may have been made meanwhile; its jobs have failed
         with self._look:
@@ -197,6 +197,11 @@ class Endpoint:
             if not self.engine.wait(half, self.limit_s if timeout_s is None else timeout_s):
                 raise self.overdue(timeout_s)
         return self.results(halves)
+
+    def still(self, halves: Sequence[Half]) -> None:
+        """Raises if the group was given up with one of them under way: then nobody has to be waited for."""
+        if self._hurried and any(self.over(half) and half.record.ended == FAILED for half in halves):
+            raise self._error(self.engine.read().failure)
 
     def overdue(self, timeout_s: float | None) -> Exception:
         """What to raise when a call has not ended in time."""

@@ -385,6 +385,10 @@ void lb_break(engine *e)
     if (inside) {
         break_group(e, ABORTED, e->rank, e->rank, 0);
         fail_all(e);
+        if (e->closing) { /* whoever closes has no patience any more, or nothing to be patient for */
+            e->aborting = 1;
+            wake_all(e);
+        }
     }
     leave(e, inside);
 }

@@ -110,13 +110,14 @@ class PlainEngine(Ending):
     def _give_up(self) -> None:
         self.break_group(structures.ABORTED, self.rank, self.rank)
         self._fail_all()
+        self.aborting = self._closing
 
     def _closes(self) -> None:
         self._closing = True
         self._errands.changed()
 
     def _aborts(self, patience_s: float) -> None:
-        self.aborting = bool(self.halves) or patience_s <= 0
+        self.aborting = self.aborting or bool(self.halves) or patience_s <= 0
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
