@@ -119,6 +119,18 @@ class ShortWork(Work):
         self._done = True
         self._leave()
 
+    @property
+    def limit_s(self) -> float:
+        return self._shape.group.endpoint.limit_s
+
+    def expire(self) -> None:
+        if self._turn.acquire(blocking=False):
+            try:
+                if not self._done:
+                    self._error, self._done = self._shape.group.endpoint.overdue(None), True
+            finally:
+                self._turn.release()
+
     def is_completed(self) -> bool:
         return self._done or self._shape.group.endpoint.over(self._pair[1])
 

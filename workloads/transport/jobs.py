@@ -42,7 +42,10 @@ class Waits(Protocol):
     def still(self, halves: Sequence[Half]) -> None: ...
     def failed(self, error: BaseException) -> None: ...
 
+    def overdue(self, timeout_s: float | None) -> Exception: ...
+
     asked: int  # halves, so far
+    limit_s: float
 
 
 def take_turn(turn: threading.Lock, timeout_s: float | None, *, look: Callable[[], None]) -> None:
@@ -99,6 +102,15 @@ class Call:
         if self._error is not None:
             raise self._error
 
+    def expire(self) -> None:
+        """The group's time for it is over, and so is the group. Of what is queued its own threads see to that."""
+        if self.queued is None and self._lock.acquire(blocking=False):
+            try:
+                if not self._done:
+                    self._end(self.endpoint.overdue(None))
+            finally:
+                self._lock.release()
+
     def _look(self) -> None:
         if (asked := self.asked) is not None:
             self.endpoint.still(asked.halves)
@@ -112,8 +124,13 @@ class Call:
         except TimeoutError:
             raise
         except BaseException as error:  # noqa: BLE001 - whoever waits is told
-            self._error = error
             self.endpoint.failed(error)
+            self._end(error)
+        else:
+            self._end(None)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._error = error
         if self.asked is not None and self.asked.always is not None:
             self.asked.always()
         self._done = True  # before `asked` goes: whoever finds none of it finds this
