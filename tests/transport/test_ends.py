@@ -150,7 +150,7 @@ def test_an_abort_ends_the_patience_of_who_closes_though_a_job_waits_for_somethi
     """For a GPU, say. As it was: `patience_s`, and ten seconds more."""
     monkeypatch.setattr(endpoint_room, "LEFT_S", 0.1)
     endpoint, over = ranks(2).groups[0].endpoint, threading.Event()
-    call = endpoint.begin(lambda: None if over.wait(120) else None, queued=True)
+    call = endpoint.begin(lambda: None if over.wait(600) else None, queued=True)
     closing = threading.Thread(target=endpoint.close, args=(600.0,))
     closing.start()
     while not endpoint._closing:
