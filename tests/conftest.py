@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from lossbench.net import journal
 from lossbench.net.host import rootless
@@ -19,6 +20,10 @@ from tests import preloaded
 from tests.explain import pytest_runtest_logreport, pytest_runtest_makereport, pytest_runtest_protocol  # noqa: F401 - hooks
 from tests.explain import pytest_terminal_summary as explain
 from tests.networks import build, profile_file  # noqa: F401 - fixtures for all
+
+# How long a machine takes to make an example is no matter of ours: a busy one was "too slow".
+settings.register_profile("lossbench", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("lossbench")
 
 
 def _why_not(marker: str) -> str | None:

@@ -8,7 +8,8 @@ call and leave while calls go on), *read* (counters are read while and after it 
 closed). They are Python, with the sanitizer loaded before it, because forks, finalizers and who still holds what are
 Python's affair: the doors are called as users call them. *c* needs no interpreter: the same doors from a program in C
 (drill_engine.c). The engine is built with the address and undefined-behaviour sanitizers, then with the thread
-sanitizer. Nothing may be reported, nothing may hang."""
+sanitizer; one that can't be had here is left out with a sentence, and is an error only if it was asked for by name.
+Nothing may be reported, nothing may hang."""
 
 from __future__ import annotations
 
@@ -183,24 +184,69 @@ def drill(names: list[str], times: int) -> None:
         print(f"{name}: {times} drills", flush=True)
 
 
-def sanitized(under: str, names: list[str], times: int, folder: str) -> tuple[int, str]:
-    """(reports, what it said)."""
+def compiler() -> str:
+    return shutil.which("gcc") or shutil.which("cc") or "cc"
+
+
+def preloaded(under: str, folder: str) -> dict[str, str]:
+    """The environment of a Python with the sanitizer loaded before it."""
     asked, library = UNDER[under]
-    known = Path(folder) / "known"
-    compiler = shutil.which("gcc") or shutil.which("cc") or "cc"
-    path = subprocess.run([compiler, f"-print-file-name={library}"], capture_output=True, text=True, check=True)
-    environment = {
+    path = subprocess.run([compiler(), f"-print-file-name={library}"], capture_output=True, text=True, check=True)
+    return {
         **os.environ,
         "LOSSBENCH_NATIVE": asked,
         "LOSSBENCH_CACHE": folder,
         "LD_PRELOAD": path.stdout.strip(),
         "ASAN_OPTIONS": "detect_leaks=0",  # Python's own
-        "TSAN_OPTIONS": f"die_after_fork=0 suppressions={known}",
+        "TSAN_OPTIONS": f"die_after_fork=0 suppressions={Path(folder) / 'known'}",
     }
+
+
+def lacking(under: str, folder: str) -> str:
+    """Why nothing can be drilled under it here, and what to do about that; else the engine is built when this ends: a
+    compiler does not run with a sanitizer loaded before it."""
+    asked, library = UNDER[under]
+    if shutil.which("gcc") is None and shutil.which("cc") is None:
+        return "there is no C compiler: install gcc (Debian, Ubuntu: apt-get install gcc)"
+    environment = preloaded(under, folder)
+    if not os.path.isabs(environment["LD_PRELOAD"]):
+        return f"{compiler()} has no {library}: install gcc with its sanitizers (Debian, Ubuntu: apt-get install gcc)"
+    source, made = Path(folder) / "nothing.c", Path(folder) / "nothing"
+    source.write_text("int main(void) { return 0; }\n")
+    flags = build.SANITIZE[asked]
+    done = subprocess.run(
+        [compiler(), *flags, "-o", str(made), str(source)], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        return f"{compiler()} can't link {flags[-1]} ({_last(done)}): install gcc with its sanitizers"
+    alike = ALIKE if under == "threads" else []
+    if alike and shutil.which(alike[0]) is None:
+        return f"there is no {alike[0]}: install util-linux"
+    command = [*alike, sys.executable, "-c", "pass"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return (
+            f"no process runs with {library} here ({_last(done)}): try sysctl vm.mmap_rnd_bits=28, or another machine"
+        )
+    os.environ["LOSSBENCH_CACHE"] = folder
+    try:
+        build.built(flags)
+    except build.NoNativeError as error:
+        return f"the engine can't be built with it: {error}"
+    return ""
+
+
+def _last(done: subprocess.CompletedProcess[str]) -> str:
+    lines = (done.stderr + done.stdout).strip().splitlines()
+    return lines[-1] if lines else f"it ended with {done.returncode} and said nothing"
+
+
+def sanitized(under: str, names: list[str], times: int, folder: str) -> tuple[int, str]:
+    """(reports, what it said)."""
     command = [sys.executable, __file__, "--here", "--times", str(times), "--only", *names]
     if under == "threads":
         command = [*ALIKE, *command]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=ROOT)
+    done = subprocess.run(command, env=preloaded(under, folder), capture_output=True, text=True, check=False, cwd=ROOT)
     text = done.stdout + done.stderr
     reports = sum(text.count(word) for word in REPORTS)
     return reports or abs(done.returncode), text
@@ -208,10 +254,10 @@ def sanitized(under: str, names: list[str], times: int, folder: str) -> tuple[in
 
 def in_c(under: str, times: int, folder: str) -> tuple[int, str]:
     """(reports, what it said)."""
-    compiler, program = shutil.which("gcc") or shutil.which("cc") or "cc", Path(folder) / f"drill_{under}"
+    program = Path(folder) / f"drill_{under}"
     flags = [*build.DIALECT, *build.SANITIZE[UNDER[under][0]]]
     source = str(ROOT / "tests" / "bench" / "drill_engine.c")
-    subprocess.run([compiler, *flags, "-o", str(program), source, *build.LIBRARIES], check=True)
+    subprocess.run([compiler(), *flags, "-o", str(program), source, *build.LIBRARIES], check=True)
     command = [*ALIKE, str(program), str(times)]
     known = {**os.environ, "TSAN_OPTIONS": f"suppressions={Path(folder) / 'known'}"}
     done = subprocess.run(command, env=known, capture_output=True, text=True, check=False)
@@ -222,18 +268,23 @@ def in_c(under: str, times: int, folder: str) -> tuple[int, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--times", type=int, default=200, help="of each drill")
-    parser.add_argument("--under", nargs="+", choices=list(UNDER), default=list(UNDER))
+    parser.add_argument("--under", nargs="+", choices=list(UNDER), help="default: both, as far as they are here")
     parser.add_argument("--only", nargs="+", choices=[*DRILLS, "c"], default=[*DRILLS, "c"])
     parser.add_argument("--here", action="store_true", help="in this process: what it starts itself with")
     words = parser.parse_args()
     if words.here:
         drill(words.only, words.times)
         return 0
-    bad = 0
+    bad, drilled = 0, 0
     python = [name for name in words.only if name != "c"]
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "known").write_text(KNOWN)
-        for under in words.under:
+        for under in words.under or UNDER:
+            if why := lacking(under, folder):
+                print(f"{under}: left out: {why}", flush=True)
+                bad += bool(words.under)
+                continue
+            drilled += 1
             begun = time.monotonic()
             found = [sanitized(under, python, words.times, folder)] if python else []
             found += [in_c(under, words.times, folder)] if "c" in words.only else []
@@ -242,7 +293,7 @@ def main() -> int:
             bad += reports
             for some, said in found:
                 print(said[-8000:] if some else "", end="")
-    return 1 if bad else 0
+    return 1 if bad or not drilled else 0
 
 
 if __name__ == "__main__":

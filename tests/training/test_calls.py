@@ -308,8 +308,8 @@ def test_one_future_a_work_whoever_asks_for_it(monkeypatch: pytest.MonkeyPatch) 
     made, real = [], torch.futures.Future
 
     class Gathered(Results):
-        def put(self, work: Callable[[], None]) -> None:
-            settled.append(work)
+        def watch(self, work: Work, settle: Callable[[], None]) -> None:
+            settled.append(settle)
 
     class Done(Work):
         def wait(self, timeout: timedelta | None = None) -> bool:
@@ -329,3 +329,44 @@ def test_one_future_a_work_whoever_asks_for_it(monkeypatch: pytest.MonkeyPatch) 
         settle()
     assert made[0] is future and len(settled) == 1
     assert future.done()
+
+
+def test_a_thousand_futures_need_a_handful_of_threads() -> None:
+    """As it was: a thread for each."""
+    go, most, real = threading.Event(), list[int](), threading.Thread.start
+
+    def started(thread: threading.Thread) -> None:
+        real(thread)
+        most.append(sum(one.name == "lossy-results" for one in threading.enumerate()))
+
+    def work(channel: Genuine) -> None:
+        group = channel.group
+        tensors = [torch.ones(100) for _ in range(1000)]
+        if channel.rank:
+            assert go.wait(60)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(threading.Thread, "start", started)
+            futures = [group.allreduce([tensor]).get_future() for tensor in tensors]
+            done = [one.then(lambda now: float(now.value()[0][0])) for one in futures]
+            go.set()
+            assert [one.wait() for one in done] == [2.0] * 1000
+
+    together(over_loopback(2), work)
+    assert most and max(most) <= 20, max(most)  # of both ranks
+
+
+def test_a_future_that_waits_for_nobodys_call_ends_with_the_groups_time() -> None:
+    over = threading.Event()
+
+    def work(channel: Genuine) -> None:
+        group = channel.group
+        if channel.rank:
+            assert over.wait(60)
+            return
+        group._endpoint.limit_s = 0.2
+        future = group.allreduce([torch.ones(100)]).get_future()
+        with pytest.raises(RuntimeError, match="the group's timeout of 0.2 s is over"):
+            future.wait()
+        over.set()
+
+    together(over_loopback(2), work)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from lossbench.workloads.collective.roll import Listed, Roll
-from lossbench.workloads.errors import OptionError, TransportError
+from lossbench.workloads.errors import AbsentError, OptionError, TransportError
 from lossbench.workloads.training.settings import policy_here
+from lossbench.workloads.transport.policy import Policy
+from tests.training.workers import over_loopback, together
 
 pytestmark = pytest.mark.training
+ALIVE = AbsentError("somebody, but nobody is", ())  # so the other is waited for
 
 
 def rolls(store: Any, world: int = 4, timeout_s: float = 0.3) -> list[Roll]:
@@ -88,3 +93,61 @@ def test_the_training_workload_measures_all_ranks(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("LOSSBENCH_POLICY", "absent=continue")
     with pytest.raises(OptionError, match="loops of your own"):
         policy_here()
+
+
+def test_whoever_waits_for_others_is_told_when_its_group_is_closed() -> None:
+    """As it was: for `timeout_s`, within the store, where nobody else of the process could ask it anything."""
+    roll, said = rolls(dist.HashStore(), timeout_s=600.0)[1], list[str]()
+
+    def ends(work: Any) -> None:
+        with pytest.raises(TransportError) as caught:
+            work()
+        said.append(str(caught.value))
+
+    waits = [lambda: roll.call({3}), lambda: roll.knock(600.0), lambda: roll.keys(limited=True).get("rank0")]
+    threads = [threading.Thread(target=ends, args=(work,), daemon=True) for work in waits]
+    for thread in threads:
+        thread.start()
+    roll.close()
+    for thread in threads:
+        thread.join(20)
+    assert said == ["rank 1: this group is closed"] * 3
+
+
+def test_an_abort_ends_a_regroup_and_is_not_undone_by_it() -> None:
+    """As it was: whoever regrouped waited on, met the others, and its group was open again."""
+    for when in ("before", "meanwhile", "as it meets"):
+
+        def work(channel: Any, when: str = when) -> None:
+            group, said = channel.group, list[str]()
+            if channel.rank:
+                group.abort()
+                return
+            meet = group._meet
+
+            def met(policy: Any) -> None:
+                meet(policy)
+                group.abort()
+
+            if when == "as it meets":
+                group._meet = met
+
+            def regroups() -> None:
+                with pytest.raises(TransportError) as caught:
+                    group.regroup(AbsentError("rank 1 is gone", (1,)) if when == "as it meets" else ALIVE)
+                said.append(str(caught.value))
+
+            if when == "before":
+                group.abort()
+            thread = threading.Thread(target=regroups, daemon=True)
+            thread.start()
+            if when == "meanwhile":
+                while not group.roll._store.check([f"1/here{channel.rank}"]):
+                    time.sleep(0.001)
+                group.abort()
+            thread.join(60)
+            assert said == ["rank 0: this group is closed"], when
+            with pytest.raises(TransportError, match="closed"):
+                group.allreduce([torch.ones(10)])
+
+        together(over_loopback(2, policy=Policy(absent="continue", timeout_s=600.0)), work)

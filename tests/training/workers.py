@@ -20,10 +20,10 @@ def simulated(world: int, *rules: Rule, seed: int = 0) -> list[Callable[[], Any]
     return [lambda rank=rank: Simulated(medium, rank) for rank in range(world)]
 
 
-def over_loopback(world: int, **keys: Any) -> list[Callable[[], Any]]:
+def over_loopback(world: int, policy: Policy | None = None, **keys: Any) -> list[Callable[[], Any]]:
     store = dist.HashStore()
     addresses = ("127.0.0.1",) * world
-    policy = Policy(send_thread="off")
+    policy = policy or Policy(send_thread="off")
 
     def channel(rank: int) -> Genuine:
         return Genuine.at(Door(rank=rank, world_size=world, addresses=addresses), store, policy=policy, **keys)

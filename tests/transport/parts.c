@@ -112,6 +112,20 @@ static void one_by_one(void)
     lb_submit(e, asked_for, 1, 0);
     claim(OWN(h.out[0].cursor) == PACKETS || OWN(h.over), "they went");
     claim(lb_one_by_one(e), "it can be said");
+    SHOW(h.over, 1);
+    claim(lb_wait(e, &h, 0) == (OVER | ONE_BY_ONE), "whoever waits is told with the end of the wait");
+}
+
+static void lingers(void)
+{
+    engine *e = made(60);
+    e->closing = 1;
+    e->peers[1].passed = 0;
+    e->next = 5; /* it is needed */
+    ns began = now_ns();
+    lb_break(e);
+    linger(e);
+    claim(now_ns() - began < QUIET, "whoever has no patience does not linger");
 }
 
 static void for_ever(void)
@@ -274,6 +288,7 @@ int main(int count, char **words)
     else if (!strcmp(what, "narrow")) a_way_that_is_narrow(100, 2, EMSGSIZE);
     else if (!strcmp(what, "no address")) no_address();
     else if (!strcmp(what, "one by one")) one_by_one();
+    else if (!strcmp(what, "lingers")) lingers();
     else if (!strcmp(what, "for ever")) for_ever();
     else if (!strcmp(what, "thousands")) thousands();
     else if (!strcmp(what, "early marker")) early_marker();

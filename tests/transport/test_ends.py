@@ -21,6 +21,7 @@ import pytest
 from lossbench.workloads.collective.context import Group
 from lossbench.workloads.collective.reduce import all_reduce, ask_all_reduce
 from lossbench.workloads.errors import TransportError
+from lossbench.workloads.transport import endpoint as endpoint_room
 from lossbench.workloads.transport.half import Half
 from lossbench.workloads.transport.jobs import Asked, Call, Worker
 from lossbench.workloads.transport.packet.codec import CODECS
@@ -119,6 +120,49 @@ def test_so_it_does_where_another_call_waits_for_that_one(ranks: Make) -> None:
         signal.signal(signal.SIGALRM, before)
     with pytest.raises(TransportError):
         later.wait(60)
+
+
+def test_an_abort_in_a_handler_waits_for_nobody_who_waits_for_its_own_thread(
+    pump: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call on a tensor of the one that was interrupted. As it was: ten seconds, five of them twice."""
+    del pump
+    monkeypatch.setattr(endpoint_room, "LEFT_S", 600.0)
+
+    def work() -> None:
+        made, inside = make_ranks(2), threading.Event()
+        endpoint, call = made.groups[0].endpoint, begun(made.groups[0])
+        later = endpoint.begin(lambda: (inside.wait(60), call.wait())[1], queued=True)
+        signal.signal(signal.SIGALRM, lambda *_: endpoint.close(0.0))
+        threading.Timer(0.1, inside.set).start()
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        with pytest.raises(TransportError, match="aborted"):
+            call.wait(60)
+        with pytest.raises(TransportError, match="aborted"):
+            later.wait(60)
+
+    assert ends(work)
+
+
+def test_an_abort_ends_the_patience_of_who_closes_though_a_job_waits_for_something_else(
+    ranks: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a GPU, say. As it was: `patience_s`, and ten seconds more."""
+    monkeypatch.setattr(endpoint_room, "LEFT_S", 0.1)
+    endpoint, over = ranks(2).groups[0].endpoint, threading.Event()
+    call = endpoint.begin(lambda: None if over.wait(600) else None, queued=True)
+    closing = threading.Thread(target=endpoint.close, args=(600.0,))
+    closing.start()
+    while not endpoint._closing:
+        time.sleep(0.001)
+    aborting = threading.Thread(target=endpoint.close, args=(0.0,))
+    aborting.start()
+    for thread in (closing, aborting):
+        thread.join(60)
+    alive = [thread for thread in (closing, aborting) if thread.is_alive()]
+    over.set()
+    assert not alive
+    call.wait(60)
 
 
 class ToldAt:

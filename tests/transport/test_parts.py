@@ -16,6 +16,7 @@ CLAIMS = {
     "narrow": "Twice in a row it is said.",
     "no address": "Once narrow, and later its address is gone. As it was: its MTU had fallen.",
     "one by one": "As it was: every packet a system call, in silence.",
+    "lingers": "An abort of who closes in patience. As it was: three seconds more, telling those who are gone.",
     "for ever": "timeout_s=inf. As it was: a number of no known size.",
     "thousands": "Calls begun while a peer is late. As it was: each walked past all of them, with the lock held.",
     "early marker": "As it was: held since the first of them came; the way was taken for one of no length.",

@@ -120,3 +120,36 @@ def test_the_fuzzers_build_and_a_short_round_of_each_finds_nothing() -> None:
     fuzz = [sys.executable, str(ROOT / "tests" / "bench" / "fuzz.py"), "--count", "1"]
     done = subprocess.run(fuzz, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0 and done.stdout.count("nothing crashed") == 4, (done.stdout + done.stderr)[-4000:]
+
+
+def drilled(tmp_path: Path, *words: str, without: str) -> subprocess.CompletedProcess[str]:
+    """With a compiler that lacks these libraries."""
+    real = shutil.which("gcc") or shutil.which("cc")
+    if real is None:
+        pytest.skip("no C compiler")
+    lacks = "|".join(f"-print-file-name={name}" for name in without.split())
+    (tmp_path / "gcc").write_text(f'#!/bin/sh\ncase "$1" in {lacks}) echo "${{1#*=}}";; *) exec {real} "$@";; esac\n')
+    (tmp_path / "gcc").chmod(0o755)
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    command = [sys.executable, str(ROOT / "tests" / "bench" / "drills.py"), "--times", "1", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, "PATH": path})
+
+
+@full
+def test_drills_that_find_no_sanitizer_say_what_to_install(tmp_path: Path) -> None:
+    """As it was: a traceback, with "the C compiler failed: []" in its midst."""
+    done = drilled(tmp_path, without="libasan.so libtsan.so")
+    assert done.returncode == 1 and not done.stderr, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split(": ")[:2] for line in lines] == [["memory", "left out"], ["threads", "left out"]]
+    assert "has no libtsan.so: install gcc" in lines[1]
+
+
+@full
+def test_drills_go_on_without_the_sanitizer_that_is_not_there(tmp_path: Path) -> None:
+    done = drilled(tmp_path, "--only", "c", without="libtsan.so")
+    if "memory: left out" in done.stdout:
+        pytest.skip(done.stdout)
+    assert done.returncode == 0 and "threads: left out" in done.stdout and ": 0 reports" in done.stdout, done
+    asked = drilled(tmp_path, "--only", "c", "--under", "threads", without="libtsan.so")
+    assert asked.returncode == 1 and "threads: left out" in asked.stdout, asked

@@ -101,9 +101,11 @@ class Base(dist.ProcessGroup):
                 return
 
     def regroup(self, error: AbsentError | None) -> None:
-        """With those who are left after `error`, or with those who were let in. Calls under way have failed."""
+        """With those who are left after `error`, or with those who were let in. Calls under way have failed. In a
+        group that is closed, or meanwhile, this says so."""
         before = self._endpoint
         for _ in range(EPOCHS_TRIED):
+            self.roll.check_open()
             if error is not None:
                 self.roll.call(error.ranks)  # `before` goes on telling the others that it gave up
             if self.rank() not in self.roll.members:
@@ -115,6 +117,11 @@ class Base(dist.ProcessGroup):
             except AbsentError as again:
                 error = again
             else:
+                try:
+                    self.roll.check_open()
+                except TransportError:  # whoever closed it meanwhile knew of the one before alone
+                    self._endpoint.close(patience_s=0.0)
+                    raise
                 self._forget()
                 return
         raise TransportError(f"rank {self.rank()}: those who are left did not meet in {EPOCHS_TRIED} attempts")
@@ -184,6 +191,7 @@ class Base(dist.ProcessGroup):
         """The store comes last: it may be gone, or answer late. A fork has nothing of this to end."""
         if self._endpoint.forked:
             return
+        self.roll.close()
         self._endpoint.close(patience_s)
         self._results.close()
         self._closed()

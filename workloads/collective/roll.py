@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
 
 from lossbench.workloads.errors import AbsentError, TransportError
+from lossbench.workloads.transport.jobs import CLOSED
 
 POLL_S = 0.02
 EPOCHS_TRIED = 5
@@ -38,7 +38,15 @@ class Roll:
         self._store, self.rank, self._timeout_s = store, rank, timeout_s
         self.epoch = 0
         self.listed = Listed(members=tuple(range(world)), step=0, answered={})
-        self._world = world
+        self._world, self._closed = world, False
+
+    def close(self) -> None:
+        """Whoever waits here for others is told, in its own thread."""
+        self._closed = True
+
+    def check_open(self) -> None:
+        if self._closed:
+            raise TransportError(f"rank {self.rank}: {CLOSED}")
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -46,7 +54,7 @@ class Roll:
 
     def keys(self, *, limited: bool) -> Keys:
         """For the meeting of this epoch. `limited`: whoever does not come in `timeout_s` is absent."""
-        return Keys(self._store, f"epoch{self.epoch}", limit=timedelta(seconds=self._timeout_s) if limited else None)
+        return Keys(self, self._store, limit_s=self._timeout_s if limited else None)
 
     # --- a death --------------------------------------------------------------------------------------------------
 
@@ -61,6 +69,7 @@ class Roll:
                 if set(self.members) - suspected <= set(here) or time.monotonic() > until:
                     self._propose(epoch, Listed(members=tuple(here), step=0, answered=self.listed.answered))
                 time.sleep(POLL_S)
+                self.check_open()
             self._enter(epoch)
 
     # --- a return -------------------------------------------------------------------------------------------------
@@ -76,6 +85,7 @@ class Roll:
                     if time.monotonic() > until:
                         raise TransportError(f"rank {self.rank}: nobody let it in again for {patience_s:g} s")
                     time.sleep(POLL_S)
+                    self.check_open()
                 listed = self._read(epoch)
                 if self.rank in listed.members and listed.answered.get(self.rank, 0) >= number:
                     self._enter(epoch)
@@ -120,22 +130,32 @@ class Roll:
 
 
 class Keys:
-    """torch's store under our own prefix, for a meeting. `limit`: for the others to come."""
+    """torch's store under a prefix of this epoch, for a meeting. `limit_s`: for the others to come."""
 
-    def __init__(self, store: Any, prefix: str, *, limit: timedelta | None = None) -> None:
-        self._store, self._limit = dist.PrefixStore(prefix, store), limit
+    def __init__(self, roll: Roll, store: Any, *, limit_s: float | None = None) -> None:
+        self._roll, self._limit_s = roll, limit_s
+        self._store = dist.PrefixStore(f"epoch{roll.epoch}", store)
 
     def set(self, key: str, value: str) -> None:
         self._store.set(key, value)
 
     def get(self, key: str) -> bytes:
-        if self._limit is not None:
-            try:
-                self._store.wait([key], self._limit)
-            except RuntimeError as error:
-                who = "".join(letter for letter in key if letter.isdigit())
-                raise AbsentError(f"rank {who} did not come ({error})", (int(who),) if who else ()) from None
+        """Looked for again and again: whoever waits within the store keeps everybody else of this process from it, and
+        hears of no abort."""
+        if self._limit_s is not None:
+            self._wait(key, self._limit_s)
         return bytes(self._store.get(key))
+
+    def _wait(self, key: str, limit_s: float) -> None:
+        until = time.monotonic() + limit_s
+        with _store_needed():
+            while not self._store.check([key]):
+                self._roll.check_open()
+                if time.monotonic() > until:
+                    who = "".join(letter for letter in key if letter.isdigit())
+                    said = f"rank {who or self._roll.members[0]} did not come in {limit_s:g} s (timeout_s)"
+                    raise AbsentError(said, (int(who),) if who else ())
+                time.sleep(POLL_S)
 
 
 @contextmanager

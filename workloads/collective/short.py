@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +15,15 @@ from lossbench.workloads.collective.context import Group
 from lossbench.workloads.collective.halves import GatherHalf, ScatterHalf
 from lossbench.workloads.collective.reduce import pair_of
 from lossbench.workloads.collective.work import Results, Work
-from lossbench.workloads.transport.plan import Plan
+from lossbench.workloads.transport.jobs import take_turn
+from lossbench.workloads.transport.packet.wire import Bits
+from lossbench.workloads.transport.plan import Plan, address
 
 SHORT_BYTES = 1 << 20  # a wait of a millisecond or so
+AT_ONCE, AT_ONCE_BYTES = (
+    64,
+    1 << 14,
+)  # of calls' bitmaps made in one piece: to ask numpy where it lies takes microseconds
 
 
 class Shape:
@@ -30,23 +35,35 @@ class Shape:
         self.bytes = plan.elements * plan.layout.codec.memory.itemsize
         self.short = self.bytes <= SHORT_BYTES
         self.spare: list[tuple[ScatterHalf, GatherHalf]] = []
+        self._bitmaps: list[tuple[Bits, int]] = []  # each for one call, and where it lies
 
     def begin(self, tensor: torch.Tensor, place: int, step: int, results: Results) -> ShortWork:
         """`place`: where it lies."""
         group = self.group
         pair = self.spare.pop() if self.spare else self._pair()
-        arrived = np.empty(self.packets, np.bool_)
+        arrived, at = self._bitmap()
         if group.measures and self.lossy:
             pair[0].weigh(group.weights())
         if pair[0].deadline_s != group.endpoint.asked_deadline_s:
             for half in pair:
                 half.set_deadline(group.endpoint.asked_deadline_s)
         try:
-            group.endpoint.engine.submit_pair(pair, place, self.plan.mine_at, arrived, step, short=self.short)
+            group.endpoint.engine.submit_pair(pair, place, self.plan.mine_at, at, step, short=self.short)
             return ShortWork(self, pair, tensor, arrived, results)
         except BaseException as error:  # a signal: the engine would write into what nobody holds
             group.endpoint.failed(error)
             raise
+
+    def _bitmap(self) -> tuple[Bits, int]:
+        try:
+            return self._bitmaps.pop()
+        except IndexError:  # also if another thread took the last one
+            count = max(1, min(AT_ONCE, AT_ONCE_BYTES // (self.packets or 1)))
+            several = np.empty((count, self.packets), np.bool_)
+            at = address(several)
+            one, *others = [(several[n], at + n * self.packets) for n in range(count)]
+            self._bitmaps.extend(others)
+            return one
 
     def _pair(self) -> tuple[ScatterHalf, GatherHalf]:
         out = pair_of(self.plan, op=self.op, lossy=self.lossy, policy=self.group.endpoint.policy)
@@ -56,12 +73,7 @@ class Shape:
 
 class ShortWork(Work):
     def __init__(
-        self,
-        shape: Shape,
-        pair: tuple[ScatterHalf, GatherHalf],
-        tensor: torch.Tensor,
-        arrived: np.ndarray[Any, Any],
-        results: Results,
+        self, shape: Shape, pair: tuple[ScatterHalf, GatherHalf], tensor: torch.Tensor, arrived: Bits, results: Results
     ) -> None:
         super().__init__([tensor], results)
         self._shape, self._pair, self._arrived = shape, pair, arrived
@@ -71,10 +83,12 @@ class ShortWork(Work):
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         if not self._done:
-            self._shape.group.endpoint.here()
+            endpoint = self._shape.group.endpoint
+            if endpoint.born != endpoint.forks:  # before any lock
+                endpoint.here()
             limit = max(timeout.total_seconds(), 0.0) if timeout else 0.0
-            if not self._turn.acquire(timeout=limit or -1):
-                raise TimeoutError(f"the call has not ended after {limit:g} s")
+            if not self._turn.acquire(False):
+                take_turn(self._turn, limit or None, look=lambda: None if self._done else endpoint.still(self._pair))
             try:
                 if not self._done:
                     self._wait(limit)
@@ -104,6 +118,18 @@ class ShortWork(Work):
             self._error = error
         self._done = True
         self._leave()
+
+    @property
+    def limit_s(self) -> float:
+        return self._shape.group.endpoint.limit_s
+
+    def expire(self) -> None:
+        if self._turn.acquire(blocking=False):
+            try:
+                if not self._done:
+                    self._error, self._done = self._shape.group.endpoint.overdue(None), True
+            finally:
+                self._turn.release()
 
     def is_completed(self) -> bool:
         return self._done or self._shape.group.endpoint.over(self._pair[1])

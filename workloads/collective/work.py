@@ -4,30 +4,96 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch._C._distributed_c10d import Work as C10dWork
 
 from lossbench.workloads.transport.jobs import Call
 
+SLICE_S = 0.02  # of a wait for the oldest: one that ends before it is seen then
+STUCK_S, FEW = 0.01, 4  # callbacks that take longer may wait for others
+
+
+Watched: TypeAlias = "tuple[Work, Callable[[], None], float]"  # what then, and since when
+
 
 class Results:
-    """Threads that wait for calls whose futures somebody holds: one for each that waits, since what hangs on a future
-    may wait for the next one, however deep; none as long as nobody does. Not those of concurrent.futures: a program
-    ends although somebody still waits."""
+    """Futures of calls are set here. One thread waits for all of the calls. What hangs on a future may wait for the
+    next one, however deep, so it runs in another thread: one that has nothing to do, else a new one, of which there
+    are soon a FEW, and then only as many more as are needed. None as long as nobody holds a future. Not those of
+    concurrent.futures: a program ends although somebody still waits."""
 
     def __init__(self) -> None:
         self._asked: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._watched: queue.SimpleQueue[Watched | None] = queue.SimpleQueue()
         self._idle, self._closed, self._lock = 0, False, threading.RLock()
+        self._threads, self._leads = 0, False
+
+    def watch(self, work: Work, settle: Callable[[], None]) -> None:
+        """`settle` is called when `work` is over."""
+        self._watched.put((work, settle, time.monotonic()))
+        with self._lock:
+            leads = self._leads
+        if not leads:  # or by two at once: one of them ends
+            threading.Thread(target=self._lead, name="lossy-results", daemon=True).start()
+
+    def _lead(self) -> None:
+        with self._lock:
+            if self._leads:
+                return
+            self._leads = True
+        under: list[Watched] = []  # in the order in which they were asked for
+        while under or not self._may_leave():
+            self._take(under)
+            if under:
+                under = self._land(under)
+
+    def _may_leave(self) -> bool:
+        """After the end: whoever comes later starts another one."""
+        with self._lock:
+            self._leads = not (self._closed and self._watched.empty())
+            return not self._leads
+
+    def _take(self, under: list[Watched]) -> None:
+        """All that there are; if nothing is under way, until there is one."""
+        with suppress(queue.Empty):
+            while True:
+                entry = self._watched.get(block=not under and not self._closed)
+                if entry is None:
+                    return
+                under.append(entry)
+
+    def _land(self, under: list[Watched]) -> list[Watched]:
+        """Waits a little for the oldest, which mostly is first to end; those that are not over."""
+        work, _, since = under[0]
+        if not work.ended(SLICE_S) and time.monotonic() - since >= work.limit_s:
+            work.expire()
+        left = []
+        for entry in under:
+            if entry[0].is_completed():
+                self._room()
+                self.put(entry[1])
+            else:
+                left.append(entry)
+        return left
+
+    def _room(self) -> None:
+        """Where many calls end at once, threads are used again; if none comes free for a while, they wait for more."""
+        until = time.monotonic() + STUCK_S
+        while not self._idle and self._threads >= FEW and time.monotonic() < until:
+            time.sleep(STUCK_S / 10)
 
     def put(self, work: Callable[[], None]) -> None:
         with self._lock:  # a signal's handler may come in between, and close
             idle = self._idle > 0
             self._idle -= idle
+            self._threads += not idle
         if not idle:
             threading.Thread(target=self._serve, name="lossy-results", daemon=True).start()
         self._asked.put(work)
@@ -45,6 +111,7 @@ class Results:
         """Whoever waits ends when its call has."""
         with self._lock:
             idle, self._idle, self._closed = self._idle, 0, True
+        self._watched.put(None)
         for _ in range(idle):
             self._asked.put(None)
 
@@ -104,6 +171,7 @@ class Work(C10dWork):
     """Its errors reach whoever waits: torch's own wrapper of a future swallows them."""
 
     under_way: dict[Work, Sequence[Span]] | None = None  # which it leaves when it was waited for
+    limit_s = float("inf")  # the group's, for a call that somebody waits for
 
     def __init__(self, tensors: Any, results: Results) -> None:
         super().__init__()
@@ -112,6 +180,19 @@ class Work(C10dWork):
     def wait(self, timeout: timedelta | None = None) -> bool:
         """With a time that is over first: TimeoutError; the call goes on and may be waited for again."""
         raise NotImplementedError
+
+    def ended(self, within_s: float) -> bool:
+        """Whether it has, well or badly, by then."""
+        try:
+            self.wait(timedelta(seconds=within_s))
+        except TimeoutError:
+            return False
+        except BaseException:  # noqa: BLE001, S110 - for whoever holds the future
+            pass
+        return True
+
+    def expire(self) -> None:
+        """`limit_s` are over: the group breaks, and this is its error."""
 
     def _leave(self) -> None:
         """Nothing has to wait for it any more."""
@@ -143,7 +224,7 @@ class Work(C10dWork):
         new: torch.futures.Future[Any] = torch.futures.Future()
         future: torch.futures.Future[Any] = self.__dict__.setdefault("_future", new)
         if future is new:
-            self._results.put(partial(self._settle, future))
+            self._results.watch(self, partial(self._settle, future))
         return future
 
     def _settle(self, future: torch.futures.Future[Any]) -> None:
@@ -161,6 +242,13 @@ class CallWork(Work):
     def __init__(self, call: Call, tensors: Any, results: Results) -> None:
         super().__init__(tensors, results)
         self._call = call
+
+    @property
+    def limit_s(self) -> float:
+        return self._call.endpoint.limit_s
+
+    def expire(self) -> None:
+        self._call.expire()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         try:
@@ -183,6 +271,13 @@ class AllWork(Work):
     def __init__(self, works: Sequence[Work], tensors: Any, results: Results) -> None:
         super().__init__(tensors, results)
         self._works = works
+        self.limit_s = min((work.limit_s for work in works), default=self.limit_s)
+
+    def expire(self) -> None:
+        for work in self._works:
+            if not work.is_completed():
+                work.expire()
+                return
 
     def wait(self, timeout: timedelta | None = None) -> bool:
         """Every one is waited for; the first error is raised."""

@@ -15,12 +15,11 @@ from typing import Any, ClassVar, Protocol
 
 from lossbench.workloads.errors import AbsentError, PolicyError, TransportError
 from lossbench.workloads.transport.failure import absent, sentence
-from lossbench.workloads.transport.half import Half, Kept, Result
+from lossbench.workloads.transport.half import Engine, Half, Result
 from lossbench.workloads.transport.jobs import CLOSED, Call, Job, Worker
 from lossbench.workloads.transport.native import build
-from lossbench.workloads.transport.native.engine import NativeEngine, Reading
+from lossbench.workloads.transport.native.engine import NativeEngine
 from lossbench.workloads.transport.packet.layout import among, even
-from lossbench.workloads.transport.packet.wire import Bits
 from lossbench.workloads.transport.plain.engine import PlainEngine
 from lossbench.workloads.transport.policy import LONGEST_S, Membership
 from lossbench.workloads.transport.structures import FAILED, IN_ORDER, Failure
@@ -28,29 +27,7 @@ from lossbench.workloads.transport.udp.link import Link
 
 FOREVER_S = 1e9
 LOOK_S = 0.005  # whether the one who closes has done so
-LEFT_S = (
-    5.0  # what is given up ends at once, but for who waits for a call that the closing thread itself is in (a handler)
-)
-
-
-class Engine(Protocol):
-    """Moves the packets of halves. Two of them speak the same protocol: native/engine.py and plain/engine.py."""
-
-    name: ClassVar[str]
-    kept: Kept
-
-    @property
-    def build(self) -> str: ...
-    def submit(self, halves: list[Half], *, wake: bool) -> None: ...
-    def submit_pair(
-        self, pair: tuple[Half, Half], data: int, mine_at: int, arrived: Bits, step: int, *, short: bool = False
-    ) -> None: ...
-    def wait(self, half: Half, timeout_s: float, *, short: bool = False) -> bool: ...
-    def release(self, half: Half, number: int) -> None: ...
-    def over(self, half: Half) -> bool: ...
-    def read(self) -> Reading: ...
-    def give_up(self) -> None: ...
-    def close(self, patience_s: float) -> None: ...
+LEFT_S = 1.0  # what is given up ends at once, but for jobs that wait for something else (a GPU)
 
 
 class MakeEngine(Protocol):
@@ -65,6 +42,8 @@ class _Asks:
 
 
 class Endpoint:
+    forks: ClassVar[int] = 0  # of this process since it began, by its parents: what Python tells it of
+
     def __init__(self, member: Membership, *, link: Link, make: MakeEngine) -> None:
         self.rank, self.peers, self.policy = member.rank, member.peers, member.policy
         self.world = member.world  # numbers of ranks; who is here:
@@ -76,9 +55,9 @@ class Endpoint:
         self.step = 0
         self.key = member.key
         self.link = link
-        self._pid = os.getpid()
+        self._pid, self.born = os.getpid(), Endpoint.forks
         self._closers: dict[str, _Asks] = {}  # of all who ask, the first
-        self._closed = threading.Event()
+        self._closed, self._hurried = threading.Event(), False
         self._look = threading.RLock()  # at the socket, which is closed in between
         self._at_end: tuple[int, int] | None = None  # what the socket had dropped and turned away
         self._broken: BaseException | None = None
@@ -128,7 +107,7 @@ class Endpoint:
 
     @property
     def forked(self) -> bool:
-        """Whether this is a copy in another process."""
+        """Whether this is a copy in another process, by the kernel; short calls look whether `born` is `forks`."""
         return os.getpid() != self._pid
 
     def _check(self) -> None:
@@ -147,6 +126,7 @@ class Endpoint:
         if self.forked:  # it has no thread to end
             return
         asks = _Asks(thread=threading.current_thread())
+        self._hurried = self._hurried or patience_s <= 0
         first = self._closers.setdefault("first", asks)  # in one step: a signal's handler may come in between
         if first is asks:
             try:
@@ -165,14 +145,15 @@ class Endpoint:
 
     def _close(self, patience_s: float) -> None:
         try:
-            if self._worker is not None and not self._worker.stop(patience_s):
+            if self._worker is not None and not self._worker.stop(patience_s, hurried=lambda: self._hurried):
+                self._hurried = True
                 self.engine.give_up()
                 self._worker.stop(LEFT_S)
         except BaseException:  # an interruption ends patience, and the engine all the same
             patience_s = 0.0
             raise
         finally:
-            self.engine.close(patience_s)
+            self.engine.close(0.0 if self._hurried else patience_s)
         if self._worker is not None:
             self._worker.stop(LEFT_S)  # it may have been made meanwhile; its jobs have failed
         with self._look:
@@ -217,6 +198,11 @@ class Endpoint:
                 raise self.overdue(timeout_s)
         return self.results(halves)
 
+    def still(self, halves: Sequence[Half]) -> None:
+        """Raises if the group was given up with one of them under way: then nobody has to be waited for."""
+        if self._hurried and any(self.over(half) and half.record.ended == FAILED for half in halves):
+            raise self._error(self.engine.read().failure)
+
     def overdue(self, timeout_s: float | None) -> Exception:
         """What to raise when a call has not ended in time."""
         if timeout_s is not None:
@@ -251,7 +237,7 @@ class Endpoint:
 
     def idle(self) -> bool:
         """Whether a call may begin here and now."""
-        if self._closing or self._broken is not None or self.forked:
+        if self._closers or self._broken is not None or self.born != Endpoint.forks:
             self._check()
         return self._worker is None or not self._worker.pending
 
@@ -284,6 +270,13 @@ class Endpoint:
                 if self._at_end is None:
                     raise
                 return self._at_end
+
+
+def _forked() -> None:
+    Endpoint.forks += 1
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def best_engine(member: Membership, *, link: Link) -> Engine:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
 from lossbench.workloads.transport import structures
 from lossbench.workloads.transport.packet.wire import Array, Bits
 from lossbench.workloads.transport.plan import Flows, address
-from lossbench.workloads.transport.structures import FLOW, PUT, HalfRecord
+from lossbench.workloads.transport.structures import FLOW, PUT, HalfRecord, Reading
 
 KINDS = {"float32": 1, "bfloat16": 2, "float16": 3}
 
@@ -129,32 +129,50 @@ class Kept:
                 self._entries.pop(number, None)
 
 
+class Engine(Protocol):
+    """Moves the packets of halves. Two of them speak the same protocol: native/engine.py and plain/engine.py."""
+
+    name: ClassVar[str]
+    kept: Kept
+
+    @property
+    def build(self) -> str: ...
+    def submit(self, halves: list[Half], *, wake: bool) -> None: ...
+    def submit_pair(
+        self, pair: tuple[Half, Half], data: int, mine_at: int, arrived: int, step: int, *, short: bool = False
+    ) -> None: ...
+    def wait(self, half: Half, timeout_s: float, *, short: bool = False) -> bool: ...
+    def release(self, half: Half, number: int) -> None: ...
+    def over(self, half: Half) -> bool: ...
+    def read(self) -> Reading: ...
+    def give_up(self) -> None: ...
+    def close(self, patience_s: float) -> None: ...
+
+
 class Result:
-    """Kept as the engine left it; made readable when somebody reads it."""
+    """Kept as the engine left it, in one piece; made readable when somebody reads it."""
 
     def __init__(self, half: Half) -> None:
-        record = half.record
-        first = record.first
-        self.half, self.step, self.ended = record.half, record.step, structures.ENDED[record.ended]
-        self._seconds, self._waited = record.closed - first if first else 0, record.closed - record.began
-        self._rows, self._arrived = half.rows(), half.arrived
+        self._record, self._rows, self._arrived = bytes(half.record), half.rows(), half.arrived
 
     @cached_property
     def account(self) -> Account:
+        record = HalfRecord.from_buffer_copy(self._record)
+        ended = structures.ENDED[record.ended]
         sends, receives = (np.frombuffer(one, FLOW) if len(one) > 1 else np.zeros(0, FLOW) for one in self._rows)
         packets = receives["packets"].astype(np.int64)
         ends = np.cumsum(packets).tolist()
         # What a peer is not known to have sent the network did not lose: `known_sent` in engine.h.
-        known = (receives["ended"] != 0) | (self.ended == "deadline")
+        known = (receives["ended"] != 0) | (ended == "deadline")
         gone = packets - receives["count"]
         lost = np.where(known, np.maximum(receives["highest"].astype(np.int64) - receives["count"], 0), 0)
         parts = zip(receives["peer"].tolist(), ends, packets.tolist(), strict=True)
         return Account(
-            half=self.half,
-            step=self.step,
-            ended=self.ended,
-            seconds=self._seconds / 1e9,
-            waited=self._waited / 1e9,
+            half=record.half,
+            step=record.step,
+            ended=ended,
+            seconds=(record.closed - record.first if record.first else 0) / 1e9,
+            waited=(record.closed - record.began) / 1e9,
             arrived={peer: self._arrived[end - count : end] for peer, end, count in parts},
             cut=int((gone - lost).sum()),
             lost=int(lost.sum()),

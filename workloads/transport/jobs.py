@@ -30,6 +30,7 @@ class Asked:
 
 Job = Callable[[], Asked | None]
 CLOSED = "this group is closed"
+LOOK_S = 0.05  # whether what is waited for can still come
 
 
 class Waits(Protocol):
@@ -38,9 +39,25 @@ class Waits(Protocol):
     def here(self) -> None: ...
     def over(self, half: Half) -> bool: ...
     def finish(self, halves: Sequence[Half], timeout_s: float | None) -> list[Result]: ...
+    def still(self, halves: Sequence[Half]) -> None: ...
     def failed(self, error: BaseException) -> None: ...
 
+    def overdue(self, timeout_s: float | None) -> Exception: ...
+
     asked: int  # halves, so far
+    limit_s: float
+
+
+def take_turn(turn: threading.Lock, timeout_s: float | None, *, look: Callable[[], None]) -> None:
+    """Until somebody else lets go of it; TimeoutError if that takes longer. `look` raises where that one can't: a
+    signal's handler has come in between there, closes the group, and waits for whoever waits here."""
+    until = None if timeout_s is None else time.monotonic() + timeout_s
+    if turn.acquire(blocking=False):
+        return
+    while not turn.acquire(timeout=LOOK_S if until is None else max(min(LOOK_S, until - time.monotonic()), 0.0)):
+        look()
+        if until is not None and time.monotonic() >= until:
+            raise TimeoutError(f"the call has not ended after {timeout_s:g} s")
 
 
 @dataclass(kw_only=True)
@@ -76,8 +93,7 @@ class Call:
         if self.queued is not None:
             self.queued.result(timeout_s)
             return
-        if not self._lock.acquire(timeout=-1 if timeout_s is None else timeout_s):  # somebody else ends it
-            raise TimeoutError(f"the call has not ended after {timeout_s:g} s")
+        take_turn(self._lock, timeout_s, look=self._look)  # somebody else may be ending it
         try:
             if not self._done:
                 self._finish(timeout_s)
@@ -85,6 +101,19 @@ class Call:
             self._lock.release()
         if self._error is not None:
             raise self._error
+
+    def expire(self) -> None:
+        """The group's time for it is over, and so is the group. Of what is queued its own threads see to that."""
+        if self.queued is None and self._lock.acquire(blocking=False):
+            try:
+                if not self._done:
+                    self._end(self.endpoint.overdue(None))
+            finally:
+                self._lock.release()
+
+    def _look(self) -> None:
+        if (asked := self.asked) is not None:
+            self.endpoint.still(asked.halves)
 
     def _finish(self, timeout_s: float | None) -> None:
         try:
@@ -95,8 +124,13 @@ class Call:
         except TimeoutError:
             raise
         except BaseException as error:  # noqa: BLE001 - whoever waits is told
-            self._error = error
             self.endpoint.failed(error)
+            self._end(error)
+        else:
+            self._end(None)
+
+    def _end(self, error: BaseException | None) -> None:
+        self._error = error
         if self.asked is not None and self.asked.always is not None:
             self.asked.always()
         self._done = True  # before `asked` goes: whoever finds none of it finds this
@@ -135,15 +169,16 @@ class Worker:
             self._refuse()
         return future
 
-    def stop(self, patience_s: float) -> bool:
-        """True if it has ended, or is the one who asks."""
+    def stop(self, patience_s: float, *, hurried: Callable[[], bool] = lambda: False) -> bool:
+        """True if it has ended, or is the one who asks. `hurried` ends patience."""
         self._stopped = True
         self._jobs.put(None)
         if threading.current_thread() in self._threads:
             return True
         until = time.monotonic() + patience_s
         for thread in self._threads:
-            thread.join(min(max(until - time.monotonic(), 0.0), threading.TIMEOUT_MAX))
+            while thread.is_alive() and not hurried() and (left := until - time.monotonic()) > 0:
+                thread.join(min(left, LOOK_S))
         return not any(thread.is_alive() for thread in self._threads)
 
     def _begins(self) -> None:

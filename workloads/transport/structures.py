@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_double, c_float, c_int, c_int32, c_int64, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -170,6 +171,16 @@ class Failure(ctypes.Structure):
         ("my_bytes", c_uint64),
         ("their_bytes", c_uint64),
     ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """Counters, and why the group is broken (code 0: it is not)."""
+
+    counts: dict[str, int]
+    failure: Failure
+    sent: list[int]
+    received: list[int]
 
 
 T = TypeVar("T", bound=ctypes.CDLL)

@@ -90,6 +90,7 @@ def _compile(command: list[str], path: Path) -> None:
         environment = {**os.environ, "PATH": _folders()}
         result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
         if result.returncode:
-            raise NoNativeError(f"the C compiler failed: {result.stderr.strip().splitlines()[-1:]}")
+            said = result.stderr.strip().splitlines() or [f"it ended with {result.returncode} and said nothing"]
+            raise NoNativeError(f"the C compiler failed: {said[-1]}")
         made.chmod(0o700)  # whatever the umask says: see _trusted
         os.replace(made, path)

@@ -316,10 +316,15 @@ void lb_submit_pair(engine *e, half *first, half *second, uint8_t *data, uint64_
 /* Whether it is; then all that was written of it is there. */
 int lb_over(const half *h) { return (int)SEEN(h->over); }
 
+/* How it is with a half: 0: not over; OVER; OVER | ONE_BY_ONE: and this host's device can't cut batches, so that every
+ * packet is a system call. */
+enum { OVER = 1, ONE_BY_ONE = 2 };
+static int how(const engine *e, uint32_t over) { return over ? OVER | (SEEN(e->no_segments) ? ONE_BY_ONE : 0) : 0; }
+
 /* Until this half is over; 0 if `timeout_s` came first. */
 int lb_wait(engine *e, half *h, double timeout_s)
 {
-    if (SEEN(h->over)) return 1;
+    if (SEEN(h->over)) return how(e, 1);
     ns until = now_ns() + ns_of(timeout_s);
     int inside = enter(e);
     while (inside && !OWN(h->over) && now_ns() < until) {
@@ -337,9 +342,9 @@ int lb_wait(engine *e, half *h, double timeout_s)
             e->waiting--;
         }
     }
-    int over = (int)OWN(h->over);
+    int out = how(e, OWN(h->over));
     leave(e, inside);
-    return over;
+    return out;
 }
 
 /* A flow's data has come (from a GPU): it may be sent. */
@@ -380,6 +385,10 @@ void lb_break(engine *e)
     if (inside) {
         break_group(e, ABORTED, e->rank, e->rank, 0);
         fail_all(e);
+        if (e->closing) { /* whoever closes has no patience any more, or nothing to be patient for */
+            e->aborting = 1;
+            wake_all(e);
+        }
     }
     leave(e, inside);
 }

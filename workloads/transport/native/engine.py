@@ -8,7 +8,6 @@ import socket
 import struct
 import time
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,28 +15,19 @@ import numpy as np
 
 from lossbench.workloads.transport import structures
 from lossbench.workloads.transport.half import Half, Kept
-from lossbench.workloads.transport.packet.wire import Bits
 from lossbench.workloads.transport.plan import address
 from lossbench.workloads.transport.policy import Membership
-from lossbench.workloads.transport.structures import HalfRecord
+from lossbench.workloads.transport.structures import HalfRecord, Reading
 from lossbench.workloads.transport.udp.link import Address, Link
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """Counters, and why the group is broken (code 0: it is not)."""
-
-    counts: dict[str, int]
-    failure: structures.Failure
-    sent: list[int]
-    received: list[int]
-
 
 # A short wait that is over by then never gives the interpreter away: to get it back takes 5 ms beside a busy thread.
 HOLD_S = 0.01
 SLICE_S = (
     0.25  # of a longer one: in between Python handles signals (Ctrl-C, a program that aborts when it is told to end)
 )
+
+
+OVER = 1  # of a half; more than that: and this host's device takes packets only one by one
 
 
 class NativeEngine:
@@ -84,26 +74,29 @@ class NativeEngine:
         self._library.lb_submit(self._engine, pointers, len(halves), wake)
 
     def submit_pair(
-        self, pair: tuple[Half, Half], data: int, mine_at: int, arrived: Bits, step: int, *, short: bool = False
+        self, pair: tuple[Half, Half], data: int, mine_at: int, arrived: int, step: int, *, short: bool = False
     ) -> None:
         """The two halves of an all-reduce in place, in one call."""
         library = self._holding if short and NativeEngine._here[self._key] == 1 else self._library
         library.lb_submit_pair(
-            self._engine, pair[0].pointer, pair[1].pointer, data, mine_at, arrived.ctypes.data, step & 0xFFFFFFFF
+            self._engine, pair[0].pointer, pair[1].pointer, data, mine_at, arrived, step & 0xFFFFFFFF
         )
 
     def wait(self, half: Half, timeout_s: float, *, short: bool = False) -> bool:
         """False if the time was over first. `short`: it will be over very soon."""
         if short and NativeEngine._here[self._key] == 1:
-            if self._holding.lb_wait(self._engine, half.pointer, HOLD_S if timeout_s > HOLD_S else timeout_s):
+            how = self._holding.lb_wait(self._engine, half.pointer, HOLD_S if timeout_s > HOLD_S else timeout_s)
+            if how == OVER:
                 return True
-        elif self.over(half):
-            return True
+        else:
+            how = OVER if self.over(half) else 0
         until = time.monotonic() + timeout_s
-        while not self._library.lb_wait(self._engine, half.pointer, min(SLICE_S, max(timeout_s, 0.0))):
-            if (timeout_s := until - time.monotonic()) <= 0:
+        while not how:
+            how = self._library.lb_wait(self._engine, half.pointer, min(SLICE_S, max(timeout_s, 0.0)))
+            if not how and (timeout_s := until - time.monotonic()) <= 0:
                 return False
-        self._say_one_by_one()
+        if how != OVER:
+            self._link.one_by_one()
         return True
 
     def over(self, half: Half) -> bool:
@@ -115,7 +108,8 @@ class NativeEngine:
     def read(self) -> Reading:
         counts, failure = structures.Counted(), structures.Failure()
         sent, received = np.zeros(self._world, np.uint64), np.zeros(self._world, np.uint64)
-        self._say_one_by_one()
+        if self._holding.lb_one_by_one(self._engine):
+            self._link.one_by_one()
         self._library.lb_read(self._engine, counts, failure, address(sent), address(received))
         return Reading(
             counts={name: getattr(counts, name) for name in structures.COUNTED},
@@ -123,10 +117,6 @@ class NativeEngine:
             sent=sent.tolist(),
             received=received.tolist(),
         )
-
-    def _say_one_by_one(self) -> None:
-        if self._holding.lb_one_by_one(self._engine):
-            self._link.one_by_one()
 
     def give_up(self) -> None:
         """A job failed between its halves: nothing more will come from here."""

@@ -10,13 +10,12 @@ import numpy as np
 
 from lossbench.workloads.transport import structures
 from lossbench.workloads.transport.half import Half, Kept
-from lossbench.workloads.transport.native.engine import Reading
 from lossbench.workloads.transport.packet import wire
-from lossbench.workloads.transport.packet.wire import Bits
 from lossbench.workloads.transport.plain.ending import DEADLINE, FAILED, LIFE_CHECK_S, Ending
 from lossbench.workloads.transport.plain.errands import LONGEST_S, Errands
 from lossbench.workloads.transport.plain.flows import Open, now_s
 from lossbench.workloads.transport.policy import Membership
+from lossbench.workloads.transport.structures import Reading
 from lossbench.workloads.transport.udp.link import Link
 
 
@@ -41,7 +40,7 @@ class PlainEngine(Ending):
         self._errands.leave(partial(self._submitted, [Open(half) for half in halves]))
 
     def submit_pair(
-        self, pair: tuple[Half, Half], data: int, mine_at: int, arrived: Bits, step: int, *, short: bool = False
+        self, pair: tuple[Half, Half], data: int, mine_at: int, arrived: int, step: int, *, short: bool = False
     ) -> None:
         del short
         first, second = (half.record for half in pair)
@@ -49,7 +48,7 @@ class PlainEngine(Ending):
         first.sums = first.room or mine
         first.own_part = first.rounded = second.base_out = mine
         first.base_in, first.base_out, second.base_in = first.sums, data, data
-        first.arrived, second.arrived = arrived.ctypes.data, arrived.ctypes.data + cut
+        first.arrived, second.arrived = arrived, arrived + cut
         first.step = second.step = step & 0xFFFFFFFF
         self.submit(list(pair), wake=True)
 
@@ -111,13 +110,14 @@ class PlainEngine(Ending):
     def _give_up(self) -> None:
         self.break_group(structures.ABORTED, self.rank, self.rank)
         self._fail_all()
+        self.aborting = self._closing
 
     def _closes(self) -> None:
         self._closing = True
         self._errands.changed()
 
     def _aborts(self, patience_s: float) -> None:
-        self.aborting = bool(self.halves) or patience_s <= 0
+        self.aborting = self.aborting or bool(self.halves) or patience_s <= 0
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 

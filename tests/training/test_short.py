@@ -1,0 +1,136 @@
+"""The short way of an all-reduce: what it does at each call, counted, and what it must not forgo for that."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import warnings
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lossbench.workloads.errors import TransportError
+from lossbench.workloads.sync.channels.genuine import Genuine
+from lossbench.workloads.transport.native import build
+from tests.training.workers import over_loopback, together
+
+pytestmark = pytest.mark.training
+
+
+class Counting:
+    """A library's functions, and how often each was called. `more`: is added to what each returns."""
+
+    def __init__(self, real: Any, more: int = 0) -> None:
+        self._real, self._more, self.calls = real, more, Counter[str]()
+
+    def __getattr__(self, name: str) -> Any:
+        real = getattr(self._real, name)
+
+        def counted(*given: Any) -> Any:
+            self.calls[name] += 1
+            out = real(*given)
+            return out + self._more if out else out
+
+        return counted
+
+
+@pytest.fixture
+def compiled() -> None:
+    if isinstance(build.load(), str):
+        pytest.skip(f"no compiled engine: {build.load()}")
+
+
+@pytest.mark.usefixtures("compiled")
+def test_a_short_call_asks_the_engine_twice_and_the_kernel_for_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: three times, the process's number three times, and numpy for an address at each call."""
+    asked, real = Counter[str](), os.getpid
+    monkeypatch.setattr(os, "getpid", lambda: (asked.update(["getpid"]), real())[1])
+    monkeypatch.setattr(
+        "lossbench.workloads.collective.short.address",
+        lambda array: (asked.update(["address"]), int(array.ctypes.data))[1],
+        raising=False,
+    )
+
+    def work(channel: Genuine) -> Counter[str]:
+        group, tensor = channel.group, torch.ones(250)
+        engine: Any = group._endpoint.engine
+        group.allreduce([tensor]).wait()
+        engine._holding, engine._library = Counting(engine._holding), Counting(engine._library)
+        for _ in range(20):
+            group.allreduce([tensor]).wait()
+        calls: Counter[str] = engine._holding.calls + engine._library.calls
+        engine._holding, engine._library = engine._holding._real, engine._library._real
+        return calls
+
+    for calls in together(over_loopback(1), work):
+        assert calls == {"lb_submit_pair": 20, "lb_wait": 20}
+    assert asked["getpid"] < 20, "some where a group begins and ends, none at a call"
+    assert asked["address"] == 1
+
+
+@pytest.mark.usefixtures("compiled")
+def test_that_packets_leave_one_by_one_is_said_at_the_end_of_a_wait() -> None:
+    """Once, though every wait says so; parts.c has the engine's side."""
+
+    def work(channel: Genuine) -> list[str]:
+        group, tensor = channel.group, torch.ones(250)
+        engine: Any = group._endpoint.engine
+        engine._holding = Counting(engine._holding, more=2)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            for _ in range(3):
+                group.allreduce([tensor]).wait()
+        return [str(one.message) for one in said]
+
+    assert together(over_loopback(1), work) == [["this device takes no UDP GSO: every packet is a system call"]]
+
+
+@pytest.mark.parametrize("native", ["", "switched off by a test"], ids=["compiled", "python"])
+def test_a_short_call_says_in_a_fork_whose_it_is(monkeypatch: pytest.MonkeyPatch, native: str) -> None:
+    """One that begins there, one that the parent began, and those of a fork's fork."""
+    if native:
+        monkeypatch.setattr(build, "load", lambda: native)
+
+    def refused(work: Any) -> bool:
+        try:
+            work()
+        except TransportError as error:
+            return "belongs to the process that was forked" in str(error)
+        return False
+
+    def work(channel: Genuine) -> None:
+        group, tensor = channel.group, torch.ones(250)
+        begun = group.allreduce([torch.ones(250)])
+        child = os.fork() if channel.rank == 0 else 0
+        if channel.rank == 0 and not child:
+            with suppress(BaseException):
+                faulthandler.dump_traceback_later(60, exit=True)
+                inner = os.fork()
+                ours = refused(begun.wait) and refused(lambda: group.allreduce([tensor]))
+                if not inner:
+                    os._exit(0 if ours else 1)
+                os._exit(0 if ours and os.waitstatus_to_exitcode(os.waitpid(inner, 0)[1]) == 0 else 1)
+            os._exit(2)
+        assert not child or os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        begun.wait()
+        group.allreduce([tensor]).wait()
+        assert bool((tensor == 2).all())
+
+    together(over_loopback(2), work)
+
+
+def test_bitmaps_of_calls_are_apart_though_they_are_made_in_one_piece() -> None:
+    def work(channel: Genuine) -> None:
+        group = channel.group
+        works = [group.allreduce([torch.ones(5000)]) for _ in range(5)]
+        places = sorted((one._arrived.ctypes.data, one._arrived.size) for one in works)
+        assert all(at + size <= after for (at, size), (after, _) in zip(places, places[1:], strict=False))
+        for one in works:
+            one.wait()
+        assert all(np.all(bits) for account in group.accounts for bits in account.arrived.values())
+
+    together(over_loopback(2), work)
