@@ -42,7 +42,7 @@ MISTAKES: dict[str, tuple[Any, str]] = {
     "a sweep without values": (lambda: adhoc.text(adhoc.Asked(sweep=("loss",))), "--sweep loss: not KEY=VALUE,VALUE"),
     "twice the same": (
         lambda: adhoc.text(adhoc.Asked(loss="3%", sweep=("loss=0,5",))),
-        "--loss and --sweep loss both say what the loss is; give one of them; both values: --sweep loss=3%,0,5",
+        "--loss and --sweep loss exclude each other; give one of them; both values: --sweep loss=3%,0,5",
     ),
     "a script as a program": (lambda: program._present(["nosuch.py"]), "no such script: nosuch.py; paths are taken"),
     "a folder as a program": (lambda: program._present(["adir"]), "adir is a folder, no program"),

@@ -120,7 +120,7 @@ def test_init_takes_every_option_of_run_that_a_file_can_hold() -> None:
     ],
 )
 def test_what_is_set_stands_in_the_file_that_init_writes(settings: list[str]) -> None:
-    asked, file = Asked(loss="3%", sweep=("loss=1,2",)), Path("mine.toml")
+    asked, file = Asked(delay="5ms", rate="1gbit", sweep=("loss=1,2",)), Path("mine.toml")
     text = written.text(asked, settings=settings, file=file)
     ran = points.points_of(tomllib.loads(adhoc.text(asked)), path=file, settings=settings)
     assert points.points_of(tomllib.loads(text), path=file, settings=[]) == ran

@@ -412,7 +412,7 @@ def test_muon_moves_whole_matrices_at_their_owner() -> None:
 
 def test_wrong_names_say_which_are_known() -> None:
     optimizer = OPTIMIZERS["sgd"](small_model().parameters())
-    with pytest.raises(ValueError, match="no strategy 'rsp'; known are none, reliable"):
+    with pytest.raises(ValueError, match="no strategy 'rsp'; did you mean rps\\? known are none, reliable"):
         sync.make("rsp", optimizer, simulated(1)[0]())
     with pytest.raises(ValueError, match="own .* or zero"):
         sync.make("gradient_averaging", optimizer, simulated(1)[0](), rule="both")

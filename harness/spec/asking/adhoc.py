@@ -151,8 +151,8 @@ def _points(asked: Asked) -> list[Asked]:
             step = f"{guess}for example --sweep loss=0,1,5,10; keys: {', '.join(SWEPT)}"
             raise UsageError(f"--sweep {one[:60]}: {wrong}", next_step=step)
         if getattr(asked, key):
-            step = f"give one of them; both values: --sweep {key}={getattr(asked, key)},{','.join(chosen)}"
-            raise UsageError(f"--{key} and --sweep {key} both say what the {key} is", next_step=step)
+            step = f"give one of them; both values: --sweep {key}={getattr(asked, key)},{','.join(v for v in chosen if v != getattr(asked, key))}"
+            raise UsageError(f"--{key} and --sweep {key} exclude each other", next_step=step)
         if key in keys:
             every = ",".join([*values[keys.index(key)], *chosen])
             raise UsageError(f"--sweep {key} is given twice", next_step=f"in one: --sweep {key}={every}")
