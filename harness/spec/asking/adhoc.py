@@ -151,7 +151,8 @@ def _points(asked: Asked) -> list[Asked]:
             step = f"{guess}for example --sweep loss=0,1,5,10; keys: {', '.join(SWEPT)}"
             raise UsageError(f"--sweep {one[:60]}: {wrong}", next_step=step)
         if getattr(asked, key):
-            step = f"give one of them; both values: --sweep {key}={getattr(asked, key)},{','.join(v for v in chosen if v != getattr(asked, key))}"
+            every = ",".join(dict.fromkeys([getattr(asked, key), *chosen]))
+            step = f"give one of them; both values: --sweep {key}={every}"
             raise UsageError(f"--{key} and --sweep {key} exclude each other", next_step=step)
         if key in keys:
             every = ",".join([*values[keys.index(key)], *chosen])
