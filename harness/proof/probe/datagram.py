@@ -97,3 +97,10 @@ def dissect(data: bytes) -> dict[str, int]:
     """The header of a received payload, by scapy: the proof that what arrived is what was crafted."""
     packet = LossbenchDatagram(data)
     return {name: int(getattr(packet, name)) for name in contract.HEADER_FIELDS}
+
+
+def is_right(flow: Flow, packet: bytes) -> bool:
+    """Does its header say what was sent?"""
+    said = dissect(packet)
+    expected = (contract.MAGIC, flow.source.rank, flow.destination.rank, flow.step, flow.half)
+    return (said["magic"], said["source"], said["destination"], said["step"], said["half"]) == expected
