@@ -30,6 +30,7 @@ ROOMS = sorted(path.name for path in (ROOT / "tests").iterdir() if list(path.glo
 PROGRAMS = {  # measuring programs that find something or nothing; their own help says how to ask for more
     "drills": ["drills.py", "--times", "60"],
     "network-drills": ["network_drills.py", "--times", "70", "--timeout", "10", "--grace", "60"],
+    "planted": ["planted.py"],
 }
 GUEST = {
     "guest-tier": "test-guest",
