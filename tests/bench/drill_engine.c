@@ -90,7 +90,7 @@ static void meet(int number)
     for (int i = 0; i < RANKS; i++) {
         rank *r = &ranks[i];
         settings s = {.fd = r->fd, .rank = (uint32_t)i, .world = RANKS, .full_tags = (uint32_t)number % 2, .pipeline = 2,
-                      .send_thread = (uint32_t)number / 2 % 2, .adaptive = 1, .key = {7, 9}, .room_bytes = 1 << 17, .timeout_s = 20,
+                      .send_thread = (uint32_t)number / 2 % 2, .adaptive = 1, .ordered = 1, .key = {7, 9}, .room_bytes = 1 << 17, .timeout_s = 20,
                       .reorder_s = .0003, .reorder_most_s = .02};
         r->e = lb_new(&s);
         lb_peer(r->e, 1 - (uint32_t)i, &place[1 - i], sizeof place[0]);

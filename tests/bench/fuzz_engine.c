@@ -89,7 +89,7 @@ int main(int argc, char **argv)
     while (tried < wanted) {
         int whole = (int)(roll() % 2);
         settings s = {.fd = fd, .rank = 0, .world = WORLD, .full_tags = (uint32_t)whole, .pipeline = 2, .key = {roll(), roll()},
-                      .room_bytes = 1 << 20, .timeout_s = 60, .reorder_s = 1, .reorder_most_s = 1, .adaptive = 1};
+                      .room_bytes = 1 << 20, .timeout_s = 60, .reorder_s = 1, .reorder_most_s = 1, .adaptive = 1, .ordered = 1};
         engine *e = lb_new(&s);
         for (uint32_t rank = 1; rank < WORLD; rank++) {
             struct sockaddr_storage place = address_of(rank);

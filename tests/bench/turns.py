@@ -1,6 +1,8 @@
-"""Are this checkout's small calls slower than an earlier one's? Two groups of ranks at once, a burst of calls in turns.
+"""Are this checkout's calls slower than an earlier one's, or than its own under another policy? Two groups of ranks at
+once, a burst of calls in turns.
 
 python tests/bench/turns.py COMMIT|FOLDER [--kb 64] [--ranks 4] [--turns 60] [--burst 20] [--launches 7]
+python tests/bench/turns.py . --policy POLICY --policy-before POLICY         as in LOSSBENCH_POLICY; . is this checkout
 
 Whole runs, as against.py makes them, differ by tenths on a few cores, whatever their code. Here the processes of both
 stand beside each other on one loopback (in a network namespace of its own, MTU 1500), one group sleeps while the other
@@ -59,9 +61,10 @@ def be(rank: int, world: int, port: int, floats: int) -> None:
 
 
 class Group:
-    def __init__(self, tree: Path, port: int, asked: argparse.Namespace) -> None:
+    def __init__(self, tree: Path, port: int, policy: str, asked: argparse.Namespace) -> None:
         package = tree / ".package"
         path = [str(package), str(tree), *filter(None, [os.environ.get("PYTHONPATH")])]
+        own = {"PYTHONPATH": os.pathsep.join(path), "TORCH_CPP_LOG_LEVEL": "ERROR", "LOSSBENCH_POLICY": policy}
         self.cpu_s = 0.0
         self.ranks = [
             subprocess.Popen(
@@ -70,7 +73,7 @@ class Group:
                 stdout=subprocess.PIPE,
                 text=True,
                 bufsize=1,
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(path), "TORCH_CPP_LOG_LEVEL": "ERROR"},
+                env=os.environ | own,
                 cwd=tree,
             )
             for n in range(asked.ranks)
@@ -100,7 +103,10 @@ class Group:
 
 def launch(before: Path, asked: argparse.Namespace) -> tuple[float, float]:
     """How many times the time and the processor time of before a call takes now."""
-    groups = {"before": Group(before, 29401, asked), "now": Group(ROOT, 29402, asked)}
+    groups = {
+        "before": Group(before, 29401, asked.policy_before, asked),
+        "now": Group(ROOT, 29402, asked.policy, asked),
+    }
     for tree, group in zip((before, ROOT), groups.values(), strict=True):
         if not all(Path(line.strip()).resolve().is_relative_to(tree.resolve()) for line in group.hear()):
             raise SystemExit(f"not what lies in {tree} was run")
@@ -132,6 +138,9 @@ def between(ratios: list[float]) -> str:
 
 def compare(before: Path, asked: argparse.Namespace) -> None:
     print(f"{asked.kb:g} kB, {asked.ranks} ranks, {asked.turns} turns of {asked.burst} calls:")
+    for which, policy in (("before", asked.policy_before), ("now", asked.policy)):
+        if policy:
+            print(f"  {which}: {policy}")
     time_s, cpu_s = zip(*(launch(before, asked) for _ in range(asked.launches)), strict=True)
     print(f"  {asked.launches} launches: time of a call {between(list(time_s))}, of processors {between(list(cpu_s))}")
 
@@ -144,6 +153,9 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=60)
     parser.add_argument("--launches", type=int, default=7)
     parser.add_argument("--burst", type=int, default=20)
+    usual = os.environ.get("LOSSBENCH_POLICY", "")
+    parser.add_argument("--policy", default=usual, help="of the calls now, as in LOSSBENCH_POLICY")
+    parser.add_argument("--policy-before", default=usual, help="of those before")
     parser.add_argument("--be", default="", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.be:
@@ -158,7 +170,9 @@ def main() -> None:
         kernel.link("set", index=1, mtu=1500, state="up")
     with tempfile.TemporaryDirectory() as folder:
         before = Path(folder) / "before"
-        if Path(asked.before).is_dir():
+        if Path(asked.before).resolve() == ROOT:
+            before = ROOT
+        elif Path(asked.before).is_dir():
             shutil.copytree(asked.before, before)
         else:
             subprocess.run(["git", "clone", "-q", str(ROOT), str(before)], check=True)

@@ -24,6 +24,7 @@ from lossbench.contract import Door
 from lossbench.workloads.collective import staging
 from lossbench.workloads.collective.short import Shape
 from lossbench.workloads.collective.work import Results, Work, spans_of
+from lossbench.workloads.errors import TransportError
 from lossbench.workloads.sync.channels.genuine import Genuine
 from lossbench.workloads.transport.half import Kept
 from lossbench.workloads.transport.native import build
@@ -220,6 +221,43 @@ def test_an_abort_does_not_wait_for_the_store_and_a_fork_ends_nothing() -> None:
     together(over_loopback(2), work)
 
 
+@pytest.mark.parametrize("device", ["cpu", GPU])
+def test_an_abort_ends_calls_that_wait_for_each_other(device: str) -> None:
+    """On one tensor, whose peer has not called; those that wait for their turn, too."""
+    over = threading.Event()
+
+    def work(channel: Genuine) -> None:
+        group, tensor = channel.group, torch.ones(10_000, device=device)
+        if channel.rank:
+            assert over.wait(60)
+            return
+        works = [group.allreduce([tensor], asked()) for _ in range(3)]
+        closing = threading.Thread(target=group.abort)
+        closing.start()
+        for one in works:
+            with pytest.raises(TransportError):
+                one.wait()
+        closing.join(60)
+        over.set()
+        assert not closing.is_alive()
+
+    together(over_loopback(2), work)
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+def test_small_calls_one_after_the_other_are_each_right(device: str) -> None:
+    def work(channel: Genuine) -> list[float]:
+        found = []
+        for number in range(50):
+            tensor = torch.full((250,), float(number + channel.rank), device=device)
+            channel.group.allreduce([tensor], asked()).wait()
+            found.append(float(tensor.mean()))
+        return found
+
+    for found in together(over_loopback(2), work):
+        assert found == [2.0 * number + 1 for number in range(50)]
+
+
 def test_callbacks_may_wait_for_each_other_however_deep() -> None:
     """As it was: eight at once, and the ninth waited for ever (PowerSGD's hook does so with a ninth bucket)."""
     results, over = Results(), [threading.Event() for _ in range(12)]
@@ -331,7 +369,8 @@ def test_one_future_a_work_whoever_asks_for_it(monkeypatch: pytest.MonkeyPatch) 
     assert future.done()
 
 
-def test_a_thousand_futures_need_a_handful_of_threads() -> None:
+@pytest.mark.parametrize("device", ["cpu", GPU])
+def test_a_thousand_futures_need_a_handful_of_threads(device: str) -> None:
     """As it was: a thread for each."""
     go, most, real = threading.Event(), list[int](), threading.Thread.start
 
@@ -341,7 +380,7 @@ def test_a_thousand_futures_need_a_handful_of_threads() -> None:
 
     def work(channel: Genuine) -> None:
         group = channel.group
-        tensors = [torch.ones(100) for _ in range(1000)]
+        tensors = [torch.ones(100, device=device) for _ in range(1000)]
         if channel.rank:
             assert go.wait(60)
         with pytest.MonkeyPatch.context() as patched:
@@ -355,7 +394,8 @@ def test_a_thousand_futures_need_a_handful_of_threads() -> None:
     assert most and max(most) <= 20, max(most)  # of both ranks
 
 
-def test_a_future_that_waits_for_nobodys_call_ends_with_the_groups_time() -> None:
+@pytest.mark.parametrize("device", ["cpu", GPU])
+def test_a_future_that_waits_for_nobodys_call_ends_with_the_groups_time(device: str) -> None:
     over = threading.Event()
 
     def work(channel: Genuine) -> None:
@@ -364,7 +404,7 @@ def test_a_future_that_waits_for_nobodys_call_ends_with_the_groups_time() -> Non
             assert over.wait(60)
             return
         group._endpoint.limit_s = 0.2
-        future = group.allreduce([torch.ones(100)]).get_future()
+        future = group.allreduce([torch.ones(100, device=device)]).get_future()
         with pytest.raises(RuntimeError, match="the group's timeout of 0.2 s is over"):
             future.wait()
         over.set()

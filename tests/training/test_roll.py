@@ -14,6 +14,7 @@ from lossbench.workloads.collective.roll import Listed, Roll
 from lossbench.workloads.errors import AbsentError, OptionError, TransportError
 from lossbench.workloads.training.settings import policy_here
 from lossbench.workloads.transport.policy import Policy
+from tests.training.test_calls import GPU
 from tests.training.workers import over_loopback, together
 
 pytestmark = pytest.mark.training
@@ -114,7 +115,8 @@ def test_whoever_waits_for_others_is_told_when_its_group_is_closed() -> None:
     assert said == ["rank 1: this group is closed"] * 3
 
 
-def test_an_abort_ends_a_regroup_and_is_not_undone_by_it() -> None:
+@pytest.mark.parametrize("device", ["cpu", GPU])
+def test_an_abort_ends_a_regroup_and_is_not_undone_by_it(device: str) -> None:
     """As it was: whoever regrouped waited on, met the others, and its group was open again."""
     for when in ("before", "meanwhile", "as it meets"):
 
@@ -148,6 +150,6 @@ def test_an_abort_ends_a_regroup_and_is_not_undone_by_it() -> None:
             thread.join(60)
             assert said == ["rank 0: this group is closed"], when
             with pytest.raises(TransportError, match="closed"):
-                group.allreduce([torch.ones(10)])
+                group.allreduce([torch.ones(10, device=device)])
 
         together(over_loopback(2, policy=Policy(absent="continue", timeout_s=600.0)), work)

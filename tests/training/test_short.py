@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import os
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -16,6 +18,7 @@ import torch
 from lossbench.workloads.errors import TransportError
 from lossbench.workloads.sync.channels.genuine import Genuine
 from lossbench.workloads.transport.native import build
+from tests.training.test_calls import GPU
 from tests.training.workers import over_loopback, together
 
 pytestmark = pytest.mark.training
@@ -89,22 +92,25 @@ def test_that_packets_leave_one_by_one_is_said_at_the_end_of_a_wait() -> None:
     assert together(over_loopback(1), work) == [["this device takes no UDP GSO: every packet is a system call"]]
 
 
+def refused(work: Callable[[], Any]) -> bool:
+    """As in a fork."""
+    try:
+        work()
+    except TransportError as error:
+        return "belongs to the process that was forked" in str(error)
+    return False
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
 @pytest.mark.parametrize("native", ["", "switched off by a test"], ids=["compiled", "python"])
-def test_a_short_call_says_in_a_fork_whose_it_is(monkeypatch: pytest.MonkeyPatch, native: str) -> None:
+def test_a_short_call_says_in_a_fork_whose_it_is(monkeypatch: pytest.MonkeyPatch, native: str, device: str) -> None:
     """One that begins there, one that the parent began, and those of a fork's fork."""
     if native:
         monkeypatch.setattr(build, "load", lambda: native)
 
-    def refused(work: Any) -> bool:
-        try:
-            work()
-        except TransportError as error:
-            return "belongs to the process that was forked" in str(error)
-        return False
-
     def work(channel: Genuine) -> None:
-        group, tensor = channel.group, torch.ones(250)
-        begun = group.allreduce([torch.ones(250)])
+        group, tensor = channel.group, torch.ones(250, device=device)
+        begun = group.allreduce([torch.ones(250, device=device)])
         child = os.fork() if channel.rank == 0 else 0
         if channel.rank == 0 and not child:
             with suppress(BaseException):
@@ -121,6 +127,27 @@ def test_a_short_call_says_in_a_fork_whose_it_is(monkeypatch: pytest.MonkeyPatch
         assert bool((tensor == 2).all())
 
     together(over_loopback(2), work)
+
+
+@pytest.mark.parametrize("native", ["", "switched off by a test"], ids=["compiled", "python"])
+def test_so_it_does_in_a_fork_that_python_was_not_told_of(monkeypatch: pytest.MonkeyPatch, native: str) -> None:
+    """By a library in C, say; parts.c has what another thread holds meanwhile. Of a group of one, in this thread: in such
+    a fork Python itself waits for other threads of Python. As it was: the child went on by its parent's engine."""
+    if native:
+        monkeypatch.setattr(build, "load", lambda: native)
+    channel = over_loopback(1)[0]()
+    group, tensor = channel.group, torch.ones(250)
+    group.allreduce([tensor]).wait()
+    child = ctypes.PyDLL(None).fork()
+    if not child:
+        with suppress(BaseException):
+            faulthandler.dump_traceback_later(60, exit=True)
+            works = (lambda: group.allreduce([tensor]).wait(), lambda: group._endpoint.still(()))
+            os._exit(0 if all(map(refused, works)) else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    group.allreduce([tensor]).wait()
+    channel.close()
 
 
 def test_bitmaps_of_calls_are_apart_though_they_are_made_in_one_piece() -> None:

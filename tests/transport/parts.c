@@ -17,6 +17,7 @@ static ssize_t host_takes(int fd, const struct msghdr *message, int flags);
 #include "../../workloads/transport/native/engine.c"
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 
 enum { PAYLOAD = 64, SEGMENT = HEADER + PAYLOAD, PACKETS = 40 };
 
@@ -281,6 +282,36 @@ static void refused_again(void)
     claim(!OWN(e->failed.code), "what it was not asked it did not refuse");
 }
 
+/* Its lock is held by another thread of the parent, which the child has not got. */
+static void a_fork(void)
+{
+    engine *e = made(2);
+    half begun = half_of(0, 0, 1), later = half_of(1, 0, 1);
+    half *asked_for[] = {&begun, &later};
+    counted counts;
+    failure failed;
+    uint64_t sent[2], received[2];
+    int status, before;
+    lb_submit(e, asked_for, 1, 0);
+    before = asked;
+    pthread_mutex_lock(&e->lock);
+    pid_t child = fork();
+    if (!child) {
+        alarm(20);
+        claim(lb_wait(e, &begun, 3600) == OVER && begun.ended == FAILED, "a call that the parent began has failed there");
+        lb_submit(e, &asked_for[1], 1, 0);
+        claim(lb_over(&later) && later.ended == FAILED, "one that begins there, too");
+        lb_read(e, &counts, &failed, sent, received);
+        lb_break(e);
+        lb_close(e, 10);
+        claim(asked == before, "nothing is sent by its parent's socket");
+        exit(bad);
+    }
+    pthread_mutex_unlock(&e->lock);
+    claim(waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status), "the child comes through");
+    claim(!OWN(begun.over), "and the parent goes on");
+}
+
 int main(int count, char **words)
 {
     const char *what = count > 1 ? words[1] : "";
@@ -297,6 +328,7 @@ int main(int count, char **words)
     else if (!strcmp(what, "own sleep")) own_sleep();
     else if (!strcmp(what, "overtaken")) overtaken();
     else if (!strcmp(what, "refused again")) refused_again();
+    else if (!strcmp(what, "fork")) a_fork();
     else claim(0, "there is such a claim");
     return bad;
 }

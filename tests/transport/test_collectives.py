@@ -225,6 +225,31 @@ def test_reliable_sums_have_the_same_bits_at_every_call(ranks: Make) -> None:
     assert len({got for _ in range(8) for got in made.all(job)}) == 1
 
 
+@pytest.mark.parametrize(("sum_order", "sums"), [("fixed", 1), ("arrival", 2)])
+def test_whoever_comes_last_changes_no_reliable_sum_unless_sums_are_asked_for_as_packets_come(
+    ranks: Make, sum_order: str, sums: int
+) -> None:
+    """1e8 - 1e8 + 1 is one, 1e8 + 1 - 1e8 is none."""
+    values, found = (0.0, 1e8, -1e8, 1.0), set[float]()
+    for last in (3, 2):
+        made = ranks(4, policy=Policy(sum_order=sum_order))
+
+        def job(group: Group) -> float:
+            mine = np.full(4, values[group.endpoint.rank], np.float32)
+            all_reduce(group, mine, codec=F32, lossy=False)
+            return float(mine[0])
+
+        owner, others = made.groups[0].endpoint, [rank for rank in range(4) if rank != last]
+        calls = [made.start(rank, job) for rank in others]
+        until = time.monotonic() + 60
+        while not all(owner.read()["received"][rank] for rank in others[1:]):
+            assert time.monotonic() < until
+            time.sleep(0.001)
+        calls.append(made.start(last, job))
+        found.update(call.result(60) for call in calls)
+    assert len(found) == sums, found
+
+
 def test_a_call_that_is_done_has_put_its_result_where_it_belongs(ranks: Make) -> None:
     """As it was: done when all had arrived, and what was still to be copied was not there."""
     made, put = ranks(2), list[int]()

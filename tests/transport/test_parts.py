@@ -24,6 +24,7 @@ CLAIMS = {
     "copies": "Nor while its own numbers are still on their way from a GPU.",
     "overtaken": "A batch by another, by 6 ms: of a sender that changes its CPU on a busy machine. As it was: cut.",
     "own sleep": "As it was: whoever had slept with all the others took them for dead.",
+    "fork": "By a library in C. As it was: the child waited for a lock for ever, or sent by its parent's socket.",
     "refused again": "As it was: forgotten at every half, so that one with a deadline never said it.",
 }
 

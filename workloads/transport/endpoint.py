@@ -199,7 +199,9 @@ class Endpoint:
         return self.results(halves)
 
     def still(self, halves: Sequence[Half]) -> None:
-        """Raises if the group was given up with one of them under way: then nobody has to be waited for."""
+        """Raises if the group was given up with one of them under way: then nobody has to be waited for. In a fork that
+        Python was not told of nobody will let go of what is waited for."""
+        self.here()
         if self._hurried and any(self.over(half) and half.record.ended == FAILED for half in halves):
             raise self._error(self.engine.read().failure)
 
@@ -222,6 +224,7 @@ class Endpoint:
         for half in halves:
             half.holds = None
             if half.record.ended == FAILED:
+                self.here()  # a fork that Python was not told of
                 failure = self.engine.read().failure
                 error = self._error(failure)
                 self.failed(error)

@@ -61,7 +61,8 @@ class Plan:
         starts = [offset * size for offset in layout.offsets]
         self.mine_at = starts[self.mine]  # bytes
         self.scatter_sends = Flows(part(p, block_of[p], starts[block_of[p]]) for p in peers)
-        self.scatter_receives = Flows(part(p, self.mine, 0) for p in peers)
+        # Added in this order, which is mostly that in which they come: less has to wait for its turn.
+        self.scatter_receives = Flows(part(p, self.mine, 0) for p in reversed(peers))
         self.gather_sends = Flows(part(p, self.mine, 0) for p in peers)
         self.gather_receives = Flows(part(p, block_of[p], starts[block_of[p]]) for p in peers)
         self.elements = sum(layout.counts)

@@ -18,6 +18,7 @@ CHOICES = {
     "tag": ("header", "packet"),
     "absent": ("stop", "continue"),
     "repair_order": ("spread", "first"),
+    "sum_order": ("fixed", "arrival"),
 }
 LONGEST_S = 1e9  # as far as the engine's clock counts
 RANGES = {  # both ends are allowed
@@ -53,6 +54,7 @@ class Policy:
     normaliser: str = "count"  # count: mean of what arrived; world: divided by N; expected: unbiased
     missing: str = "own"  # a lost second half keeps the own buffer, or zero
     reliable_below_bytes: int = 0  # smaller reductions go reliable
+    sum_order: str = "fixed"  # of reliable sums of floats: the same bits at every call; arrival: as packets come
     fsdp_gather: str = "reliable"  # parameters FSDP gathers: reliable, or stale (lossy, keeps a copy)
     pace: str = "adaptive"  # by what arrives; off: as fast as the network takes it; or Mbit/s
     window_kb: int = 0  # packets under way to one peer, at most; 0: what the receive buffer holds

@@ -99,6 +99,7 @@ class Settings(ctypes.Structure):
         ("pipeline", c_uint32),
         ("send_thread", c_uint32),
         ("adaptive", c_uint32),
+        ("ordered", c_uint32),
         ("key", c_uint64 * 2),
         ("room_bytes", c_uint64),
         ("pace_bytes_s", c_double),

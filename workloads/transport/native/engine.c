@@ -170,10 +170,21 @@ static void *own_thread(void *argument)
 
 /* --- doors ------------------------------------------------------------------------------------------------------------ */
 
+/* A fork has a copy of everything, also of locks that nobody will open, but no thread of the engine's; the sockets are
+ * the parent's. Whoever forks without Python's knowledge (a library in C) is noticed here, without asking the kernel.
+ * (Not: a process made by a bare clone.) */
+static _Atomic uint32_t forks;
+static pthread_once_t watching = PTHREAD_ONCE_INIT;
+static void forked(void) { atomic_fetch_add_explicit(&forks, 1, memory_order_relaxed); }
+static void watch_forks(void) { pthread_atfork(NULL, NULL, forked); }
+static int is_copy(const engine *e) { return e->born != atomic_load_explicit(&forks, memory_order_relaxed); }
+
 /* Any thread may come at any moment, also while another one closes: whoever is inside is counted, and `lb_close` waits
- * until all have left. 0: it is closed, and only what lies in memory may be read. The lock is held afterwards. */
+ * until all have left. 0: it is closed, and only what lies in memory may be read. The lock is held afterwards, but in a
+ * copy: nothing there is anybody's. */
 static int enter(engine *e)
 {
+    if (is_copy(e)) return 0;
     pthread_mutex_lock(&e->lock);
     if (e->closed) return 0;
     e->inside++;
@@ -182,6 +193,7 @@ static int enter(engine *e)
 
 static void leave(engine *e, int inside)
 {
+    if (is_copy(e)) return;
     if (inside && --e->inside <= 1 && e->closing) pthread_cond_broadcast(&e->changed);
     pthread_mutex_unlock(&e->lock);
 }
@@ -194,7 +206,7 @@ static void refuse(half *h)
 
 typedef struct { /* what Python says when it makes one */
     int32_t fd;
-    uint32_t rank, world, full_tags, pipeline, send_thread, adaptive;
+    uint32_t rank, world, full_tags, pipeline, send_thread, adaptive, ordered;
     uint64_t key[2], room_bytes;
     double pace_bytes_s, timeout_s, reorder_s, reorder_most_s;
 } settings;
@@ -204,6 +216,8 @@ engine *lb_new(const settings *s)
     engine *e = calloc(1, sizeof *e);
     pthread_condattr_t attributes;
     if (!e) return NULL;
+    pthread_once(&watching, watch_forks);
+    e->born = atomic_load_explicit(&forks, memory_order_relaxed);
     e->peers = calloc(s->world, sizeof *e->peers);
     e->fd = s->fd;
     e->wake = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -215,6 +229,7 @@ engine *lb_new(const settings *s)
     e->pace = s->pace_bytes_s / 1e9;
     e->room_bytes = s->room_bytes;
     e->adaptive = s->adaptive;
+    e->ordered = s->ordered;
     e->brake = 1;
     e->slack = MS;
     e->window = (double)s->room_bytes;
@@ -278,7 +293,7 @@ void lb_submit(engine *e, half **halves, uint32_t count, int wake)
     int inside = enter(e);
     for (uint32_t i = 0; i < count; i++) {
         half *h = halves[i];
-        if (OWN(e->failed.code) || e->closing) { refuse(h); continue; }
+        if (is_copy(e) || OWN(e->failed.code) || e->closing) { refuse(h); continue; }
         pthread_mutex_lock(&e->send_lock);
         h->sequence = e->next++;
         h->previous = e->last;
@@ -325,6 +340,7 @@ static int how(const engine *e, uint32_t over) { return over ? OVER | (SEEN(e->n
 int lb_wait(engine *e, half *h, double timeout_s)
 {
     if (SEEN(h->over)) return how(e, 1);
+    if (is_copy(e)) refuse(h); /* of a call that the parent began */
     ns until = now_ns() + ns_of(timeout_s);
     int inside = enter(e);
     while (inside && !OWN(h->over) && now_ns() < until) {
@@ -363,7 +379,7 @@ void lb_release(engine *e, half *h, uint32_t index)
 
 void lb_read(engine *e, counted *counts, failure *failed, uint64_t *sent, uint64_t *received)
 {
-    pthread_mutex_lock(&e->lock);
+    int inside = enter(e);
     *counts = e->counts;
     counts->markers = SEEN(e->markers);
     counts->refused = SEEN(e->refused);
@@ -372,7 +388,7 @@ void lb_read(engine *e, counted *counts, failure *failed, uint64_t *sent, uint64
         sent[rank] = SEEN(e->peers[rank].sent);
         received[rank] = e->peers[rank].received;
     }
-    pthread_mutex_unlock(&e->lock);
+    leave(e, inside);
 }
 
 /* This host's device can't cut batches: every packet is a system call. */

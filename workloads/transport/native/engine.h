@@ -13,9 +13,10 @@
  *   by                                engine                              peer                            half, flow
  *   --------------------------------  ----------------------------------  ------------------------------  ---------------------------
  *   nobody, once it runs              fd, wake, send_wake, rank, world,   address, in_group               what Python asks for, and
- *                                     others, full_tags, pipeline, key,                                   what make_flows and
- *                                     pace, adaptive, room_bytes,                                         begin_sending write, before
- *                                     timeout, reorder_*, has_*, peers                                    `sending` is shown
+ *                                     others, full_tags, ordered, born,                                   what make_flows and
+ *                                     key, pipeline, pace, adaptive,                                      begin_sending write, before
+ *                                     timeout, room_bytes, reorder_*,                                     `sending` is shown
+ *                                     has_*, peers
  *   `lock`                            everything that is not named        everything that is not named    everything that is not
  *                                                                                                         named, from submit to over
  *   both locks to write, one to read  first, last                                                         next, previous
@@ -28,7 +29,25 @@
  *   shown to Python                                                                                       over: from then on all of
  *                                                                                                         it is the caller's again
  *   whoever closes (lb_close)         sender_stops (shown); under `lock`: closing, aborting, closed. Nobody may come in once it is
- *                                     closed, and `inside` says who is; memory goes in lb_free, when nothing in Python refers to it */
+ *                                     closed, and `inside` says who is; memory goes in lb_free, when nothing in Python refers to it
+ *
+ * Why that is enough where a processor keeps no order by itself (aarch64; x86 hides most of it). Within a lock, the lock.
+ * Without one:
+ *   sending                 a release, behind all that begin_sending wrote and all sums: who acquires it may read flow and data
+ *   limit, cursor, done,    each speaks for itself: an old value means that less is sent now, or is looked at once more; behind
+ *   held, unsent, out_left  `cursor` lies nothing but packets that the kernel has copied
+ *   over                    a release, behind results and `ended`; lb_over and lb_wait acquire it, also where they take no lock.
+ *                           Whoever reads it plainly (half.py, Kept) reads nothing else, and only lets memory go
+ *   withheld_until          shown before closed_below, and read behind it: no word that a half is over without what it lacks
+ *   send_about              shown before send_error, and read behind it
+ *   asked[]                 number 0, time, number: a reader who finds one number before and behind has its time
+ *   asleep and look;        who sleeps counts itself and looks again, who wakes shows and then reads by adding 0. Changes of
+ *   sender_asleep and       one word have one order, and each sees what was shown before those ahead of it, as long as all are
+ *   limit, held, sending    exchanges or sums (a plain store between them would see nothing): one of the two sees the other
+ *   sent, markers, refused, numbers alone: relaxed sums, or the latest of two moments
+ *   progress, pace_at
+ *   born, forks             change in no process that has other threads
+ * Tensors are written before lb_submit takes the lock, and read behind `over`. */
 #ifndef LOSSBENCH_ENGINE_H
 #define LOSSBENCH_ENGINE_H
 #include <math.h>
@@ -237,6 +256,8 @@ typedef struct {          /* why the group is broken */
 typedef struct engine {
     int fd, wake;
     uint32_t rank, world, others, full_tags, pipeline; /* world: numbers of ranks; others: who is here beside us */
+    uint32_t ordered;     /* reliable sums are the same at every call */
+    uint32_t born;        /* how many forks away from the first process: see engine.c */
     uint64_t key[2];
     double pace;          /* bytes a nanosecond; 0: none */
     uint32_t adaptive;

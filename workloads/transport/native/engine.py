@@ -48,6 +48,7 @@ class NativeEngine:
             pipeline=policy.pipeline,
             send_thread=member.send_thread,
             adaptive=policy.pace == "adaptive",
+            ordered=policy.sum_order == "fixed",
             key=(ctypes.c_uint64 * 2)(*struct.unpack("<2Q", member.key)),
             room_bytes=member.window_bytes * max(len(member.peers), 1),
             pace_bytes_s=policy.pace_bytes_s,

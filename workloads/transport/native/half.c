@@ -46,7 +46,7 @@ static int make_order(engine *e, half *h)
 {
     h->waiting = NULL;
     h->added = NULL;
-    if (!must_all(h) || h->mode == PUT || h->ins < 2) return 1; /* of two numbers the order does not matter */
+    if (!e->ordered || !must_all(h) || h->mode == PUT || h->ins < 2) return 1; /* of two numbers the order does not matter */
     uint64_t bytes = (uint64_t)h->ins * h->in[0].bytes;
     if (bytes <= e->spare_bytes) {
         h->waiting = e->spare;

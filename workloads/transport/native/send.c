@@ -334,7 +334,7 @@ void *sender_thread(void *argument)
             struct pollfd ready = {e->send_wake, POLLIN, 0};
             if (ppoll(&ready, 1, &limit, NULL) > 0 && read(e->send_wake, &count, sizeof count) < 0) went = 0;
         }
-        SHOW(e->sender_asleep, 0);
+        SWAP(e->sender_asleep, 0); /* no plain store: whoever found it 0 until now, what he had shown is seen behind this */
         pthread_mutex_lock(&e->send_lock);
     }
     pthread_mutex_unlock(&e->send_lock);

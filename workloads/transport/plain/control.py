@@ -132,8 +132,7 @@ class Control(Receiving):
     # --- what is heard ----------------------------------------------------------------------------------------------
 
     def hear_control(self, header: Header, packet: bytes) -> None:
-        rank, least = header.source, HEADER_BYTES + wire.CONTROL_BYTES
-        p = self.peers[rank]
+        rank, least, p = header.source, HEADER_BYTES + wire.CONTROL_BYTES, self.peers[header.source]
         if not least <= len(packet) <= least + BITMAP_BYTES:
             self.counts["strangers"] += 1
             return
@@ -288,7 +287,8 @@ def _finished(one: Open, flow: Flow) -> None:
 def _missing(flow: Flow, most: int, sequence: int) -> tuple[int, bytes]:
     """(first packet it speaks of, bits): which packets below the highest known are missing, `most` of them, others at
     every half, as many as fit."""
-    gone = np.flatnonzero(flow.arrived[: flow.highest] == 0)
+    gone = np.flatnonzero(flow.arrived[flow.solid : flow.highest] == 0) + flow.solid
+    flow.solid = int(gone[0]) if len(gone) else flow.highest
     skip = (sequence * 2654435761 % (1 << 32) >> 8) % (len(gone) - most + 1) if len(gone) > most else 0
     gone = gone[skip : skip + most]
     if not len(gone):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from functools import partial
 from typing import ClassVar
@@ -25,7 +26,7 @@ class PlainEngine(Ending):
 
     def __init__(self, member: Membership, *, link: Link) -> None:
         super().__init__(member, link=link)
-        self.kept = Kept()
+        self.kept, self._pid = Kept(), os.getpid()
         self._closing = self.aborting = False
         self._errands = Errands()
         self._thread = threading.Thread(target=self._main, name=f"lossy-plain-{self.rank}", daemon=True)
@@ -37,7 +38,8 @@ class PlainEngine(Ending):
         del wake
         for half in halves:
             half.record.over = 0
-        self._errands.leave(partial(self._submitted, [Open(half) for half in halves]))
+        if not self._is_copy(*halves):
+            self._errands.leave(partial(self._submitted, [Open(half, ordered=self.ordered) for half in halves]))
 
     def submit_pair(
         self, pair: tuple[Half, Half], data: int, mine_at: int, arrived: int, step: int, *, short: bool = False
@@ -54,7 +56,16 @@ class PlainEngine(Ending):
 
     def wait(self, half: Half, timeout_s: float, *, short: bool = False) -> bool:
         del short  # here nobody can keep the interpreter and let others work
-        return self._errands.until(lambda: self.over(half), timeout_s)
+        return self._is_copy(half) or self._errands.until(lambda: self.over(half), timeout_s)
+
+    def _is_copy(self, *halves: Half) -> bool:
+        """In a fork, also one that Python was not told of, nobody ends them."""
+        if os.getpid() == self._pid:
+            return False
+        for half in halves:
+            if not half.record.over:
+                half.record.ended, half.record.over = FAILED, 1
+        return True
 
     def over(self, half: Half) -> bool:
         return bool(half.record.over)

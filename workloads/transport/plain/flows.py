@@ -19,6 +19,7 @@ from lossbench.workloads.transport.structures import ADD_BF16, ADD_F16, ADD_F32,
 
 CODEC_OF = {1: CODECS["float32"], 2: CODECS["bfloat16"], 3: CODECS["float16"]}
 ROUNDS_IN_VAIN = 32
+RESULTS = ("peer", "block", "segment", "packets", "cursor", "count", "highest", "duplicates", "ended")
 ADDED = {ADD_F32: CODECS["float32"], ADD_BF16: CODECS["bfloat16"], ADD_F16: CODECS["float16"]}
 
 
@@ -27,6 +28,12 @@ def memory(at: int | None, size: int) -> Bytes:
     if not size or not at:
         return np.zeros(0, np.uint8)
     return np.ctypeslib.as_array(ctypes.cast(at, ctypes.POINTER(ctypes.c_uint8)), shape=(size,))
+
+
+def together(numbers: Array) -> Array | slice:
+    """Numbers as a slice where one follows the other, as they mostly do: what is taken by it is not copied."""
+    first, last = (int(numbers[at]) for at in (0, -1))
+    return slice(first, last + 1) if last - first == len(numbers) - 1 and (np.diff(numbers) == 1).all() else numbers
 
 
 @dataclass(kw_only=True)
@@ -45,6 +52,7 @@ class Flow:
     count: int = 0
     highest: int = 0
     top: int = 0  # one past the highest number that came
+    solid: int = 0  # below it nothing is missing, or more: where a look for holes begins
     duplicates: int = 0
     done: bool = False
     ended: bool = False
@@ -78,7 +86,7 @@ class Flow:
         out[:, :HEADER_BYTES] = np.frombuffer(self.prefix, np.uint8)
         out[:, wire.PREFIX_BYTES : HEADER_BYTES].view(np.uint32)[:, 0] = numbers
         whole = self.size // self.payload
-        out[:, HEADER_BYTES:] = self.data[: whole * self.payload].reshape(whole, self.payload)[numbers]
+        out[:, HEADER_BYTES:] = self.data[: whole * self.payload].reshape(whole, self.payload)[together(numbers)]
         return out
 
     def single(self, number: int) -> bytes:
@@ -92,7 +100,7 @@ class Open:
 
     sequence: int  # when it is its turn
 
-    def __init__(self, half: Half) -> None:
+    def __init__(self, half: Half, *, ordered: bool = True) -> None:
         self.half, self.record = half, half.record
         record = self.record
         self.reliable, self.mode = bool(record.reliable), record.mode
@@ -111,8 +119,9 @@ class Open:
         self.sending = self.listening = False
         self.began = self.first = self.progress = self.last_ended = 0.0
         # Floats are added in the order of `ins`, where all of them come: the same bits at every call.
-        ordered = self.must_all and self.mode in ADDED and len(self.ins) > 1
-        self._waiting = {peer: np.zeros(flow.size, np.uint8) for peer, flow in self.ins.items()} if ordered else {}
+        ordered = ordered and self.must_all and self.mode in ADDED and len(self.ins) > 1
+        later = list(self.ins.values())[1:] if ordered else []
+        self._waiting = {flow.peer: np.empty(flow.size, np.uint8) for flow in later}
         self._begin_numbers()
 
     def _in(self, row: Array, scale: int) -> Flow:
@@ -206,29 +215,31 @@ class Open:
         """Payloads (all of one length) into sums or places."""
         payload = rows[:, HEADER_BYTES:]
         whole = flow.size // flow.payload
-        if self.mode not in ADDED or self._waiting:
+        if self.mode not in ADDED or flow.peer in self._waiting:
             data = self._waiting.get(flow.peer, flow.data)
             if payload.shape[1] == flow.payload:
-                data[: whole * flow.payload].reshape(whole, flow.payload)[numbers] = payload
+                data[: whole * flow.payload].reshape(whole, flow.payload)[together(numbers)] = payload
             else:
                 data[whole * flow.payload :] = payload[0]
             return
         codec = ADDED[self.mode]
-        values = codec.widen(np.ascontiguousarray(payload).view(codec.memory)) * np.float32(flow.weight)
+        values = _weighed(codec.widen(payload.view(codec.memory)), flow)
         width, sums = flow.payload // codec.memory.itemsize, flow.data.view(np.float32)
         if payload.shape[1] == flow.payload:
-            sums[: whole * width].reshape(whole, width)[numbers] += values
+            sums[: whole * width].reshape(whole, width)[together(numbers)] += values
         else:
             sums[whole * width :] += values[0]
 
     def finish_numbers(self) -> None:
         record, codec = self.record, self._codec
         for peer, data in self._waiting.items():
-            self._sums[:] += codec.widen(data.view(codec.memory)) * np.float32(self.ins[peer].weight)
+            self._sums[:] += _weighed(codec.widen(data.view(codec.memory)), self.ins[peer])
         if record.rounded:
             rounded = memory(record.rounded, record.elements * codec.memory.itemsize).view(codec.memory)
-            factors = np.repeat(self._factors(), record.width)[: record.elements]
-            rounded[:] = codec.narrow(self._sums * factors)
+            factors = self._factors()
+            same = len(factors) and (factors == factors[0]).all()
+            by = factors[0] if same else np.repeat(factors, record.width)[: record.elements]
+            rounded[:] = codec.narrow(self._sums * by)
         if record.missing == 1.0:
             return
         for flow in self.ins.values():
@@ -257,20 +268,14 @@ class Open:
         record.came = sum(flow.count for flow in self.ins.values())
         for rows, flows in ((self.half.receives, self.ins), (self.half.sends, self.outs)):
             for row, flow in zip(rows, flows.values(), strict=True):
-                for name in (
-                    "peer",
-                    "block",
-                    "segment",
-                    "packets",
-                    "cursor",
-                    "count",
-                    "highest",
-                    "duplicates",
-                    "ended",
-                ):
+                for name in RESULTS:
                     row[name] = getattr(flow, name)
                 row["bytes"] = flow.size
         record.over = 1
+
+
+def _weighed(values: Array, flow: Flow) -> Array:
+    return values if flow.weight == 1.0 else values * np.float32(flow.weight)
 
 
 def _flow(row: Array, *, data: Bytes, arrived: Bytes, held: bool = False) -> Flow:

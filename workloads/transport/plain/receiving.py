@@ -10,7 +10,7 @@ from lossbench.contract import HEADER_BYTES, Header
 from lossbench.workloads.transport.packet import wire
 from lossbench.workloads.transport.packet.wire import Array, Bytes
 from lossbench.workloads.transport.plain.books import Books
-from lossbench.workloads.transport.plain.flows import Flow, Open, now_s
+from lossbench.workloads.transport.plain.flows import Flow, Open, now_s, together
 from lossbench.workloads.transport.plain.state import NACK_PAUSE_S, RING
 
 DRAIN, LEAST_PACKETS = 32, 2
@@ -141,10 +141,11 @@ class Receiving(Books):
         good = self._sound(flow, numbers, rows)
         if len(good):
             before = flow.top
-            numbers = numbers[good]
-            flow.arrived[numbers] = 1
+            taken = together(good)
+            numbers = numbers[taken]
+            flow.arrived[together(numbers)] = 1
             flow.count += len(numbers)
-            one.put(flow, numbers, rows[good])
+            one.put(flow, numbers, rows[taken])
             flow.top = max(flow.top, int(numbers.max()) + 1)
             flow.highest = max(flow.highest, flow.top)
             self._watch_order(one, flow, numbers, before, now)

@@ -134,6 +134,7 @@ class State:
         self.peers = {rank: Peer(address, now_s(), window=first, told=first) for rank, address in member.peers.items()}
         self.tags = Tags(member.key, whole=policy.tag == "packet")
         self.timeout_s, self.pipeline = policy.timeout_s, policy.pipeline
+        self.ordered = policy.sum_order == "fixed"
         self.counts_at_most = min(self.timeout_s / 4, 1.0)  # of a time in which nobody looked, as silence or refusal
         self.reorder_least_s, self.reorder_most_s = policy.reorder_ms / 1000, policy.reorder_max_ms / 1000
         self.pace, self.pace_at = policy.pace_bytes_s, 0.0
