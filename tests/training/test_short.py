@@ -131,8 +131,8 @@ def test_a_short_call_says_in_a_fork_whose_it_is(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("native", ["", "switched off by a test"], ids=["compiled", "python"])
 def test_so_it_does_in_a_fork_that_python_was_not_told_of(monkeypatch: pytest.MonkeyPatch, native: str) -> None:
-    """By a library in C, say; parts.c has what another thread holds meanwhile. Of a group of one, in this thread: in such
-    a fork Python itself waits for other threads of Python. As it was: the child went on by its parent's engine."""
+    """By a library in C, say; parts.c has what another thread holds meanwhile. A group of one, in this thread: in such
+    a fork Python waits for other threads of its own. As it was: the child went on by its parent's engine."""
     if native:
         monkeypatch.setattr(build, "load", lambda: native)
     channel = over_loopback(1)[0]()
