@@ -221,7 +221,7 @@ def _write_files(
         page.write(contents, problems, html)
         console.print(f"page: {html}", markup=False, soft_wrap=True)
     if junit is not None:
-        from lossbench.report.junit import write
+        from lossbench.report.export.junit import write
 
         write([(one.suite.name, _for_junit(one.suite)) for one in contents], junit)
     if github:
@@ -230,7 +230,7 @@ def _write_files(
 
 def _for_junit(suite: Suite) -> list[RunSummary]:
     """In the order of the plan; what did not end is not left out."""
-    from lossbench.report.junit import unfinished
+    from lossbench.report.export.junit import unfinished
 
     ended = {run.number: run.summary.model_copy(update={"dir": str(run.folder)}) for run in suite.runs}
     return [
@@ -255,7 +255,7 @@ def check_targets(*, html: Path | None, plots: Path | None, junit: Path | None, 
 def files_of(result: SuiteResult, *, html: Path | None, plots: Path | None, junit: Path | None, github: bool) -> None:
     """After `lossbench run` with these options; a JUnit file needs no report library."""
     if junit is not None:
-        from lossbench.report.junit import write
+        from lossbench.report.export.junit import write
 
         write([(result.name, list(result.summaries))], junit)
     if html or plots or github:
