@@ -95,9 +95,14 @@ def findings(found: Gathered) -> list[str]:
 
 def brief(said: Sequence[str]) -> list[str]:
     """The first of them, and why no times are said; a line that says that one is missing is no shorter than it."""
-    ends = [text for text in said if text.startswith(NO_TIMES)]
-    known = [text for text in said if text not in ends]
+    known, ends = untimed_apart(said)
     return [*(known if len(known) <= MOST + 1 else known[:MOST]), *ends]
+
+
+def untimed_apart(said: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(what came out, of which lines no time is said): the second is folded away nowhere."""
+    ends = [text for text in said if text.startswith(NO_TIMES)]
+    return [text for text in said if text not in ends], ends
 
 
 def _subject(found: Gathered) -> set[str]:
@@ -144,10 +149,15 @@ def _sentence(
         parts.append(parted)
     resent = inference.estimate(list(group.sound(RESENT).values()))
     if resent is not None and resent.mean >= 0.05:
-        parts.append(f"sends {short(resent.mean)} % of its TCP segments again")
+        parts.append(_resent(resent))
     surely = bool(parted or (change is not None and change.significant) or (ratio is not None and ratio.sure()))
     text = f"Against {base.name}, {group.name} {_joined(parts)}." if parts else ""
     return Said(text, (group.name in subject, surely))
+
+
+def _resent(share: Estimate) -> str:
+    seeds = "one seed" if share.half is None else f"± {short(share.half)}, {share.n} seeds"
+    return f"sends {short(share.mean)} % of its TCP segments again ({seeds})"
 
 
 def _parted(group: Group) -> str:

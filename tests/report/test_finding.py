@@ -57,8 +57,8 @@ def test_memory_is_no_result_and_a_reader_is_told_why_no_time_is_said(tmp_path: 
     known = {"measures": {name: {"better": "low"} for name in numbers}, "columns": columns}
     found = said(tmp_path, 1, lambda point, seed: {**numbers, "memory_mb": 320.0 + point["percent"]}, **known)
     assert found == [
-        "Against reliable 0, rps 10 sends 4 % of its TCP segments again.",
-        "Against reliable 0, tcp 10 sends 4 % of its TCP segments again.",
+        "Against reliable 0, rps 10 sends 4 % of its TCP segments again (one seed).",
+        "Against reliable 0, tcp 10 sends 4 % of its TCP segments again (one seed).",
         "No times are reported: the machine was too busy for times.",
     ]
 
