@@ -401,8 +401,8 @@ def test_a_page_says_the_same_failure_of_many_points_once(tmp_path: Path) -> Non
     columns = {"fault": "valid", "timing": "valid", "outcome": "failed"}
     place = made.suite(tmp_path, [{"a": n} for n in "xyz"], 1, row, columns=columns, reasons=said, verdict="failed")
     page.write([gather(read_suite(place))], [], tmp_path / "out.html")
-    before = (tmp_path / "out.html").read_text().partition("Why something is not valid")[0]
-    assert before.count("SyntaxError") == 1 and "rank 1 ended (x #0; alike: every line):" in before
+    first = (tmp_path / "out.html").read_text().partition("<h2>It failed</h2>")[2].partition("</section>")[0]
+    assert first.count("SyntaxError") == 1 and "rank 1 ended (x #0; alike: every line):" in first, first
 
 
 def test_that_no_time_is_said_is_folded_away_nowhere(tmp_path: Path) -> None:
