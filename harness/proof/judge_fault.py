@@ -68,8 +68,12 @@ def _judge_presence(experiment: Experiment, watched: Watched, between: Between) 
     if experiment.workload.is_silent() and all(one.is_silent() for one in experiment.beside):
         return []
     if not sum(link.entered + link.lost_entering + link.up.dropped for link in between.links.values()):
-        text = "no packet of the workload passed the data links: did it use the control link (MASTER_ADDR)?"
-        text += " --set workload.silent=true, if it sends nothing by design"
+        text = "no packet of the workload passed the data links"
+        if watched.problem:
+            text += " before it failed"
+        else:
+            text += ": did it use the control link (MASTER_ADDR)?"
+            text += " --set workload.silent=true, if it sends nothing by design"
         return [Finding(status=Status.UNKNOWN, text=text)]
     out = []
     for number, entry in enumerate(experiment.impair):

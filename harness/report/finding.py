@@ -2,7 +2,7 @@
 
 A sentence compares a line of the table with the loss-free line that is otherwise equal (the same strategy, hosts, ...;
 with the first loss-free one where there is none): how long it takes, and what that does to the result. It stands on
-numbers that may be averaged, and says how sure they are."""
+numbers that may be averaged, and says how sure they are. Where it has no time to say, a line says why."""
 
 from __future__ import annotations
 
@@ -11,40 +11,53 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lossbench.report import inference
+from lossbench.report import inference, within
 from lossbench.report.gathered import Gathered
 from lossbench.report.groups import OUTCOMES, RESENT, TIMES, Group, asked_loss, baseline_of, main_measure
-from lossbench.report.inference import Difference
+from lossbench.report.inference import Difference, Estimate
 from lossbench.report.service.said import sentences
 from lossbench.report.tables.differences import MOST as MOST_TIMES
 from lossbench.results.measures import RATIOS, short, told_apart
-from lossbench.results.naming import key_of
+from lossbench.results.naming import key_of, whose
 
 ALIKE = 1.2  # ends of an interval that are nearer than this allow to call two times equal
 PARTING = 1.5  # times the drift of the first quarter, in the second half
 KEPT = 0.05  # of the loss-free value: a result is kept if its whole interval lies within it
 MOST = 4  # sentences at a terminal, at first
+TWICE = 2.0  # or half: what one seed may say of a time, if all of its interval lies beyond
 NO_TIMES = "No times are reported"
+ONE_SEED = "one seed can't tell (--seeds 3)"
+STEPS = {"ms_step_mean": "step_ms"}  # samples of which a run's number is the mean
 SETTING = ("backend", "topology", "shaping", "workload", "beside")  # of an experiment: what is not its condition
 LOSS_AND_WORDS = ("loss", "name", "why", "source", "seed")  # of a profile
 
 
 class Ratio(NamedTuple):
-    """Of two times; an interval from two seeds on."""
+    """Of two times. Of one seed the interval is by what a run measured: it does not know how far others lie apart."""
 
     mean: float
     low: float | None
     high: float | None
     n: int
+    by: str = ""  # of one seed: steps, or turns
 
-    def apart(self) -> bool:
+    def told(self) -> bool:
+        """Of one seed only what is far apart: runs on a busy machine differ by a quarter with nothing else changed."""
+        if self.n > 1:
+            return True
+        return self.low is not None and self.high is not None and not (self.low < TWICE and self.high > 1 / TWICE)
+
+    def sure(self) -> bool:
         """Surely another time, and not by next to nothing."""
-        return self.low is not None and self.high is not None and not (self.low <= ALIKE and self.high >= 1 / ALIKE)
+        if self.low is None or self.high is None or not self.told():
+            return False
+        return not (self.low <= ALIKE and self.high >= 1 / ALIKE)
 
     def in_words(self) -> str:
         if self.low is None or self.high is None:
-            return f"takes {self.mean:.2f} x the time ({'one seed' if self.n == 1 else f'{self.n} seeds'})"
-        ends = f"{self.low:.2f} to {self.high:.2f}, {self.n} seeds"
+            return f"takes {self.mean:.2f} x the time ({self.n} seeds)"
+        of = f"by its {self.by}, one seed" if self.n == 1 else f"{self.n} seeds"
+        ends = f"{self.low:.2f} to {self.high:.2f}{' ' if self.by else ', '}{of}"
         if not self.low <= 1 <= self.high:
             return f"takes {self.mean:.2f} x the time ({ends})"
         if self.high / self.low <= ALIKE:
@@ -67,23 +80,29 @@ def findings(found: Gathered) -> list[str]:
     if of_service := sentences(found):
         return of_service
     if any(group.row for group in found.groups):
-        return _of_rows(found.groups)
+        return _of_rows(found)
     worst = max(asked_loss(group) for group in found.groups)
     pairs = [(base, group) for base, group in _pairs(found) if asked_loss(group) == worst or worst == 0]
     time, outcome = main_measure(found.groups, "timing", TIMES), main_measure(found.groups, "outcome", OUTCOMES)
     changes = _changes(pairs, outcome) if outcome else {}
     subject = _subject(found)
-    every = [_sentence(base, group, time, outcome, changes.get(id(group)), subject) for base, group in pairs]
+    ratios = {id(group): _ratio(found, base, group, time) for base, group in pairs} if time else {}
+    every = [_sentence(base, group, ratios.get(id(group)), outcome, changes, subject) for base, group in pairs]
     said = [one for one in every if one.text]
     some = sorted(said, key=lambda one: [not worth for worth in one.worth[: 2 if len(said) > MOST else 1]])
-    return [one.text for one in some] + (_not_timed(pairs, time) if found.suite.verdict == "valid" else [])
+    return [one.text for one in some] + (_not_timed(pairs, ratios, time) if found.suite.verdict == "valid" else [])
 
 
 def brief(said: Sequence[str]) -> list[str]:
     """The first of them, and why no times are said; a line that says that one is missing is no shorter than it."""
-    ends = [text for text in said if text.startswith(NO_TIMES)]
-    known = [text for text in said if text not in ends]
+    known, ends = untimed_apart(said)
     return [*(known if len(known) <= MOST + 1 else known[:MOST]), *ends]
+
+
+def untimed_apart(said: Sequence[str]) -> tuple[list[str], list[str]]:
+    """(what came out, of which lines no time is said): the second is folded away nowhere."""
+    ends = [text for text in said if text.startswith(NO_TIMES)]
+    return [text for text in said if text not in ends], ends
 
 
 def _subject(found: Gathered) -> set[str]:
@@ -92,20 +111,37 @@ def _subject(found: Gathered) -> set[str]:
     return {group.name for group in found.groups if words & set(re.split(r"[\s:]+", group.name))}
 
 
-def _not_timed(pairs: Sequence[tuple[Group, Group]], time: str) -> list[str]:
-    """Where a reader waits for how long it took: why that is not said."""
-    if not time or any(base.sound(time) and group.sound(time) for base, group in pairs):
-        return []
-    why = sorted({value.void for pair in pairs for group in pair for value in group.void(time)})
-    return [f"{NO_TIMES}: {why[0]}."] if why else []
+def _not_timed(pairs: Sequence[tuple[Group, Group]], ratios: Mapping[int, Ratio | None], time: str) -> list[str]:
+    """Where a reader waits for how long it took: of which lines that is not said, and why."""
+    why: dict[str, list[str]] = {}
+    for base, group in pairs if time else ():
+        ratio = ratios[id(group)]
+        if ratio is not None and ratio.told():
+            continue
+        void = sorted({value.void for one in (group, base) for value in one.void(time)})
+        if ratio is not None or void:
+            why.setdefault(ONE_SEED if ratio is not None else void[0], []).append(group.name)
+    return _of_whom(why, [group.name for _, group in pairs])
+
+
+def _of_whom(why: Mapping[str, Sequence[str]], every: Sequence[str]) -> list[str]:
+    out = []
+    for text, some in why.items():
+        names = whose(some, every) if len(some) < len(every) else ""
+        out.append(f"{NO_TIMES}{f' of {names}' if names else ''}: {text}.")
+    return out
 
 
 def _sentence(
-    base: Group, group: Group, time: str, outcome: str, change: Difference | None, subject: Collection[str]
+    base: Group,
+    group: Group,
+    ratio: Ratio | None,
+    outcome: str,
+    changes: Mapping[int, Difference],
+    subject: Collection[str],
 ) -> Said:
-    parts = []
-    ratio = _ratio(base, group, time) if time else None
-    if ratio is not None:
+    parts, change = [], changes.get(id(group))
+    if ratio is not None and ratio.told():
         parts.append(ratio.in_words())
     if change is not None:
         parts.append(_outcome(group, outcome, change))
@@ -113,10 +149,15 @@ def _sentence(
         parts.append(parted)
     resent = inference.estimate(list(group.sound(RESENT).values()))
     if resent is not None and resent.mean >= 0.05:
-        parts.append(f"sends {short(resent.mean)} % of its TCP segments again")
-    surely = bool(parted or (change is not None and change.significant) or (ratio is not None and ratio.apart()))
+        parts.append(_resent(resent))
+    surely = bool(parted or (change is not None and change.significant) or (ratio is not None and ratio.sure()))
     text = f"Against {base.name}, {group.name} {_joined(parts)}." if parts else ""
     return Said(text, (group.name in subject, surely))
+
+
+def _resent(share: Estimate) -> str:
+    seeds = "one seed" if share.half is None else f"± {short(share.half)}, {share.n} seeds"
+    return f"sends {short(share.mean)} % of its TCP segments again ({seeds})"
 
 
 def _parted(group: Group) -> str:
@@ -158,21 +199,21 @@ def _undecided(words: str, by: str, change: Difference) -> str:
     return f"may keep its {words} or not: {change.n} seeds can't tell ({by}{around})"
 
 
-def _of_rows(groups: Sequence[Group]) -> list[str]:
+def _of_rows(found: Gathered) -> list[str]:
     """Contenders on the same ports, in turns: at the highest loss, against the first of them. Ratios stand even on a
     busy machine."""
-    worst = max(asked_loss(group) for group in groups)
-    here = [group for group in groups if asked_loss(group) == worst]
+    worst = max(asked_loss(group) for group in found.groups)
+    here = [group for group in found.groups if asked_loss(group) == worst]
     first = [group for group in here if group.point == here[0].point]
     time = main_measure(first, "timing", TIMES)
-    said = []
-    for group in first[1:]:
-        ratio = _ratio(first[0], group, time, in_turns=True) if time else None
-        if ratio is not None:
-            said.append(f"{group.row} {ratio.in_words()}")
+    ratios = {one.row: _ratio(found, first[0], one, time, in_turns=True) for one in first[1:]} if time else {}
+    known = {row: ratio for row, ratio in ratios.items() if ratio is not None}
+    said = [f"{row} {ratio.in_words()}" for row, ratio in known.items() if ratio.told()]
     at = first[0].name.removesuffix(f": {first[0].row}")
     parts = [said[n : n + MOST] for n in range(0, len(said), MOST)]
-    return [f"At {at}, against {first[0].row}: {'; '.join(part)}." for part in parts]
+    text = [f"At {at}, against {first[0].row}: {'; '.join(part)}." for part in parts]
+    untold = [row for row, ratio in known.items() if not ratio.told()]
+    return text + (_of_whom({ONE_SEED: untold}, list(known)) if untold else [])
 
 
 def _pairs(found: Gathered) -> list[tuple[Group, Group]]:
@@ -218,15 +259,40 @@ def _changes(pairs: Sequence[tuple[Group, Group]], name: str) -> dict[int, Diffe
     return {key: one for (key, _), one in zip(known, sure, strict=True)}
 
 
-def _ratio(base: Group, group: Group, name: str, *, in_turns: bool = False) -> Ratio | None:
+def _ratio(found: Gathered, base: Group, group: Group, name: str, *, in_turns: bool = False) -> Ratio | None:
     """Geometric mean over common seeds."""
     a, b = (_times(one, name, in_turns=in_turns) for one in (base, group))
     logs = [math.log(b[seed] / a[seed]) for seed in a if seed in b and a[seed] > 0 and b[seed] > 0]
-    found = inference.estimate(logs)
-    if found is None:
+    known = inference.estimate(logs)
+    if known is None:
         return None
-    low, high = (None if end is None else math.exp(end) for end in (found.low, found.high))
-    return Ratio(math.exp(found.mean), low, high, found.n)
+    if known.n == 1:
+        return _of_one_seed(math.exp(known.mean), _inside(found, base, group, name, in_turns=in_turns), in_turns)
+    low, high = (None if end is None else math.exp(end) for end in (known.low, known.high))
+    return Ratio(math.exp(known.mean), low, high, known.n)
+
+
+def _of_one_seed(ratio: float, inside: Estimate | None, in_turns: bool) -> Ratio:
+    """Around the ratio that the table's numbers have."""
+    if inside is None or inside.low is None or inside.high is None:
+        return Ratio(ratio, None, None, 1)
+    low, high = (ratio * end / inside.mean for end in (inside.low, inside.high))
+    return Ratio(ratio, low, high, 1, "turns" if in_turns else "steps")
+
+
+def _inside(found: Gathered, base: Group, group: Group, name: str, *, in_turns: bool) -> Estimate | None:
+    """Of the only run on each side, by its samples."""
+    whats = [f"{one.row}_ms" if in_turns else STEPS.get(name) for one in (base, group)]
+    parts = [
+        part
+        for one, what in zip((base, group), whats, strict=True)
+        for some in found.sets
+        if (some.what, key_of(some.swept)) == (what, key_of(one.point)) and len(some.parts) == 1
+        for part in some.parts
+    ]
+    if len(parts) != 2:
+        return None
+    return (within.ratio_in_turns if in_turns else within.ratio_of_means)(parts[1], parts[0])
 
 
 def _times(group: Group, name: str, *, in_turns: bool) -> dict[int, float]:

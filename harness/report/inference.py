@@ -1,5 +1,5 @@
-"""How sure a number is: t-intervals, paired and unpaired differences, corrected for how many were made; and percentiles
-only where enough samples stand behind them."""
+"""How sure a number is over runs: t-intervals, paired and unpaired differences, corrected for how many were made. What
+one run tells by its own samples stands in `within`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,12 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
-
-from lossbench.results.measures import needed
 
 _T = TypeVar("_T")
 LEVEL = 0.95
 ALPHA = 0.05  # of all comparisons of a table together
 BOOTSTRAP_FROM = 20  # a bootstrap of fewer values only shuffles them
 RESAMPLES = 9999
-BLOCKS = 20  # of consecutive samples, in a run that is the only one
-BLOCK_LEAST, BLOCKS_LEAST = 10, 6
-TIMES_ITS_MEMORY = 5  # as long is a block, for it to be about independent of the next; and a look for that memory
-POINTS = (2000, 200)  # of which the memory is computed: many show a short one, few one below much noise
 ROUNDING = 1e-12  # what is nearer than this, relatively, is equal
 
 
@@ -238,50 +231,3 @@ def corrected(found: Sequence[Difference]) -> list[Difference]:
         worst = max(worst, min(1.0, (len(tested) - rank) * (found[number].p or 0.0)))
         out[number] = replace(found[number], p_all=worst)
     return out
-
-
-def percentile(runs: Sequence[NDArray[np.float64]], q: float) -> Estimate | None:
-    """Of all runs' samples, each run's in the order of time; None for too few. Samples follow from each other, and all
-    of a run share its seed: what varies is a whole run's share of samples beyond the percentile. Of a single run it is
-    that of blocks, long enough to be about independent; where there are too few of those, there is no interval. No end
-    where it lies beyond all samples."""
-    values = np.concatenate([np.empty(0), *runs])
-    if len(values) < needed(q):
-        return None
-    value, n = float(np.quantile(values, q)), len(values)
-    blocks = 0 if len(runs) > 1 else _independent_blocks(values, value)
-    if len(runs) < 2 and blocks < BLOCKS_LEAST:
-        return Estimate(n=n, mean=value)
-    parts = np.array_split(values, blocks) if blocks else runs
-    from scipy import stats
-
-    beyond, size = np.array([((one > value).sum(), len(one)) for one in parts], dtype=float).T
-    apart = float(((beyond - beyond.sum() / n * size) ** 2).sum()) * len(parts) / (len(parts) - 1)
-    half = float(stats.t.ppf((1 + LEVEL) / 2, len(parts) - 1)) * math.sqrt(apart) / n
-    half = max(half, float(stats.norm.ppf((1 + LEVEL) / 2)) * math.sqrt(q * (1 - q) / n))  # as if independent
-    low, high = (float(np.quantile(values, level)) if 0 < level < 1 else None for level in (q - half, q + half))
-    return Estimate(n=n, mean=value, low=low, high=high, method="seeds" if len(runs) > 1 else "blocks")
-
-
-def _independent_blocks(values: NDArray[np.float64], value: float) -> int:
-    """Into how many blocks samples can be cut that hardly follow from each other: by being beyond `value`, or by their
-    order, which shows a long memory sooner."""
-    ranks = np.searchsorted(np.sort(values), values).astype(float)
-    memory = max(_memory(one, points) for one in ((values > value).astype(float), ranks) for points in POINTS)
-    return min(BLOCKS, len(values) // BLOCK_LEAST, int(len(values) / (TIMES_ITS_MEMORY * memory)))
-
-
-def _memory(series: NDArray[np.float64], points: int) -> float:
-    """As many samples in a row are worth one that is independent (the sum of all autocorrelations, up to a few times
-    that sum: Sokal's window)."""
-    each = max(1, math.ceil(len(series) / points))
-    count = len(series) // each
-    apart = series[: count * each].reshape(count, each).mean(axis=1)
-    apart -= apart.mean()
-    if not apart.any():
-        return 1.0
-    shares = np.fft.rfft(apart, 2 * count)
-    along = np.fft.irfft(shares * shares.conj(), 2 * count)[:count]
-    sums = 2 * np.cumsum(along / along[0]) - 1
-    enough = np.flatnonzero(np.arange(count) >= TIMES_ITS_MEMORY * sums)
-    return each * max(1.0, float(sums[: enough[0] + 1 if len(enough) else count].max()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import socket
 import sys
@@ -50,6 +51,31 @@ def test_netlink_sockets_and_files_belong_to_the_place(place: Place) -> None:
     assert names == {name for _, name in own}
     with place.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         assert one.getsockname()[1] == 0
+
+
+def test_a_program_runs_where_nobody_may_set_a_hostname(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was under podman without root: "h0 can't be entered: sethostname: Operation not permitted"."""
+    call = namespaces.call
+
+    def refused(function: str, *arguments: object) -> None:
+        if function == "sethostname":
+            raise PermissionError(1, "sethostname: Operation not permitted")
+        call(function, *arguments)
+
+    monkeypatch.setattr(namespaces, "call", refused)
+    name = f"lb-place-{secrets.token_hex(4)}"
+    namespaces.create(name)
+    try:
+        (tmp_path / "hosts").write_text("127.0.0.1 localhost\n")
+        with open(tmp_path / "log", "wb") as output:
+            running = Namespace("h0", name).start(
+                ["true"], environment=dict(os.environ), output=output, hosts_path=tmp_path / "hosts"
+            )
+            while running.poll() is None:
+                time.sleep(0.01)
+            assert running.poll() == 0, (tmp_path / "log").read_text()
+    finally:
+        namespaces.remove(name)
 
 
 def test_a_program_runs_there_and_its_end_is_told(place: Place, tmp_path: Path) -> None:

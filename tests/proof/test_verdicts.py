@@ -217,6 +217,14 @@ def test_packets_that_went_past_the_rules_are_found_by_their_number() -> None:
     assert status == Status.UNKNOWN and "h0 uplink: past the rules: 15600 of 25600 packets" in said
 
 
+def test_who_failed_before_it_sent_anything_is_not_asked_which_link_it_used() -> None:
+    """As it was: "did it use the control link?", of a program that could not import its module."""
+    asks = "did it use the control link"
+    assert asks in fault_of(run_of(0, 0), **TWO)[1]
+    status, said = fault_of(run_of(0, 0, problem="rank 0 on h0 ended with exit status 1"), **TWO)
+    assert status == Status.UNKNOWN and "passed the data links before it failed" in said and asks not in said
+
+
 def test_counters_that_ran_backwards_are_said_and_end_no_verdict() -> None:
     status, said = fault_of(run_of(-300, -20, entered=500), **TWO)
     assert status == Status.UNKNOWN and "ran backwards" in said

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lossbench.report import finding, papers
@@ -13,6 +16,7 @@ from lossbench.report.inference import paired
 from lossbench.results.index import read_suite
 from lossbench.results.naming import key_of, point_name
 from lossbench.spec.asking import points
+from lossbench.spec.experiment import Experiment
 
 from . import made
 
@@ -53,8 +57,8 @@ def test_memory_is_no_result_and_a_reader_is_told_why_no_time_is_said(tmp_path: 
     known = {"measures": {name: {"better": "low"} for name in numbers}, "columns": columns}
     found = said(tmp_path, 1, lambda point, seed: {**numbers, "memory_mb": 320.0 + point["percent"]}, **known)
     assert found == [
-        "Against reliable 0, rps 10 sends 4 % of its TCP segments again.",
-        "Against reliable 0, tcp 10 sends 4 % of its TCP segments again.",
+        "Against reliable 0, rps 10 sends 4 % of its TCP segments again (one seed).",
+        "Against reliable 0, tcp 10 sends 4 % of its TCP segments again (one seed).",
         "No times are reported: the machine was too busy for times.",
     ]
 
@@ -111,9 +115,47 @@ def test_of_several_loss_free_lines_the_one_with_the_same_delay_is_meant(tmp_pat
     assert found_of(tmp_path, points) == ["Against rps 0 0, rps 5 0", "Against rps 0 20, rps 5 20"]
 
 
-def test_one_seed_is_called_one_seed(tmp_path: Path) -> None:
-    first, _ = said(tmp_path, 1)
-    assert "takes 1.10 x the time (one seed)" in first and "(one seed: no test)" in first
+def of_one_seed(folder: Path, means: dict[str, float]) -> list[str]:
+    """Steps of one run each, with a spread of a tenth; by the strategy how long they take."""
+    place = made.suite(folder, POINTS, 1, lambda point, seed: {"accuracy": 0.9, "ms_step_mean": 1.0})
+    for number, point in enumerate(POINTS):
+        path, mean = place / f"{number:03d}" / "summary.json", means[point["strategy"]]
+        numbers = np.random.default_rng(number).normal(mean, mean / 10, 400)
+        told = {**made.read(path), "asked_loss": [point["percent"] / 100]}
+        told["rows"][0]["ms_step_mean"] = float(numbers.mean())
+        made.write(path, told)
+        made.samples(place / f"{number:03d}", "step_ms", numbers)
+    return gather(read_suite(place)).findings
+
+
+def test_one_seed_says_of_a_time_only_what_lies_far_apart_by_its_steps(tmp_path: Path) -> None:
+    """As it was: 0.82 x the time (one seed), which was the noise of a busy machine."""
+    near, far, why = of_one_seed(tmp_path, {"reliable": 10.0, "rps": 8.2, "tcp": 46.0})
+    assert near == "Against reliable 0, rps 10 ends with the same accuracy (0.9, one seed: no test)."
+    ends = re.search(r"takes (4\.\d\d) x the time \((4\.\d\d) to (4\.\d\d) by its steps, one seed\)", far)
+    assert ends and float(ends[2]) < float(ends[1]) < float(ends[3]), far
+    assert why == "No times are reported of rps 10: one seed can't tell (--seeds 3)."
+
+
+def test_one_seed_without_samples_says_nothing_of_time(tmp_path: Path) -> None:
+    """A whole program's duration is one number: nobody knows what its next run takes."""
+    first, _, why = said(tmp_path, 1)
+    assert "the time" not in first and "(one seed: no test)" in first
+    assert why == "No times are reported: one seed can't tell (--seeds 3)."
+
+
+def test_a_line_whose_times_are_unknown_says_so(tmp_path: Path) -> None:
+    """As it was: its sentence left the time out, and nobody was told that there was none."""
+    place = made.suite(tmp_path, POINTS, 2, row)
+    for number in range(len(POINTS) * 2):
+        path = place / f"{number:03d}" / "summary.json"
+        told = made.read(path)
+        busy = "unknown" if told["point"]["strategy"] == "rps" else "valid"
+        told |= {"asked_loss": [told["point"]["percent"] / 100]}
+        made.write(path, {**told, "columns": {**told["columns"], "timing": busy}})
+    kept, lost, why = gather(read_suite(place)).findings
+    assert "rps 10" in kept and "the time" not in kept and "the time" in lost
+    assert why == "No times are reported of rps 10: the machine was too busy for times."
 
 
 def test_times_of_a_busy_machine_are_not_found_anything(tmp_path: Path) -> None:
@@ -152,14 +194,19 @@ def test_contenders_in_turns_are_compared_at_the_highest_loss_even_on_a_busy_mac
         return {"contender": contender, "p50_ms": ms, "n": 100, "shown": ["contender", "p50_ms"]}
 
     points = [{"percent": p} for p in (0, 10)]
-    place = made.suite(tmp_path, points, 1, lambda point, seed: {})
+    place, rng = made.suite(tmp_path, points, 1, lambda point, seed: {}), np.random.default_rng(5)
     for number, slow in ((0, 1.0), (1, 5.0)):
         path = place / f"{number:03d}" / "summary.json"
-        found = [rows("lossy", 10.0), rows("gloo", 10 * slow)]
+        found = [rows("lossy", 10.0), rows("gloo", 10 * slow), rows("nccl", 11.0)]
         asked = {"asked_loss": [0.1 * number], "rows": found, "marks": ["ratios only"]}
         made.write(path, {**made.read(path), **asked})
-    (text,) = gather(read_suite(place)).findings
-    assert text == "At 10, against lossy: gloo takes 5.00 x the time (one seed)."
+        for one in found:
+            numbers = rng.normal(one["p50_ms"], one["p50_ms"] / 20, 101)
+            made.samples(path.parent, f"{one['contender']}_ms", numbers)
+    text, why = gather(read_suite(place)).findings
+    known = r"At 10, against lossy: gloo takes 5\.00 x the time \(4\.[89]\d to 5\.[01]\d by its turns, one seed\)\."
+    assert re.fullmatch(known, text), text
+    assert why == "No times are reported of nccl: one seed can't tell (--seeds 3)."
 
 
 def test_an_interval_that_says_nothing_is_not_called_equal(tmp_path: Path) -> None:
@@ -242,6 +289,22 @@ def test_no_line_takes_the_place_of_the_only_one_that_it_hides(tmp_path: Path) -
 
 
 def test_what_a_suite_says_it_is_about_is_among_its_points() -> None:
-    (chosen, first), *others = points.points(points.find("quickstart"), settings=[])
-    names = [point_name(one) for one in (chosen, *(one for one, _ in others))]
-    assert first.subject and all(any(word in name.split() for name in names) for word in first.subject), names
+    """And every suite says it whose lines of one loss are several, but for those that speak of a service or of sides
+    measured in turns: they have an order of their own."""
+    for name in points.suite_names():
+        for full in (False, True):
+            if full and "[full]" not in points.find(name).read_text():
+                continue
+            found = points.points(points.find(name), settings=[], full=full)
+            names, first = [point_name(one) for one, _ in found], found[0][1]
+            assert all(any(word in re.split(r"[\s:]+", name) for name in names) for word in first.subject), (
+                name,
+                names,
+            )
+            others = bool(first.beside) or first.workload.name != "training"
+            several = max(Counter(map(worst_of, (one for _, one in found))).values()) > 1
+            assert first.subject or others or not several, name
+
+
+def worst_of(experiment: Experiment) -> str:
+    return " ".join(str(one.profile.loss) for one in experiment.impair)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lossbench import api
-from lossbench.report import junit
+from lossbench.report.export import junit
 from lossbench.results.models import RunSummary
 from lossbench.runs.many.suite import Planned, plan_of
 from lossbench.spec.asking import points

@@ -395,6 +395,28 @@ def test_of_a_failed_run_what_failed_is_said_first(tmp_path: Path) -> None:
     assert found.reasons[0] == "outcome: rank 1 ended (1 #0):\n  | SyntaxError"
 
 
+def test_a_page_says_the_same_failure_of_many_points_once(tmp_path: Path) -> None:
+    """As it was: the traceback of the clean run, then of every other, word for word."""
+    said = {"fault": [], "timing": [], "outcome": ["rank 1 ended\n  | SyntaxError"]}
+    columns = {"fault": "valid", "timing": "valid", "outcome": "failed"}
+    place = made.suite(tmp_path, [{"a": n} for n in "xyz"], 1, row, columns=columns, reasons=said, verdict="failed")
+    page.write([gather(read_suite(place))], [], tmp_path / "out.html")
+    first = (tmp_path / "out.html").read_text().partition("<h2>It failed</h2>")[2].partition("</section>")[0]
+    assert first.count("SyntaxError") == 1 and "rank 1 ended (x #0; alike: every line):" in first, first
+
+
+def test_that_no_time_is_said_is_folded_away_nowhere(tmp_path: Path) -> None:
+    """As it was: behind "4 more findings"."""
+    columns = {"fault": "valid", "timing": "unknown", "outcome": "valid"}
+    points = [{"a": n} for n in "wxyz"]
+    found = gather(read_suite(made.suite(tmp_path, points, 2, row, columns=columns)))
+    page.write([found], [], tmp_path / "out.html")
+    text = (tmp_path / "out.html").read_text()
+    folded = re.findall(r"<details><summary>\d+ more finding.*?</details>", text, re.DOTALL)
+    untimed = [one for one in found.findings if one.startswith("No times are reported")]
+    assert untimed and all(one in text and not any(one in part for part in folded) for one in untimed), found.findings
+
+
 def test_of_several_programs_each_has_its_outcome_said(tmp_path: Path) -> None:
     """As it was: one word for all of them, wherever people read."""
     said = {"fault": [], "timing": [], "outcome": ["web.ok = 0.5 (expected 0.9 to inf)"]}

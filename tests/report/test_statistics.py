@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lossbench.report import inference
-from lossbench.report.inference import corrected, estimate, paired, percentile, ratio_of_means, unpaired
+from lossbench.report import inference, within
+from lossbench.report.inference import corrected, estimate, paired, ratio_of_means, unpaired
+from lossbench.report.within import percentile
 from lossbench.results import measures
 
 
@@ -180,10 +181,10 @@ def test_independent_samples_keep_their_intervals() -> None:
 def test_what_only_the_slowest_remember_is_seen_and_below_much_noise_too() -> None:
     rng = np.random.default_rng(5)
     slow = np.repeat(rng.random(200) < 0.1, 100)
-    assert inference._independent_blocks(np.where(slow, 10.0, 1.0) + rng.random(20_000), 5.0) == inference.BLOCKS
-    assert inference._independent_blocks(np.where(slow, 10.0, 1.0)[:2000] + rng.random(2000), 5.0) < 6
+    assert within._independent_blocks(np.where(slow, 10.0, 1.0) + rng.random(20_000), 5.0) == within.BLOCKS
+    assert within._independent_blocks(np.where(slow, 10.0, 1.0)[:2000] + rng.random(2000), 5.0) < 6
     noisy = chain(rng, 2000, 0.995) + rng.normal(size=2000)
-    assert inference._independent_blocks(noisy, float(np.quantile(noisy, 0.9))) < 6
+    assert within._independent_blocks(noisy, float(np.quantile(noisy, 0.9))) < 6
 
 
 def test_a_percentile_whose_interval_goes_beyond_all_samples_has_no_end_there() -> None:
@@ -263,3 +264,26 @@ def test_quantised_results_of_two_seeds_rarely_cry_wolf() -> None:
         for one in [paired(dict(enumerate(a / 100)), dict(enumerate(b / 100)))]
     )
     assert alarms < 0.06 * 2000
+
+
+def test_of_two_runs_the_ratio_of_means_holds_what_their_blocks_allow() -> None:
+    """Steps that follow from each other: an interval as if they did not would hold the truth too seldom."""
+    rng = np.random.default_rng(3)
+    held = tries = 0
+    for _ in range(200):
+        noise = [np.convolve(rng.normal(size=1010), np.ones(11) / 11, "valid") for _ in range(2)]
+        found = within.ratio_of_means(3 * (10 + noise[0]), 10 + noise[1])
+        if found is not None and found.low is not None and found.high is not None:
+            tries, held = tries + 1, held + (found.low <= 3 <= found.high)
+    assert tries > 150 and held >= 0.88 * tries, (held, tries)
+    assert within.ratio_of_means(np.ones(30), np.ones(400)) is None
+
+
+def test_sides_in_turns_share_what_disturbs_both() -> None:
+    rng = np.random.default_rng(4)
+    load = np.exp(rng.normal(0, 1, 60))
+    sides = [scale * load * np.exp(rng.normal(0, 0.02, 60)) for scale in (2.5, 1.0)]
+    found = within.ratio_in_turns(*sides)
+    assert found is not None and found.low is not None and found.high is not None
+    assert found.low <= 2.5 <= found.high and found.high / found.low < 1.3, found
+    assert within.ratio_in_turns(sides[0][:19], sides[1]) is None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +64,10 @@ def test_the_list_filters(results: Path) -> None:
     listed = lossbench("report", "--in", str(results), "--suite", "second").stdout
     assert "bbbbbb" in listed and "aaaaaa" not in listed and "3 of 6" in listed
     assert "no results that fit" in lossbench("report", "--in", str(results), "--verdict", "failed").stdout
+    step = re.search(
+        r"next: lossbench (.*) --html", lossbench("report", "--in", str(results)).stdout.replace("\n", " ")
+    )
+    assert step and lossbench(*shlex.split(step[1])).returncode == 0, "as it was: without --in it found nothing"
     wrong = lossbench("report", "--in", str(results), "--since", "yesterday")
     assert wrong.returncode == 2 and "not a date" in wrong.stderr
 

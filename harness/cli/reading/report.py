@@ -113,7 +113,7 @@ def report(
     if not runs:
         chosen = index.Filter(suite=suite, verdict=verdict, since=since, commit=commit, tag=tag)
         suites, problems = index.scan(where)
-        _list([one for one in suites if chosen.takes(one)], none_at_all="" if suites else str(where))
+        _list([one for one in suites if chosen.takes(one)], where, any_at_all=bool(suites))
         for text in [*problems, *(text for one in suites for text in one.problems if "did not end" not in text)]:
             console.print(text, markup=False, soft_wrap=True)
         return
@@ -136,14 +136,14 @@ def gather_all(suites: list[Suite], **how: Any) -> list[Content]:
     return [gather(one, **how) for one in suites]
 
 
-def _list(suites: list[Suite], *, none_at_all: str = "") -> None:
+def _list(suites: list[Suite], where: Path, *, any_at_all: bool) -> None:
     from lossbench.report.tables.table import WORDS, Cell, Table, terminal
 
     console = Terminal()
     if not suites:
-        said = f"no results in {none_at_all}; lossbench run quickstart makes some, --in names another folder"
+        said = f"no results in {where}; lossbench run quickstart makes some, --in names another folder"
         fitting = "no results that fit; lossbench report lists all that there are"
-        console.print(said if none_at_all else fitting, markup=False, soft_wrap=True)
+        console.print(fitting if any_at_all else said, markup=False, soft_wrap=True)
         return
     rows, tagged = [], any(one.notes.tags for one in suites)
     for one in suites:
@@ -154,7 +154,8 @@ def _list(suites: list[Suite], *, none_at_all: str = "") -> None:
         rows[-1] += [Cell("\n".join(one.notes.tags))] if tagged else []
     head = ["id", "started", "suite", "runs", "verdict", "commit", *(["tags"] if tagged else [])]
     terminal(console, Table("", head, rows))
-    console.print(f"next: lossbench report {suites[-1].id} --html report.html", markup=False)
+    there = "" if where == ROOT else f" --in {shlex.quote(str(where))}"
+    console.print(f"next: lossbench report {suites[-1].id}{there} --html report.html", markup=False)
 
 
 def say_findings(console: Console, one: Content) -> None:
@@ -221,7 +222,7 @@ def _write_files(
         page.write(contents, problems, html)
         console.print(f"page: {html}", markup=False, soft_wrap=True)
     if junit is not None:
-        from lossbench.report.junit import write
+        from lossbench.report.export.junit import write
 
         write([(one.suite.name, _for_junit(one.suite)) for one in contents], junit)
     if github:
@@ -230,7 +231,7 @@ def _write_files(
 
 def _for_junit(suite: Suite) -> list[RunSummary]:
     """In the order of the plan; what did not end is not left out."""
-    from lossbench.report.junit import unfinished
+    from lossbench.report.export.junit import unfinished
 
     ended = {run.number: run.summary.model_copy(update={"dir": str(run.folder)}) for run in suite.runs}
     return [
@@ -255,7 +256,7 @@ def check_targets(*, html: Path | None, plots: Path | None, junit: Path | None, 
 def files_of(result: SuiteResult, *, html: Path | None, plots: Path | None, junit: Path | None, github: bool) -> None:
     """After `lossbench run` with these options; a JUnit file needs no report library."""
     if junit is not None:
-        from lossbench.report.junit import write
+        from lossbench.report.export.junit import write
 
         write([(result.name, list(result.summaries))], junit)
     if html or plots or github:

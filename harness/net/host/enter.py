@@ -32,9 +32,9 @@ def hosts_file(topology: Topology) -> str:
 
 
 def stepper(*, where: str, host: str, hosts_path: Path, mortal: bool, group: str) -> Callable[[], None]:
-    """For subprocess's preexec_fn: network namespace, own /etc/hosts, own /sys, own hostname. `where`: the namespace's
-    file; empty: stay here. `group`: of processes, to be joined. What goes wrong is said on standard error, since an
-    exception does not reach the parent with its text."""
+    """For subprocess's preexec_fn: network namespace, own /etc/hosts, own /sys, own hostname if allowed. `where`:
+    the namespace's file; empty: stay here. `group`: of processes, to be joined. What goes wrong is said on standard
+    error, since an exception does not reach the parent with its text."""
     source, name = str(hosts_path).encode(), host.encode()
     has_hosts = Path("/etc/hosts").exists()
     parent = os.getpid()
@@ -45,7 +45,8 @@ def stepper(*, where: str, host: str, hosts_path: Path, mortal: bool, group: str
             try:
                 _into(where)
                 _own_mounts(source if has_hosts else None)
-                namespaces.call("sethostname", name, len(name))
+                with suppress(PermissionError):  # rootless engines forbid it (seccomp), and only a name is missing
+                    namespaces.call("sethostname", name, len(name))
             except OSError as error:
                 os.write(2, f"lossbench: {host} can't be entered: {error}\n".encode())
                 raise

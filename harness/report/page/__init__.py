@@ -20,10 +20,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from lossbench import __version__
 from lossbench.files import disk_errors
 from lossbench.report.content import Content
+from lossbench.report.finding import untimed_apart
 from lossbench.report.groups import shown_of
 from lossbench.report.plots.canvas import Picture, numbers, svg
 from lossbench.report.plots.figures import all_pictures
-from lossbench.report.tables.proven import COLUMNS
+from lossbench.report.tables.proven import COLUMNS, reasons
 from lossbench.report.tables.words import in_words
 from lossbench.results.index import Run, Suite
 from lossbench.results.measures import percent, short
@@ -62,6 +63,7 @@ def _view(content: Content, where: Path) -> dict[str, Any]:
     suite, session = content.suite, content.suite.plan.sessions[-1]
     first = suite.runs[0].manifest if suite.runs else {}
     beside = beside_the_verdict([run.summary.columns for run in suite.runs if run.summary.verdict == "valid"])
+    findings, untimed = untimed_apart(content.findings)
     return {
         "id": suite.id,
         "name": suite.name,
@@ -73,7 +75,8 @@ def _view(content: Content, where: Path) -> dict[str, Any]:
         "meanings": [
             (name, said) for name in shown_of(content.groups) if (said := content.groups[0].measure(name).meaning)
         ],
-        "findings": content.findings,
+        "findings": findings,
+        "untimed": untimed,
         "said": _why(suite),
         "tables": content.tables,
         "reasons": content.reasons,
@@ -98,20 +101,13 @@ def _picture(picture: Picture, suite: str) -> dict[str, Any]:
 
 def _why(suite: Suite) -> list[tuple[str, str]]:
     """(what is wrong, the lines that a program left) of the runs that are not valid; each once."""
-    out: dict[str, str] = {}
-    for run in suite.runs:
-        columns, by_role = run.summary.columns, run.summary.outcome_by_role()
-        for column, texts in sorted(run.summary.reasons.items(), key=lambda one: columns.get(one[0]) != "failed"):
-            if run.summary.verdict == "valid" or run.summary.columns.get(column) == "valid":
-                continue
-            for text in [*texts, *([by_role] if column == "outcome" and by_role else [])]:
-                first, _, lines = text.partition("\n")
-                out.setdefault(f"{run.name}: {column}: {first}", lines)
+    wrong = [run for run in suite.runs if run.summary.verdict != "valid"]
+    out = [(first, lines) for text in reasons(suite, wrong) for first, _, lines in [text.partition("\n")]]
     missing = len(suite.plan.plan) - len(suite.runs)
     if missing:
         step = f"continue it: lossbench run {suite.folder} --resume"
-        out[f"{missing} of {len(suite.plan.plan)} runs did not end; {step}"] = ""
-    return list(out.items())[:MOST_REASONS]
+        out = [*out[: MOST_REASONS - 1], (f"{missing} of {len(suite.plan.plan)} runs did not end; {step}", "")]
+    return out[:MOST_REASONS]
 
 
 def _facts(content: Content) -> list[tuple[str, str]]:

@@ -109,12 +109,12 @@ def _verdicts(runs: list[Run], column: str) -> Cell:
     return Cell(text, WORDS[worst], "; ".join(sorted(reasons)[:6]))
 
 
-def reasons(suite: Suite) -> list[str]:
-    """Why something is not valid."""
+def reasons(suite: Suite, of: list[Run] | None = None) -> list[str]:
+    """Why something is not valid; `of`: of these runs alone."""
     every = [run.name for run in suite.runs]
     found = (
         (run.name, run.summary.seed, f"{column}: {text}")
-        for run in suite.runs
+        for run in (suite.runs if of is None else of)
         for column in sorted(COLUMNS, key=lambda one: run.summary.columns.get(one) != "failed")
         if run.summary.columns.get(column) != "valid"
         for text in [*run.summary.reasons.get(column, []), run.summary.outcome_by_role() if column == "outcome" else ""]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from lossbench.report import inference
+from lossbench.report import within
 from lossbench.report.gathered import Gathered
 from lossbench.report.inference import Estimate
 from lossbench.report.tables.table import Cell, Table
@@ -24,7 +24,7 @@ def tails(found: Gathered) -> Table | None:
         if not len(numbers):
             continue
         mark, style = ("", "") if one.sound else ("?", "void")
-        percentiles = [inference.percentile(one.parts, q) for q in PERCENTILES]
+        percentiles = [within.percentile(one.parts, q) for q in PERCENTILES]
         rows.append(
             [
                 Cell(one.label),

@@ -157,10 +157,22 @@ def _points(asked: Asked) -> list[Asked]:
         if key in keys:
             every = ",".join([*values[keys.index(key)], *chosen])
             raise UsageError(f"--sweep {key} is given twice", next_step=f"in one: --sweep {key}={every}")
+        for value in chosen:
+            _understood(key, value)
         keys.append(key)
         values.append(chosen)
     chosen_at = [dict(zip(keys, some, strict=True)) for some in itertools.product(*values)]
     return [replace(asked, **some) for some in chosen_at]  # type: ignore[arg-type]
+
+
+def _understood(key: str, value: str) -> None:
+    """A mistake is said of the sweep in which it stands, not of an option that nobody gave."""
+    option, reads = f"--{key}", {"hosts": _hosts, "burst": _burst, "profile": profiles.load}
+    try:
+        reads[key](value) if key in reads else _with_unit(value, option)
+    except UsageError as error:
+        said = [re.sub(rf"{option}\b ?", f"--sweep {key}=", text) for text in (error.message, error.next_step)]
+        raise UsageError(said[0].replace("=:", ":"), next_step=said[1]) from None
 
 
 def _sweeps(asked: Asked, key: str) -> bool:
