@@ -115,6 +115,12 @@ def test_a_target_that_was_not_reached_has_no_time(tmp_path: Path) -> None:
     assert len({one["step"] for one in records(tmp_path, 0, "evaluation")}) == 12, "it was looked for"
 
 
+def test_noise_has_no_target_to_reach(tmp_path: Path) -> None:
+    trained(tmp_path, target=0.9, data="random_walk", walk_size=400)
+    (row,) = records(tmp_path, 0, "row")
+    assert "reached" not in row and "target_s" not in row
+
+
 def test_a_resumed_run_knows_that_it_reached_its_target_but_not_when(tmp_path: Path) -> None:
     keys: dict[str, Any] = {"checkpoint_every": 4, "target": 0.0, "evaluate_every": 2}
     trained(tmp_path / "half", **keys, steps=8)
