@@ -1,9 +1,9 @@
 """What the cheapest and the dearest point of every full form take: a table, from runs that were shortened.
 
-python tests/bench/full_forms.py results/full        after results/published/full-forms.toml, which says how they are made
+python tests/bench/full_forms.py results/full     after results/published/full-forms.toml, which says how to make them
 
-Projected is training alone, at the mean step that was measured: judging models comes on top. A step of a run that shared
-the machine with others takes longer than one alone would, so its projection is more than it would be ("at most").
+Projected is training alone, at the mean step that was measured: judging models comes on top. A step of a run that
+shared the machine with others takes longer than one alone would, so its projection is more than it would be.
 """
 
 from __future__ import annotations

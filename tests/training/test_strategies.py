@@ -20,6 +20,7 @@ from tests.training.workers import batch, over_loopback, simulated, small_model,
 
 pytestmark = pytest.mark.training
 WORLD, STEPS = 4, 6
+MEETINGS = [("rps", 1, 4), ("rps", 8, 0), ("local_steps", 8, 0), ("reliable", 8, 0)]
 EXCHANGING = ("gradient_averaging", "rps", "bounded_drift")
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, 0.1),
@@ -211,9 +212,7 @@ def test_clipping_is_to_the_global_norm(name: str) -> None:
     assert not torch.allclose(wanted, alone_on_everything("sgd"), atol=1e-3), "the clip does something here"
 
 
-@pytest.mark.parametrize(
-    ("name", "every", "asks"), [("rps", 1, 4), ("rps", 8, 0), ("local_steps", 8, 0), ("reliable", 8, 0)]
-)
+@pytest.mark.parametrize(("name", "every", "asks"), MEETINGS)
 def test_steps_between_two_meetings_clip_alone_and_ask_nobody(name: str, every: int, asks: int) -> None:
     """As it was: a reliable exchange at every local step, for the sake of networks that are slow or far."""
     inputs, labels = batch(0, 0)

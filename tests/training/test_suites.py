@@ -94,9 +94,10 @@ def test_who_meets_every_few_steps_is_judged_at_a_meeting(name: str, full: bool)
 @pytest.mark.parametrize("full", [False, True])
 def test_local_steps_over_a_long_way_are_held_against_as_few_meetings_over_tcp(full: bool) -> None:
     """As it was, against TCP at every step: fewer meetings won, whatever was lost."""
-    every = {str(label): sync.find((told := settings.read(one.workload.options)).strategy).told(told.of_strategy()).every
-             for label, one in labelled("wan", full=full) if "8" in str(label) or "steps" in str(label)}  # fmt: skip
-    assert every["TCP, every 8"] == every["local steps"] == 8
+    told = {label: settings.read(one.workload.options) for label, one in labelled("wan", full=full)}
+    for label in ("TCP, every 8", "local steps"):
+        assert sync.find(told[label].strategy).told(told[label].of_strategy()).every == 8
+    assert told["TCP, every 8"].strategy_options["direct"], "as the others send"
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -113,14 +114,14 @@ def test_each_size_of_a_model_stands_beside_tcp(full: bool) -> None:
     assert {("TCP" in label, bool(one.stated)) for label, one in found} == {(True, False), (False, True)}
 
 
-SHOWN_BY_SKEW = ("granularity", "halves", "uneven", "bursty", "rps-convergence", "rps-arrival",
-                 "rps-figure-4a", "rps-figure-4b", "rps-figure-5a", "rps-figure-5b", "quickstart", "rivals")  # fmt: skip
+SHOWN_BY_SKEW = ("granularity", "halves", "uneven", "bursty", "rps-convergence", "rps-arrival", "rps-figure-4a",
+                 "rps-figure-4b", "rps-figure-5a", "rps-figure-5b", "quickstart", "rivals")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SHOWN_BY_SKEW)
 def test_on_digits_workers_differ_and_in_the_papers_setups_they_do_not(name: str) -> None:
-    """With alike data who is heard less, or goes on alone, does as well: 30 % of the blocks lost cost gradient averaging
-    nothing on digits."""
+    """With alike data who is heard less, or goes on alone, does as well: 30 % of the blocks lost cost gradient
+    averaging nothing on digits."""
     assert {settings.read(one.workload.options).skew for one in experiments(name, full=False)} == {0.3}
     for one in experiments(name, full=True) if name not in ("quickstart", "rivals") else []:
         assert settings.read(one.workload.options).skew == 0

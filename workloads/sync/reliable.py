@@ -1,7 +1,7 @@
 """The truth to compare with: gradients averaged by a transport that retransmits (Gloo, NCCL).
 
-`every = 8`: models are, after eight local steps. What local steps over a lossy network are to be held against: else it is
-fewer meetings that win, and not what is lost."""
+`every = 8`: models are, after eight local steps. What local steps over a lossy network are to be held against: else it
+is fewer meetings that win, and not what is lost."""
 
 from __future__ import annotations
 
