@@ -17,9 +17,8 @@ from lossbench.results import index
 from lossbench.results.folders import SuiteFolder
 from lossbench.results.models import RunSummary
 from lossbench.results.naming import point_name
-from lossbench.runs.many import suite
+from lossbench.runs.many import planning, suite
 from lossbench.runs.many.suite import Planned
-from lossbench.spec.asking import points
 
 HEAD = [
     "full form, point",
@@ -41,9 +40,10 @@ def first_record(folder: Path, kind: str) -> dict[str, Any]:
 
 def as_asked(one: Planned) -> dict[str, Any]:
     """The options of the same point when nothing is shortened; an arm that was changed says so behind its name."""
-    for chosen, experiment in points.points(points.find(one.experiment.name), settings=[], full=True):
-        if all(str(one.chosen.get(key)).startswith(str(value)) for key, value in chosen.items()):
-            return dict(experiment.workload.options)
+    every = planning.planned(one.experiment.name, [], None, full=True, out=Path(), resume=False)[2]
+    for asked in every:
+        if all(str(one.chosen.get(key)).startswith(str(value)) for key, value in asked.chosen.items()):
+            return dict(asked.experiment.workload.options)
     return {}
 
 
