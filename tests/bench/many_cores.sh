@@ -1,6 +1,6 @@
 #!/bin/bash
 # The collectives benchmark and the GPU tests on a machine with many cores and no network: packages come from .wheels,
-# torch from the machine. Usage: bash tests/bench/many_cores.sh setup | collectives | bars | large | tail_of | gpu | steady FOLDER | campaign FILE MINUTES | record | beside SUITE | suite NAME | training speed|cifar|llm, with
+# torch from the machine. Usage: bash tests/bench/many_cores.sh setup | collectives | bars | large | tail_of | gpu | steady FOLDER | campaign FILE MINUTES | at_once FILE MINUTES [options] | record | beside SUITE | suite NAME | training speed|cifar|llm, with
 # PROFILES, HOSTS, MB, MTU, REPEATS set
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -83,14 +83,25 @@ steady() {  # FOLDER [options]: tests/bench/steady.py; on a machine that is thro
   python3 -c 'import xdist, pyroute2' 2>/dev/null || python3 -m pip install -q --no-index --no-deps --break-system-packages .wheels/*.whl
   CUDA_VISIBLE_DEVICES= PYTHONPATH=$PWD/.package:$PWD python3 tests/bench/steady.py --state "$1/steady.jsonl" "${@:2}"
 }
-campaign() {  # FILE MINUTES: data from .data; goes on with what a call before began; the results so far packed into $OUT
-  local name; name=$(basename "$1" .toml); setup
-  find .data -name '*.xz' -print0 | xargs -r -0 -n 1 -P 8 python3 -c 'import lzma, pathlib, sys
+unpacked() {  # data from .data, once and not in every rank
+  [ ! -d .data ] || find .data -name '*.xz' -print0 | xargs -r -0 -n 1 -P 8 python3 -c 'import lzma, pathlib, sys
 packed = pathlib.Path(sys.argv[1]); plain = packed.with_suffix("")
-plain.exists() or plain.write_bytes(lzma.decompress(packed.read_bytes()))'  # once, not in every rank
+plain.exists() or plain.write_bytes(lzma.decompress(packed.read_bytes()))'
   export LOSSBENCH_DATA=$PWD/.data LOSSBENCH_OFFLINE=1
+}
+packed() {  # the results so far into $OUT
+  lossbench pack --all --light --in "/tmp/campaigns/$1" --to "${OUT:-/tmp}/$1.tar.gz" --part-mib 15
+}
+campaign() {  # FILE MINUTES: goes on with what a call before began
+  local name; name=$(basename "$1" .toml); setup; unpacked
   lossbench campaign "$1" --minutes "$2" --out "/tmp/campaigns/$name" || true
-  lossbench pack --all --light --in "/tmp/campaigns/$name" --to "${OUT:-/tmp}/$name.tar.gz" --part-mib 15
+  packed "$name"
+}
+at_once() {  # FILE MINUTES [options of tests/bench/at_once.py]: the same, several runs at once
+  local name; name=$(basename "$1" .toml); setup; unpacked
+  python3 tests/bench/at_once.py "$1" --minutes "$2" --out "/tmp/campaigns/$name" "${@:3}"
+  if [ "$name" = full-forms ]; then python3 tests/bench/full_forms.py "/tmp/campaigns/$name" | tee "${OUT:-/tmp}/full-forms.md"; fi
+  packed "$name"
 }
 gpu() { python3 -m pytest -q -s -p no:cacheprovider -m gpu tests/training; }
 "$@"

@@ -16,8 +16,12 @@ import pytest
 from lossbench.errors import NotAbleError, UsageError
 from lossbench.runs.many import campaign, offline, planning
 from lossbench.runs.many.campaign import Part
+from lossbench.spec.asking import campaign as campaigns
+from lossbench.spec.asking import points
+from lossbench.spec.userfile import read_toml
 from tests.conftest import left_behind
 from tests.forms import full
+from tests.shared import ROOT
 
 TWO = """why = "t"
 set = ["probe.packets=2000"]
@@ -96,6 +100,41 @@ def test_a_campaign_can_name_single_points_of_a_suite(file: Path) -> None:
     file.write_text(TWO.replace("minutes = 0.5", "only = [4]"))
     with pytest.raises(UsageError, match="chatter has no point 4: 0 to 3"):
         planning.parts_of(file)
+
+
+def test_points_are_named_as_a_dry_run_has_them(file: Path) -> None:
+    """As it was, by their places alone: a suite that got arms had others there, and the campaign ran those."""
+    file.write_text(TWO.replace("minutes = 0.5", 'only = ["bursty_5", 1]'))
+    assert [one.experiment.impair[0].profile.name for one in planning.parts_of(file)[1].plan] == ["loss_1", "bursty_5"]
+    for name, said in (("bursty", "no point called 'bursty'"), ("proof", "no point called 'proof'")):
+        file.write_text(TWO.replace("minutes = 0.5", f'only = ["{name}"]'))
+        with pytest.raises(UsageError, match=f"chatter has {said}"):
+            planning.parts_of(file)
+
+
+def test_a_suite_under_another_name_is_called_by_it(file: Path) -> None:
+    file.write_text(TWO + '[[run]]\nsuite = "chatter"\nset = ["name=other", "topology.hosts=3"]\n')
+    assert [part.name for part in planning.parts_of(file)] == ["proof", "chatter", "other"]
+
+
+PUBLISHED = sorted((ROOT / "results" / "published").glob("*.toml"))
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_published_campaigns_can_still_be_planned_and_name_their_points(path: Path) -> None:
+    """Places shift when a suite gets arms: points are named, but where a name says what was changed."""
+    assert all(part.plan for part in planning.parts_of(path))
+    for one in campaigns.load(path).run:
+        assert all(isinstance(point, str) for point in one.only) or one.suite == "rps-workers"
+
+
+def test_every_full_form_of_training_is_tried_at_two_points() -> None:
+    asked = {one.suite: one for one in campaigns.load(ROOT / "results/published/full-forms.toml").run}
+    full = {name for name in points.suite_names() if "full" in (found := read_toml(points.find(name)))
+            and found["workload"]["name"] == "training"}  # fmt: skip
+    of_the_service = {"colocation-training", "record-exchange"}
+    assert set(asked) == full - of_the_service
+    assert all(one.full and len(one.only) == 2 for one in asked.values())
 
 
 def test_what_was_done_is_found_whatever_its_folder_is_called(file: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from tests.training.workers import batch, over_loopback, simulated, small_model,
 
 pytestmark = pytest.mark.training
 WORLD, STEPS = 4, 6
+MEETINGS = [("rps", 1, 4), ("rps", 8, 0), ("local_steps", 8, 0), ("reliable", 8, 0)]
 EXCHANGING = ("gradient_averaging", "rps", "bounded_drift")
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda p: torch.optim.SGD(p, 0.1),
@@ -211,7 +212,7 @@ def test_clipping_is_to_the_global_norm(name: str) -> None:
     assert not torch.allclose(wanted, alone_on_everything("sgd"), atol=1e-3), "the clip does something here"
 
 
-@pytest.mark.parametrize(("name", "every", "asks"), [("rps", 1, 4), ("rps", 8, 0), ("local_steps", 8, 0)])
+@pytest.mark.parametrize(("name", "every", "asks"), MEETINGS)
 def test_steps_between_two_meetings_clip_alone_and_ask_nobody(name: str, every: int, asks: int) -> None:
     """As it was: a reliable exchange at every local step, for the sake of networks that are slow or far."""
     inputs, labels = batch(0, 0)
@@ -237,6 +238,30 @@ def test_real_sockets_without_loss_give_the_same(name: str, monkeypatch: pytest.
     wanted = alone_on_everything("sgd")
     for values in together(over_loopback(WORLD), lambda channel: train(channel, name)):
         torch.testing.assert_close(values, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_reliable_every_few_steps_is_rps_every_few_steps_without_loss(direct: bool) -> None:
+    """What local steps over a lossy network are held against: as few meetings, and nothing lost. Six steps, two of them
+    meetings."""
+    wanted = together(simulated(WORLD), lambda channel: train(channel, "rps", "momentum", every=3))
+    found = together(simulated(WORLD), lambda channel: train(channel, "reliable", "momentum", every=3, direct=direct))
+    for values, twin in zip(found, wanted, strict=True):
+        torch.testing.assert_close(values, twin, rtol=1e-4, atol=1e-5)
+
+
+def test_reliable_sends_at_meetings_alone_and_is_called_by_them() -> None:
+    sent: list[int] = []
+    channel = simulated(1)[0]()
+    mean = channel.mean
+    channel.mean = lambda values, direct=False: (sent.append(len(values)), mean(values, direct=direct))[1]
+    train(channel, "reliable", every=3)
+    assert len(sent) == 2
+    optimizer = torch.optim.SGD(small_model().parameters(), lr=1.0)
+    made = [sync.make("reliable", optimizer, channel, every=8, direct=way) for way in (False, True)]
+    assert [one.label for one in made] == ["reliable 8", "reliable 8 direct"]
+    with pytest.raises(ValueError, match="every 0: at least 1"):
+        sync.make("reliable", optimizer, channel, every=0)
 
 
 def test_the_own_repeating_transport_is_a_reliable_one_too() -> None:

@@ -18,6 +18,8 @@ from lossbench.workloads.training.models import build
 
 pytestmark = pytest.mark.training
 CONTRASTS = ("halves", "granularity", "uneven", "bursty", "wan")
+# When training sends, not what it learns; beside a service, whose load would pause whenever models are judged.
+NOT_JUDGED_ON_THE_WAY = ("record-exchange", "colocation-training")
 STEPS_ARE_ITS_QUESTION = "rps-workers"
 PAYLOAD = 1440  # bytes of numbers in a packet, about
 CIFAR_ITEMS = 50_000
@@ -87,6 +89,49 @@ def test_who_meets_every_few_steps_is_judged_at_a_meeting(name: str, full: bool)
         assert steps % every == 0
         rounds.add(every)
     assert rounds == {1, 8}
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_local_steps_over_a_long_way_are_held_against_as_few_meetings_over_tcp(full: bool) -> None:
+    """As it was, against TCP at every step: fewer meetings won, whatever was lost."""
+    told = {label: settings.read(one.workload.options) for label, one in labelled("wan", full=full)}
+    for label in ("TCP, every 8", "local steps"):
+        assert sync.find(told[label].strategy).told(told[label].of_strategy()).every == 8
+    assert told["TCP, every 8"].strategy_options["direct"], "as the others send"
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_each_size_of_a_model_stands_beside_tcp(full: bool) -> None:
+    """With the rate it has over datagrams, and nothing that a paper says of loss; 200 k's is in packet-loss-llm."""
+    found = labelled("packet-loss-sizes", full=full)
+    by_arm = {label: settings.read(one.workload.options) for label, one in found}
+    sizes = {label for label in by_arm if "TCP" not in label} - ({"200 k"} if not full else set())
+    for label in sizes:
+        over_tcp = by_arm[f"{label}, TCP"]
+        assert over_tcp.strategy == "reliable"
+        assert (over_tcp.model, over_tcp.lr, over_tcp.steps) == (
+            by_arm[label].model, by_arm[label].lr, by_arm[label].steps)  # fmt: skip
+    assert {("TCP" in label, bool(one.stated)) for label, one in found} == {(True, False), (False, True)}
+
+
+SHOWN_BY_SKEW = ("granularity", "halves", "uneven", "bursty", "rps-convergence", "rps-arrival", "rps-figure-4a",
+                 "rps-figure-4b", "rps-figure-5a", "rps-figure-5b", "quickstart", "rivals")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SHOWN_BY_SKEW)
+def test_on_digits_workers_differ_and_in_the_papers_setups_they_do_not(name: str) -> None:
+    """With alike data who is heard less, or goes on alone, does as well: 30 % of the blocks lost cost gradient
+    averaging nothing on digits."""
+    assert {settings.read(one.workload.options).skew for one in experiments(name, full=False)} == {0.3}
+    for one in experiments(name, full=True) if name not in ("quickstart", "rivals") else []:
+        assert settings.read(one.workload.options).skew == 0
+
+
+@pytest.mark.parametrize(("name", "full"), of_training())
+def test_every_suite_that_learns_says_how_long_a_target_took(name: str, full: bool) -> None:
+    for one in experiments(name, full=full):
+        told = settings.read(one.workload.options)
+        assert told.target is not None or told.data == "random_walk" or name in NOT_JUDGED_ON_THE_WAY
 
 
 def test_what_is_unbiased_stands_beside_the_mean_of_arrivals() -> None:

@@ -84,7 +84,7 @@ def result_row(
         "outside": outside_s / max(sum(step_s), 1e-9),
         "simulated": settings.simulated is not None,
     }
-    shared |= _drift(drifts) | _target(settings, reached)
+    shared |= _drift(drifts) | (_target(settings, reached) if measure else {})  # noise learns nothing
     if found:
         shared |= _judged(job, found, measure)
     halves = [share for share in (shared["arrived_1"], shared["arrived_2"]) if share is not None]

@@ -11,7 +11,7 @@ from typing import Any
 
 from lossbench.errors import UsageError
 from lossbench.results.folders import SuiteFolder
-from lossbench.results.naming import key_of
+from lossbench.results.naming import key_of, point_name
 from lossbench.runs.ground import Places
 from lossbench.runs.many import suite as suites
 from lossbench.runs.many.campaign import Part
@@ -70,12 +70,20 @@ def _keys_set(suite: str | adhoc.Asked, settings: list[str], *, full: bool) -> s
 
 
 def _only(entry: campaigns.Entry, plan: list[Planned]) -> list[Planned]:
-    """The points that a campaign names."""
-    places = {key: place for place, key in enumerate(dict.fromkeys(key_of(one.chosen) for one in plan))}
-    if beyond := [place for place in entry.only if not 0 <= place < len(places)]:
-        step = f"lossbench run {entry.suite} --dry-run shows them"
-        raise UsageError(f"{entry.suite} has no point {beyond[0]}: 0 to {len(places) - 1}", next_step=step)
-    chosen = [one for one in plan if not entry.only or places[key_of(one.chosen)] in entry.only]
+    """The points that a campaign names: by name, so that they stay the same when a suite gets others, or by place."""
+    points = {key_of(one.chosen): point_name(one.chosen) for one in plan}
+    names = list(points.values())
+    step = f"lossbench run {entry.suite}{' --full' if entry.full else ''} --dry-run shows them"
+    wanted = set()
+    for one in entry.only:
+        if isinstance(one, int) and not 0 <= one < len(names):
+            raise UsageError(f"{entry.suite} has no point {one}: 0 to {len(names) - 1}", next_step=step)
+        if isinstance(one, str) and names.count(one) != 1:
+            several = f"{names.count(one)} points" if one in names else "no point"
+            raise UsageError(f"{entry.suite} has {several} called '{one}'", next_step=step)
+        wanted.add(one if isinstance(one, int) else names.index(one))
+    places = dict(zip(points, range(len(points)), strict=True))
+    chosen = [one for one in plan if not entry.only or places[key_of(one.chosen)] in wanted]
     return [replace(one, number=number) for number, one in enumerate(chosen)]
 
 
@@ -102,7 +110,8 @@ def parts_of(file: Path) -> list[Part]:
 
 def _names(entries: list[campaigns.Entry], folder: Path) -> list[str]:
     """Of suites as they are called; of those that are called alike, all that the campaign says of them."""
-    short = [Path(one.suite).stem for one in entries]
+    own = [next((word[5:] for word in one.set if word.startswith("name=")), "") for one in entries]
+    short = [name or Path(one.suite).stem for name, one in zip(own, entries, strict=True)]
     return [name if short.count(name) == 1 else _in_full(one, folder) for name, one in zip(short, entries, strict=True)]
 
 

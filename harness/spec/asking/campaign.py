@@ -23,8 +23,8 @@ class Entry(Frozen):
     """As --full."""
     set: list[str] = []
     """KEY=VALUE, as --set."""
-    only: list[int] = []
-    """Of its points these, counted from 0 in the order of --dry-run; without: all."""
+    only: list[int | str] = []
+    """Of its points these: by name, as --dry-run has them, or counted from 0 in that order; without: all."""
     why: str = ""
     """For readers."""
 
