@@ -16,16 +16,19 @@ import os
 import secrets
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.console import Console
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / ".package"), str(ROOT)]
 
+from lossbench.report.export.handle import Results  # noqa: E402
+from lossbench.report.tables.table import rendered  # noqa: E402
 from lossbench.results import archive  # noqa: E402
 from lossbench.results.folders import SuiteFolder  # noqa: E402
 from lossbench.results.naming import point_name  # noqa: E402
@@ -230,6 +233,17 @@ def run(out: Path, asked: list[Asked], changed: dict[str, list[str]], *, minutes
     return list(folders.values())
 
 
+def show(folder: Path, console: Console) -> None:
+    """What the bars are read from; `lossbench report` has the rest."""
+    found = Results.at(folder)
+    if found.runs:
+        console.print("\n".join(found.findings), markup=False)
+        for name in ("colocation", "cost", *(() if "colocation" in found.content.named else ("results",))):
+            if name in found.content.named:
+                console.print(*rendered(found.content.named[name], width=console.width))
+        console.print("\n".join(found.content.reasons), markup=False)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=9)
@@ -245,24 +259,11 @@ def main() -> None:
         changed.setdefault(name, []).append(setting)
     asked = [one for one in ASKED if not given.only or one.name in given.only]
     folders = run(given.out.resolve(), asked, changed, minutes=given.minutes, cores=given.cores)
-    lossbench = [sys.executable, "-m", "lossbench.cli.main"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "COLUMNS": "200"}
-    for folder in folders:
-        if any(folder.glob("[0-9]*/summary.json")):
-            subprocess.run([*lossbench, "report", str(folder)], env=environment, check=False)
     if given.pack:
-        command = [
-            "pack",
-            "--all",
-            "--light",
-            "--in",
-            str(given.out / JOINED),
-            "--to",
-            str(given.pack),
-            "--part-mib",
-            "15",
-        ]
-        subprocess.run([*lossbench, *command], env=environment, check=False)
+        archive.pack([(one, one.name) for one in folders], given.pack, part_mib=15, leave=("logs",))
+    console = Console(width=160)
+    for folder in folders:
+        show(folder, console)
 
 
 if __name__ == "__main__":
