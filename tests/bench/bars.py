@@ -222,10 +222,10 @@ def _paced(net: StarNetwork, *, packets_per_s: int, seconds: float) -> tuple[int
 
 def web() -> None:
     """What the clients of `web` can offer before they fall behind."""
-    print("\n== web: 16 hosts, 100 Mbit/s, 800 x 100 KB a second for 20 s: lag p99, median completion, timing")
+    print("\n== web: 16 hosts, 100 Mbit/s, 800 x 100 KB a second, 20 s, in turns: lag p99, median completion, timing")
     load = {"topology.rate_mbit": 100, "beside.1.options.rate": 800, "beside.1.options.factor": 1}
     load |= {"beside.1.options.seconds": 20}
-    for server in ("nginx", "builtin"):
+    for server in ("nginx", "builtin") * 3:
         settings = ["arm=web alone", f"beside.0.options.server={server}", *(f"{key}={v}" for key, v in load.items())]
         with tempfile.TemporaryDirectory() as folder:
             found = api.made("colocation", settings=settings, out=folder)

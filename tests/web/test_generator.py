@@ -303,7 +303,10 @@ def test_a_sound_run_is_concluded_without_doubt(tmp_path: Path) -> None:
     ("keys", "said"),
     [
         ({"lag_ms": 2.0}, "late (p99)"),
-        ({"failed": 50}, "100 of 6100 requests were not answered: 100 failed (refused: 100)"),
+        (
+            {"failed": 50},
+            "100 of 6100 requests were not answered: 100 failed (refused: 100); 200/s are 160 Mbit/s of answers",
+        ),
     ],
 )
 def test_a_generator_that_fell_behind_or_was_refused_is_doubted(

@@ -7,6 +7,7 @@ import json
 import signal
 import time
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 
 from lossbench.workloads.errors import OptionError
 from lossbench.workloads.replay import fold, prepare
-from lossbench.workloads.replay.__main__ import Replay, Train, asked
+from lossbench.workloads.replay.__main__ import TICK_S, Replay, Train, asked
 from lossbench.workloads.replay.conclude import conclude
 from lossbench.workloads.replay.recording import Recording, load, period_s
 from lossbench.workloads.web.learning import load_doubt
@@ -212,20 +213,25 @@ def test_the_loss_of_a_replay_that_did_not_offer_its_load_is_void(tmp_path: Path
 
 def test_what_saturates_is_offered_as_fast_as_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it was: more than the links carry was less than the recording asks for, and voided all times."""
-    door = SimpleNamespace(options={"mbit": 0.001, "saturate": True, "seconds": 0.1, "recording": "two_halves"})
+    door = SimpleNamespace(options={"mbit": 0.001, "saturate": True, "recording": "two_halves"})
     vars(door).update(rank=0, world_size=2, port=0, dscp=0, token=1, seed=1, addresses=["127.0.0.1", "127.0.0.2"])
     said: dict[str, dict[str, Any]] = {}
     door.record, door.ready = lambda kind, **what: said.update({kind: what}), lambda: None
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # this process is told to end by others
     monkeypatch.setattr("lossbench.workloads.replay.__main__.QUIET_S", 0.0)
     replay = Replay(door)  # type: ignore[arg-type]
-    taken = iter([5, 3, 0] * 100_000)  # of every train, as a slow link takes them
-    monkeypatch.setattr(replay.link, "send_rows", lambda rows, _: min(len(rows), next(taken)))
+    taken = iter([5, 3, 0] * 100)  # of every train, as a slow link takes them
+
+    def send(rows: Sequence[bytes], _: object) -> int:
+        replay.ended = sum(replay.sent) > 100
+        return min(len(rows), next(taken))
+
+    monkeypatch.setattr(replay.link, "send_rows", send)
     monkeypatch.setattr(replay, "_waiting_bytes", lambda: 1)
     replay.run()
     replay.link.close()
     assert said["replays"]["saturate"] and "doubt" not in said
-    assert said["summary"]["offered"] == said["summary"]["sent"] > 16, "a step of its recording takes hours"
+    assert said["summary"]["offered"] == said["summary"]["sent"] > 100, "a step takes hours"
 
 
 def test_a_saturated_replay_says_so_in_its_row(tmp_path: Path) -> None:
@@ -244,3 +250,19 @@ def test_a_burst_that_the_end_comes_between_is_not_missed_and_one_that_waits_for
     waiting = [Train(1, 8, 5, 0, due=4.0), Train(2, 8, 5, 0, due=4.0), Train(1, 3, 6, 0, due=9.5)]
     assert asked(100, waiting, since=5.0) == 97
     assert asked(100, [], since=5.0) == 100
+
+
+@pytest.mark.parametrize(("mbit", "often"), [(0, False), (48, True)])
+def test_a_replay_that_offers_nothing_leaves_the_cores_to_the_service(
+    monkeypatch: pytest.MonkeyPatch, mbit: float, often: bool
+) -> None:
+    """As it was: sixteen of them looked two hundred times a second each, a fifth of a core beside the service alone."""
+    door = SimpleNamespace(options={"mbit": mbit, "recording": "two_halves"}, rank=0, world_size=2, port=0, dscp=0)
+    vars(door).update(token=1, seed=1, addresses=["127.0.0.1", "127.0.0.2"])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    replay = Replay(door)  # type: ignore[arg-type]
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    replay._turn(0.2)
+    replay.link.close()
+    assert slept == ([TICK_S] if often else [0.2])

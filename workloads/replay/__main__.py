@@ -67,9 +67,9 @@ class Replay:
         self.seconds = float(options.get("seconds", 0.0))
         model_bytes, hosts = self.recording.model_bytes, door.world_size
         self.peer_bytes = 2 * model_bytes / hosts  # of a step, to each of the others
-        self.period_s = NEVER_S  # nothing is offered
+        self.period_s, self.tick_s = NEVER_S, SAY_S  # nothing is offered, by nobody: cores are left to others
         if offered:
-            self.period_s = period_s(model_bytes=model_bytes, hosts=hosts, mbit=offered)
+            self.period_s, self.tick_s = period_s(model_bytes=model_bytes, hosts=hosts, mbit=offered), TICK_S
         self.saturate = bool(options.get("saturate", False)) and offered > 0
         self.link = Link(door.addresses[door.rank], door.port, dscp=door.dscp)
         room = round(float(options.get("send_kb", 212)) * 512)  # the kernel doubles it
@@ -171,7 +171,7 @@ class Replay:
                 self.to_send.appendleft(left)
                 self.refused = True  # a link that is slow, or serves others first, is no fault of ours
         self._receive()
-        time.sleep(min(TICK_S, seconds))
+        time.sleep(min(self.tick_s, seconds))
 
     def _send(self, train: Train) -> Train | None:
         """What is left of it: all or a part where a queue is full. Where this host has no way to a peer, all of what is

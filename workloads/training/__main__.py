@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from lossbench.workloads.training.measure import gradient_bias
 from lossbench.workloads.training.report import Reached, mean_over_ranks, result_row
 from lossbench.workloads.training.settings import read
 
-QUIET_S = 0.3  # after the last exchange: both ends have counted everything
+QUIET_S, SETTLED_S = 0.3, 5.0  # after the last exchange nothing for so long: all is counted; at most so long
 
 
 class Trainer:
@@ -212,10 +213,9 @@ class Trainer:
         counts = [seat.strategy.channel.counters() for seat in self.seats]
         if not all(isinstance(one.get("sent"), list) for one in counts):
             return  # simulated
-        time.sleep(QUIET_S)  # whatever is still repeated, is repeated now
-        for seat in self.seats:
-            now = seat.strategy.channel.counters()
-            seat.door.record("traffic", sent=now["sent"], received=now["received"], complete=False)
+        now = settled(lambda: [seat.strategy.channel.counters() for seat in self.seats])
+        for seat, one in zip(self.seats, now, strict=True):
+            seat.door.record("traffic", sent=one["sent"], received=one["received"], complete=False)
 
     def _due(self, every: int, step: int, rounds: int = 1) -> bool:
         """`rounds`: not before an exchange of those that have one in so many steps: between two, workers are apart."""
@@ -225,6 +225,18 @@ class Trainer:
     def _synchronize(self) -> None:
         if self.job.device.type == "cuda":
             torch.cuda.synchronize()
+
+
+def settled(counters: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Once nothing more comes: what is repeated is repeated now, and behind a service that goes first the last packets
+    wait in a queue for as long as it takes."""
+    limit, now = time.monotonic() + SETTLED_S, counters()
+    while True:
+        before = now
+        time.sleep(QUIET_S)
+        now = counters()
+        if [one["received"] for one in now] == [one["received"] for one in before] or time.monotonic() > limit:
+            return now
 
 
 def main() -> None:

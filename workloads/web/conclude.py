@@ -130,7 +130,7 @@ def _phase(
         **({"bytes_cut": options.drawn().cut} if options.most_bytes else {}),
         **({"note": " ".join(filter(None, notes))} if any(notes) else {}),
     }
-    doubts = [_unsteady(steady, phase, span, found=found), _unanswered(here, phase) if several else "", load]
+    doubts = [_unsteady(steady, phase, span, found=found), _unanswered(here, phase, options) if several else "", load]
     doubts += [_late(here, phase, hint=hint)] if options.loop == "open" else []
     doubts += [_not_poisson(here, phase)] if options.loop == "open" and not options.page else []
     doubts += [] if stopped else [_not_known(steady, options)]
@@ -176,10 +176,18 @@ def _never_below(ratio: float, rate: float, options: Options) -> str:
     return f"{at}: where it comes to {options.stop_ratio:g} was not found, give lower rates"
 
 
-def _unanswered(here: Measured, phase: dict[str, Any]) -> str:
+def _unanswered(here: Measured, phase: dict[str, Any], options: Options) -> str:
     """That too many requests of this rate were never answered."""
     lost, asked = len(here.lost), len(here) + len(here.lost)
-    return f"at {phase['rate']:g}/s {lost} of {asked} requests were not answered" if lost > FAILED_SHARE * asked else ""
+    if lost <= FAILED_SHARE * asked:
+        return ""
+    return f"at {phase['rate']:g}/s {lost} of {asked} requests were not answered{_in_mbit(phase['rate'], options)}"
+
+
+def _in_mbit(rate: float, options: Options) -> str:
+    """What that many requests ask of all links together: more than they carry is the likeliest reason."""
+    asked = f"{rate:g}/s are {rate * options.drawn().mean() * 8 / 1e6:.3g} Mbit/s of answers"
+    return f"; {asked}" if options.loop == "open" else ""
 
 
 def _unknown_mean(steady: Times, options: Options) -> str:
@@ -234,7 +242,8 @@ def _doubts(
     if lost > FAILED_SHARE * sent and not several:
         said = ", ".join(f"{count[name]} {name.replace('_', ' ')}" for name in LOST if count[name])
         why = f" ({_reasons(records)})" if _reasons(records) else ""
-        yield {"kind": "doubt", "text": f"{lost} of {sent} requests were not answered: {said}{why}"}
+        load = _in_mbit(options.rate, options)
+        yield {"kind": "doubt", "text": f"{lost} of {sent} requests were not answered: {said}{why}{load}"}
     if options.stop_ratio and options.hold_s and steered_last(records) is None:
         yield {"kind": "doubt", "text": f"p99/p50 never came to {options.stop_ratio:g}: give higher rates"}
     if options.loop == "closed":
