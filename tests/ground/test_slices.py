@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench import again, steady
 from tests.bench import all as everything
-from tests.bench import steady
 from tests.shared import ROOT
 
 # Where a test with this marker is run; whatever has another one is run in its folder's slice.
@@ -64,3 +64,16 @@ def test_runs_of_other_commits_do_not_count(tmp_path: Path, capsys: pytest.Captu
     state.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert steady.of_commit(state, "new") == rows[1:]
     assert "1 runs of other commits" in capsys.readouterr().out
+
+
+def test_what_is_missing_is_run_again_and_what_was_skipped_is_not() -> None:
+    rows = [{"test": "a", "outcome": "passed"}, {"test": "a", "outcome": "failed"}, {"test": "b", "outcome": "skipped"}]
+    assert steady.missing(rows, ["a", "b", "c"], 3) == {"a": 1, "c": 3}
+
+
+def test_each_round_has_what_is_still_wanted_once(request: pytest.FixtureRequest) -> None:
+    """And every time as another item, since pytest takes down only what the next one does not share."""
+    one = request.node
+    found = list(again.rounds([one], {one.nodeid: 3, "elsewhere": 9}, most=2))
+    assert [item.nodeid for item in found] == [one.nodeid] * 2 and found[0] is one is not found[1]
+    assert list(again.rounds([one], {"elsewhere": 1}, most=2)) == []
