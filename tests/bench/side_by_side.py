@@ -38,10 +38,10 @@ def run_tests(
     """pytest's exit status; -1 when the time was over: what was interrupted has no line. What ended is in `log`, a line
     each as it ends; with a limit, what pytest says is in a file beside it."""
     arguments = log.with_suffix(".args")
-    arguments.write_text("\n".join([*more, *(["-m", marked] if marked else []), *options(count or workers()), *tests]))
+    arguments.write_text("\n".join([*(["-m", marked] if marked else []), *options(count or workers()), *tests]))
     with log.with_suffix(".out").open("wb") as said:
         child = subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"@{arguments}"],
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *more, f"@{arguments}"],
             cwd=ROOT,
             env={**os.environ, **(environment or {}), "LOSSBENCH_TESTED": str(log), "WORKER_PYTHON": sys.executable},
             stdout=said if limit_s else None,
