@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 from collections import Counter
@@ -16,7 +17,7 @@ from lossbench.net.host import rootless
 from lossbench.net.impair import registry
 from lossbench.net.kernel import Kernel
 from lossbench.results import machine
-from tests import preloaded
+from tests import nurseries, preloaded
 from tests.explain import pytest_runtest_logreport, pytest_runtest_makereport, pytest_runtest_protocol  # noqa: F401 - hooks
 from tests.explain import pytest_terminal_summary as explain
 from tests.networks import build, profile_file  # noqa: F401 - fixtures for all
@@ -78,9 +79,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes(config: pytest.Config, specs: list[Any]) -> None:
-    """What the workers of `make test` import is imported once."""
+    """What the workers of `make test` import is imported once, and what pytest rewrites is rewritten once."""
     if not os.environ.get("LOSSBENCH_REAL") and any(spec.python == "tests/worker" for spec in specs):
         preloaded.begin()
+        preloaded.rewrite(config)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """A worker that was forked has torch loaded, and so have the nurseries that it begins."""
+    gc.disable()  # until everything is collected
+    if os.environ.get("PYTEST_XDIST_WORKER") and preloaded.WHERE in os.environ and not os.environ.get("LOSSBENCH_REAL"):
+        nurseries.fork_them()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What was collected stays to the end: nobody looks through it for what is garbage, here or in a fork."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

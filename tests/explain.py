@@ -15,7 +15,7 @@ import pytest
 
 SECTION = "the machine meanwhile"
 LAST_LINES = 25
-_outcomes: dict[str, dict[str, object]] = {}
+_outcomes: dict[tuple[str, object], dict[str, object]] = {}  # by test and worker: several may run the same one
 _begun: dict[str, tuple[list[int], list[str]]] = {}  # by test: ticks of the processors, what of ours stood
 
 
@@ -98,7 +98,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if os.environ.get("PYTEST_XDIST_WORKER") or "LOSSBENCH_TESTED" not in os.environ:
         return
-    row = _outcomes.setdefault(report.nodeid, {"test": report.nodeid, "outcome": "passed", "s": 0.0})
+    key = (report.nodeid, getattr(report, "node", None))
+    row = _outcomes.setdefault(key, {"test": report.nodeid, "outcome": "passed", "s": 0.0})
     row["s"] = round(float(str(row["s"])) + report.duration, 2)
     if report.failed:
         machine = next((text for name, text in report.sections if name == SECTION), "")
@@ -108,4 +109,4 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         row["outcome"] = "skipped"
     if report.when in ("teardown", "???"):  # or its worker died
         with open(os.environ["LOSSBENCH_TESTED"], "a", encoding="utf-8") as file:
-            file.write(json.dumps(_outcomes.pop(report.nodeid)) + "\n")
+            file.write(json.dumps(_outcomes.pop(key)) + "\n")

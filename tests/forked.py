@@ -22,6 +22,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -183,8 +184,7 @@ def lossbench(
     """The command, to its end."""
     if os.environ.get("LOSSBENCH_REAL"):
         return subprocess.run([*LOSSBENCH, *arguments], capture_output=True, text=True, cwd=cwd, env=environment)
-    kind = "report" if arguments and arguments[0] in ("report", "compare", "export", "replay") else "cli"
-    return _ended(kind, ["lossbench", *arguments], folder=cwd, environment=environment)
+    return _ended(_kind(arguments), ["lossbench", *arguments], folder=cwd, environment=environment)
 
 
 def begin(
@@ -211,7 +211,21 @@ def begin(
     out = _anonymous()
     err = out if together else _anonymous()
     how: dict[str, Any] = {"folder": cwd, "environment": environment, "net": net, "umask": umask}
-    return _Begun(start("cli", ["lossbench", *arguments], output=out, errors=err, **how), (out, err))
+    return _Begun(start(_kind(arguments), ["lossbench", *arguments], output=out, errors=err, **how), (out, err))
+
+
+def _kind(arguments: Sequence[str]) -> str:
+    """By what its command needs beside itself."""
+    if arguments and arguments[0] in ("report", "compare", "export", "replay"):
+        return "report"
+    return "torch" if "run" in arguments and not _training().isdisjoint(arguments) else "cli"
+
+
+@cache
+def _training() -> set[str]:
+    """Suites whose ranks are forked by a process with torch loaded."""
+    suites = (ROOT / "workloads" / "suites").glob("*.toml")
+    return {path.stem for path in suites if '\nname = "training"' in path.read_text(encoding="utf-8")}
 
 
 def _ignore_nothing() -> None:
@@ -322,6 +336,10 @@ def _become(asked: Asked, fds: list[int], step_in: Any, close: list[int]) -> Non
         if asked.command[0] == "lossbench":
             from lossbench.cli.main import main
 
+            if "torch" in sys.modules:
+                from tests import nurseries
+
+                nurseries.fork_them()
             main()
         elif asked.command[0] == "-m":
             runpy.run_module(asked.command[1], run_name="__main__", alter_sys=True)

@@ -81,6 +81,8 @@ suite() {  # NAME, options of `lossbench run`: for LIMIT seconds, goes on with w
 training() { python3 tests/bench/gpu_training.py "$@"; }
 steady() {  # FOLDER [options]: tests/bench/steady.py; on a machine that is thrown away afterwards, since it installs the packages
   python3 -c 'import xdist, pyroute2' 2>/dev/null || python3 -m pip install -q --no-index --no-deps --break-system-packages .wheels/*.whl
+  unset PYTHONDONTWRITEBYTECODE  # every worker would compile our files anew
+  python3 -m compileall -q harness workloads tests >/dev/null || true
   CUDA_VISIBLE_DEVICES= PYTHONPATH=$PWD/.package:$PWD python3 tests/bench/steady.py --state "$1/steady.jsonl" "${@:2}"
 }
 unpacked() {  # data from .data, once and not in every rank

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,30 +26,47 @@ def options(count: int) -> list[str]:
 
 
 def run_tests(
-    tests: Sequence[str], *, marked: str = "", count: int = 0, log: Path, limit_s: float = 0, more: Sequence[str] = ()
+    tests: Sequence[str],
+    *,
+    marked: str = "",
+    count: int = 0,
+    log: Path,
+    limit_s: float = 0,
+    more: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> int:
-    """pytest's exit status; -1 when the time was over. What ended is in `log`, a line each as it ends."""
+    """pytest's exit status; -1 when the time was over: what was interrupted has no line. What ended is in `log`, a line
+    each as it ends; with a limit, what pytest says is in a file beside it."""
     arguments = log.with_suffix(".args")
-    arguments.write_text("\n".join([*more, *(["-m", marked] if marked else []), *options(count or workers()), *tests]))
-    child = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"@{arguments}"],
-        cwd=ROOT,
-        env={**os.environ, "LOSSBENCH_TESTED": str(log), "WORKER_PYTHON": sys.executable},
-        stdout=subprocess.DEVNULL if limit_s else None,
-        start_new_session=True,
-    )
+    arguments.write_text("\n".join([*(["-m", marked] if marked else []), *options(count or workers()), *tests]))
+    with log.with_suffix(".out").open("wb") as said:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *more, f"@{arguments}"],
+            cwd=ROOT,
+            env={**os.environ, **(environment or {}), "LOSSBENCH_TESTED": str(log), "WORKER_PYTHON": sys.executable},
+            stdout=said if limit_s else None,
+            start_new_session=True,
+        )
     try:
         return child.wait(limit_s or None)
     except subprocess.TimeoutExpired:
+        ended = log.stat().st_size if log.exists() else 0
+        _end(child)
+        if log.exists():
+            os.truncate(log, ended)
         return -1
     finally:
-        if child.poll() is None:
-            os.killpg(child.pid, signal.SIGINT)
-            try:
-                child.wait(20)
-            except subprocess.TimeoutExpired:
-                os.killpg(child.pid, signal.SIGKILL)
-                child.wait()
+        _end(child)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is None:
+        os.killpg(child.pid, signal.SIGINT)
+        try:
+            child.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
 
 
 def read(log: Path) -> list[dict[str, Any]]:

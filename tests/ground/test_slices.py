@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from tests.bench import again, side_by_side, steady
 from tests.bench import all as everything
-from tests.bench import steady
 from tests.shared import ROOT
 
 # Where a test with this marker is run; whatever has another one is run in its folder's slice.
@@ -64,3 +66,29 @@ def test_runs_of_other_commits_do_not_count(tmp_path: Path, capsys: pytest.Captu
     state.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert steady.of_commit(state, "new") == rows[1:]
     assert "1 runs of other commits" in capsys.readouterr().out
+
+
+def test_what_is_missing_is_run_again_and_what_was_skipped_is_not() -> None:
+    rows = [{"test": "a", "outcome": "passed"}, {"test": "a", "outcome": "failed"}, {"test": "b", "outcome": "skipped"}]
+    assert steady.missing(rows, ["a", "b", "c"], 3) == {"a": 1, "c": 3}
+
+
+def test_each_round_has_what_is_still_wanted_once(request: pytest.FixtureRequest) -> None:
+    """And every time as another item, since pytest takes down only what the next one does not share."""
+    one = request.node
+    found = list(again.rounds([one], {one.nodeid: 3, "elsewhere": 9}, most=2))
+    assert [item.nodeid for item in found] == [one.nodeid] * 2 and found[0] is one is not found[1]
+    assert list(again.rounds([one], {"elsewhere": 1}, most=2)) == []
+
+
+def test_a_plugin_is_named_where_pytest_looks_for_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: in the file of arguments, which is read after plugins were loaded; each test was run once a call."""
+    asked: list[str] = []
+
+    def popen(command: list[str], **_: object) -> subprocess.Popen[bytes]:
+        asked.extend(command)
+        return subprocess.Popen(["true"])
+
+    monkeypatch.setattr(side_by_side, "subprocess", SimpleNamespace(Popen=popen))
+    assert side_by_side.run_tests(["a"], count=1, log=tmp_path / "log", more=["-p", "tests.bench.again"]) == 0
+    assert "tests.bench.again" in asked

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import lossbench
+
 from . import made
 
 for library in ("matplotlib", "jinja2", "scipy", "polars"):
@@ -25,14 +27,18 @@ figure.dpi: 30
 """
 
 
-def report(results: Path, folder: Path, mark: Path, **environment: str) -> dict[str, bytes]:
-    """The pictures, made in `folder`. `mark`: left by what must not run."""
+def report(results: Path, folder: Path, mark: Path, *, real: bool, **environment: str) -> dict[str, bytes]:
+    """The pictures, made in `folder`. `mark`: left by what must not run. `real`: by a process that starts in the
+    folder; else by one that has loaded matplotlib elsewhere."""
     code = "import sys; from lossbench.cli.main import main; sys.exit(main())"
     files = folder / "out"
-    command = [sys.executable, "-P", "-c", code, "report", str(results), "--plots", str(files)]
+    words = ["report", str(results), "--plots", str(files), "--html", str(files / "page.html")]
     own = {**os.environ, "PYTHONPATH": str(PACKAGE), "SOURCE_DATE_EPOCH": "0", **environment}
-    done = subprocess.run(
-        [*command, "--html", str(files / "page.html")], cwd=folder, env=own, capture_output=True, text=True
+    command = [sys.executable, "-P", "-c", code, *words]
+    done = (
+        subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True)
+        if real
+        else lossbench(*words, cwd=folder, environment=own)
     )
     assert not mark.exists(), mark.read_text()
     assert done.returncode == 0, done.stdout + done.stderr
@@ -56,8 +62,10 @@ def test_a_folders_or_a_users_settings_of_matplotlib_start_no_program_and_change
         path.write_text(f"#!/bin/sh\necho $0 $PWD >> {mark}\n")
         path.chmod(0o755)
     (hostile / "evil.py").write_text(f"open({str(mark)!r}, 'a').write('module')")
-    there = report(results, hostile, mark, XDG_CONFIG_HOME=str(own), PATH=f".:{programs}:{os.environ['PATH']}")
-    assert there == report(results, plain, mark) and {"convergence.svg", "page 0"} <= set(there)
+    there = report(
+        results, hostile, mark, real=True, XDG_CONFIG_HOME=str(own), PATH=f".:{programs}:{os.environ['PATH']}"
+    )
+    assert there == report(results, plain, mark, real=False) and {"convergence.svg", "page 0"} <= set(there)
 
 
 def test_matplotlib_looks_for_fonts_by_no_program_of_the_folder(

@@ -23,6 +23,7 @@ from lossbench.net.journal import Journal
 from lossbench.net.made import Entry
 from lossbench.processes import Started
 from lossbench.runs import interrupt
+from tests import nurseries
 from tests.conftest import left_behind, namespaces_of
 from tests.forked import LOSSBENCH, begin, lossbench
 from tests.forms import forms
@@ -578,13 +579,13 @@ def test_a_wire_that_is_killed_before_a_change_of_the_schedule_ends_the_run_with
 @pytest.mark.training
 @pytest.mark.wallclock
 def test_a_nursery_that_is_killed_ends_the_run_with_a_word_and_leaves_nothing(tmp_path: Path) -> None:
-    process = begin("run", "quickstart", "--out", str(tmp_path), "--set", "workload.options.steps=2000", together=True)
+    short = ["--set", "topology.hosts=2", "--set", "probe.packets=2000", "--set", "workload.options.strategy=rps"]
+    steps = ["--set", "workload.options.steps=2000", "--set", "impair.0.profile=loss_1"]
+    process = begin("run", "quickstart", "--out", str(tmp_path), *steps, *short, together=True)
     wait_until_begun(process, tmp_path)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    (nursery,) = [
-        pid for pid in children if b"lossbench.runs.launch.nursery" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
-    os.kill(int(nursery), signal.SIGKILL)
+    (nursery,) = [int(pid) for pid in children if nurseries.is_one(int(pid))]
+    os.kill(nursery, signal.SIGKILL)
     process.send_signal(signal.SIGHUP)  # and the terminal goes away, too
     errors, _ = process.communicate(timeout=250)
     assert process.returncode in (1, 130), errors

@@ -572,7 +572,7 @@ def test_whoever_does_not_disagree_is_told_too(ranks: Make) -> None:
 @forms("pump", ["compiled", "python"], indirect=True)
 def test_sixty_four_ranks_of_one_address_give_right_sums(pump: str) -> None:
     """As it was: 65 s, 1.3 million markers, wrong sums."""
-    world, calls = (64, 3) if pump == "compiled" else (24, 2)
+    world, calls = 64 if pump == "compiled" else 24, 2
     made = make_ranks(world, policy=Policy(timeout_s=60))
     try:
         for _ in range(calls):
