@@ -122,6 +122,10 @@ class Between:
     def store_bytes(self) -> int:
         return self.after.store_bytes - self.before.store_bytes
 
+    @property
+    def store_packets(self) -> int:
+        return self.after.store_packets - self.before.store_packets
+
     @cached_property
     def hooks(self) -> dict[Hook, Counters]:
         return since(self.after.hooks, self.before.hooks)

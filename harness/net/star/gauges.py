@@ -105,6 +105,8 @@ class Gauges:
             "for_all": bridge.rx_packets if bridge is not None else 0,
             "for_nobody": nowhere.tx_packets + nowhere.tx_dropped if nowhere is not None else 0,
             "store_bytes": store.rx_bytes if store is not None else 0,
+            "store_packets": store.rx_packets if store is not None else 0,
+            "store_told": store is not None,
             "bare": self._bare_so_far(),
         }
 

@@ -29,7 +29,7 @@ BATCH = 64  # packets per system call, the kernel's limit on older versions
 STAMP_AT = contract.HEADER_BYTES  # 8 bytes: when it was sent, monotonic nanoseconds
 TOKEN_AT, CHUNK_AT = contract.HEADER_FIELDS["tag"][0], contract.HEADER_FIELDS["chunk"][0]
 SETTLE_S = 1.0  # a busy machine may deliver late; where the counters add up nobody waits
-DRAIN_CALLS = 1000
+DRAIN_CALLS, DRAIN_BYTES = 1000, 4 << 20  # of one socket; that are looked at together
 DELAY_SAMPLES = 150
 DELAY_SPACING_S = 0.004
 
@@ -216,6 +216,7 @@ class Exchange:
         total = 0
         for (host, _, _, protocol), receiver in self._receivers.items():
             reads: dict[tuple[str, int] | bytes, list[tuple[bytes, int]]] = {}
+            held = 0
             for _ in range(DRAIN_CALLS):  # others may send faster than we can look
                 try:
                     data, beside, _, address = receiver.recvmsg(65536, ancillary.ANCILLARY_BYTES)
@@ -230,6 +231,10 @@ class Exchange:
                     data = data[-self.size :]
                 if data and len(data) % self.size == 0:
                     reads.setdefault(origin, []).append((data, now))
+                    held += len(data)
+                if held >= DRAIN_BYTES:
+                    total += sum(self._account(heard, some, host=host, origin=at) for at, some in reads.items())
+                    reads, held = {}, 0
             total += sum(self._account(heard, some, host=host, origin=origin) for origin, some in reads.items())
         return total
 
