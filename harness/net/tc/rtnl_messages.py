@@ -62,6 +62,8 @@ class Link:
     up: bool
     xdp: bool  # a program runs on its packets before anything else does
     address: str = ""  # of its hardware
+    master: int = 0  # the index of what it is a part of: a bridge, a bond
+    below: int = 0  # of what it stands on here (VLAN, macvlan)
     switched_on: bool = True  # by whoever sets it up or down; `up` wants a carrier, too
     rx_packets: int = 0
     tx_packets: int = 0
@@ -210,6 +212,8 @@ def link_of(body: bytes) -> Link:
         up=found.get(16, b"\0")[0] == _OPERSTATE_UP,
         xdp=xdp[0] != 0,
         address=found.get(1, b"").hex(":"),
+        master=int.from_bytes(found.get(10, b""), "little"),
+        below=int.from_bytes(found.get(5, b""), "little") if 37 not in found else 0,  # 37: it is elsewhere
         switched_on=bool(flags & _IFF_UP),
         rx_packets=numbers[0],
         tx_packets=numbers[1],

@@ -221,6 +221,15 @@ LIMITS = (
         when=lambda a: any(e.pairs for e in a.entries),
     ),
     Limit(
+        text="what is for all hosts (broadcast, multicast): at an uplink no entry for one of them is about it",
+        of="pairs",
+        when=lambda a: (
+            a.after is not None
+            and a.after.for_all > 0
+            and any(e.pairs and "uplink" in e.directions() for e in a.entries)
+        ),
+    ),
+    Limit(
         text="IPv6 packets with options or a routing header: they hide from protocol and ports",
         of="matches",
         backends=("netem", "cbpf"),
