@@ -45,7 +45,7 @@ def judge_fault(experiment: Experiment, proof: Proof | None, watched: Watched, b
     between = Between(watched.before, watched.after)
     findings += judge_rules(watched, between)
     findings += judge_windows(experiment, watched) + judge_always(experiment, watched, between)
-    findings += _judge_presence(experiment, watched, between)
+    findings += judge_presence(experiment, watched, between)
     findings += judge_around(experiment, watched, between)
     findings += _judge_later(experiment, watched, between, backend)
     findings += judge_fragments(watched, between)
@@ -64,7 +64,7 @@ def met_by_workload(watched: Watched) -> Met:
 # ----------------------------------------------------------------------
 
 
-def _judge_presence(experiment: Experiment, watched: Watched, between: Between) -> list[Finding]:
+def judge_presence(experiment: Experiment, watched: Watched, between: Between) -> list[Finding]:
     """A workload whose packets never met what was asked says nothing about it. "All hosts" is met where any of them
     sends; a host or pair that the experiment names must have been met itself."""
     if experiment.workload.is_silent() and all(one.is_silent() for one in experiment.beside):
@@ -76,7 +76,10 @@ def _judge_presence(experiment: Experiment, watched: Watched, between: Between) 
     out = []
     for number, entry in enumerate(experiment.impair):
         rules = [(h, r) for h, here in watched.rules.items() for r in here.values() if r.entry == number]
-        if not rules or not _asks(entry.profile):
+        if not _asks(entry.profile):
+            continue
+        if not rules:
+            out += _overruled(number, entry, watched)
             continue
         unmet = [(hook, rule) for hook, rule in rules if not _seen(between, hook, rule)]
         if len(unmet) == len(rules):
@@ -89,6 +92,15 @@ def _judge_presence(experiment: Experiment, watched: Watched, between: Between) 
         ]
     absent = judge_absent(experiment, watched, between) if experiment.beside else []
     return absent + [Finding(status=Status.UNKNOWN, text=text) for text in out]
+
+
+def _overruled(number: int, entry: Impair, watched: Watched) -> list[str]:
+    """In words, if it was time for an entry and no packet could meet it: the first match wins, later entries first."""
+    name = f"impair.{number} ({entry.profile.name})"
+    if any(text.startswith(name) for text in watched.never):
+        return []
+    text = f"{name}: later entries take every packet, wherever and whenever it was asked for; a packet meets one entry"
+    return [f"{text}: write what shall come together into one profile"]
 
 
 def went_around(experiment: Experiment, watched: Watched, between: Between) -> bool:

@@ -22,7 +22,7 @@ from lossbench.proof.verdict import Finding, Judgement, Status, Verdict
 from lossbench.proof.watched import ROLE, Carried, Quiet, Watched
 from lossbench.spec import lossmodel, profile
 from lossbench.spec.experiment import Experiment
-from lossbench.spec.placement import Hook, Rule
+from lossbench.spec.placement import Hook, Rule, rules_in_force
 from lossbench.spec.profile import Match, Profile
 
 UP, DOWN = Hook(rank=0, direction="uplink"), Hook(rank=1, direction="downlink")
@@ -486,6 +486,28 @@ def test_the_first_megabyte_over_the_control_links_is_free_once_and_not_for_each
     declared = [{**one, "control_mb": 2} for one in beside]
     assert not around(7.9e6, beside=declared) and around(8.1e6, beside=declared)
     assert not around(1.9e6, data=2e8) and around(2.1e6, data=2e8), "one percent"
+
+
+def overruled(*entries: dict[str, Any], never: tuple[str, ...] = ()) -> list[str]:
+    """What is said of entries that no packet can meet, in a run whose packets met all others."""
+    asked = experiment(impair=[*entries])
+    rules = {h: {one.label: one for one in here} for h, here in rules_in_force(asked, seed=1).items()}
+    many = RuleCounters(seen=1000, dropped=10)
+    links = {hook.rank: LinkCounts(entered=1000) for hook in rules}
+    counted = {hook: dict.fromkeys(here, many) for hook, here in rules.items()}
+    between = Between(Reading(links=dict.fromkeys(links, LinkCounts())), Reading(links=links, hooks=counted))
+    watched = Watched(rules=rules, never=list(never))
+    return [one.text for one in judge_fault.judge_presence(asked, watched, between)]
+
+
+def test_an_entry_that_later_ones_overrule_wherever_it_is_asked_for_is_not_as_asked() -> None:
+    """As it was: loss in one entry and delay in the next, of the same packets: no packet was lost, valid."""
+    delay = {"profile": {"name": "slow", "why": "t", "delay": {"mean_ms": 20}}}
+    (said,) = overruled({"profile": "loss_10"}, delay)
+    assert said.startswith("impair.0 (loss_10): later entries take every packet") and "into one profile" in said
+    assert overruled({"profile": "loss_10"}, {**delay, "hosts": ["h0"]}) == [], "an exception"
+    assert overruled({"profile": "clean"}, delay) == [], "which asks for nothing"
+    assert overruled({"profile": "loss_10"}, delay, never=("impair.0 (loss_10) was never in force: ...",)) == []
 
 
 def test_what_a_program_says_that_it_sent_itself_is_no_way_around_and_the_rest_is() -> None:
