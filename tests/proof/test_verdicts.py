@@ -490,7 +490,7 @@ def test_the_first_megabyte_over_the_control_links_is_free_once_and_not_for_each
 
 def overruled(*entries: dict[str, Any], never: tuple[str, ...] = ()) -> list[str]:
     """What is said of entries that no packet can meet, in a run whose packets met all others."""
-    asked = experiment(impair=[*entries])
+    asked = experiment(impair=[*entries], workload={"name": "chatter"})
     rules = {h: {one.label: one for one in here} for h, here in rules_in_force(asked, seed=1).items()}
     many = RuleCounters(seen=1000, dropped=10)
     links = {hook.rank: LinkCounts(entered=1000) for hook in rules}
