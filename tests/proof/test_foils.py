@@ -110,8 +110,11 @@ def test_foils_go_when_the_others_are_through() -> None:
     assert list(rounds({}, packets=10, batch=4)) == []
 
 
+NETEM = pytest.param("netem", marks=pytest.mark.guest)
+
+
 @pytest.mark.netns
-@pytest.mark.parametrize("backend", ["ebpf", "cbpf"])
+@pytest.mark.parametrize("backend", ["ebpf", "cbpf", NETEM])
 def test_a_rule_that_takes_every_packet_where_one_port_was_asked_is_found(build: Build, backend: str) -> None:
     """As it was: its own probes were all that was sent, and it was proven."""
     network = build(backend=backend, topology={"hosts": 3}, impair=[entry({"destination_ports": [7000]})])
@@ -144,7 +147,7 @@ def again(network: StarNetwork) -> list[str]:
 
 
 @pytest.mark.netns
-@forms("backend", ["ebpf", "cbpf", "relay"], keep=2)
+@forms("backend", ["ebpf", "cbpf", "relay", NETEM], keep=2)
 def test_a_match_that_was_widened_during_the_run_is_found_when_it_has_ended(build: Build, backend: str) -> None:
     """As it was: packets that a rule must not take were sent before the run only."""
     network = build(
@@ -162,7 +165,7 @@ DROP = struct.pack("<HBBI", 0x06, 0, 0, 2)  # classic BPF: TC_ACT_SHOT
 
 
 @pytest.mark.netns
-@forms("backend", ["ebpf", "cbpf", "relay"])
+@forms("backend", ["ebpf", "cbpf", "relay", NETEM])
 def test_a_filter_that_loses_what_no_rule_is_about_is_found_when_the_run_has_ended(build: Build, backend: str) -> None:
     network = build(backend=backend, topology={"hosts": 3, "rate_mbit": 50}, impair=[entry({}) | PAIRS])
     assert again(network) == []
