@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +20,7 @@ from tests import nurseries, preloaded
 from tests.explain import pytest_runtest_logreport, pytest_runtest_makereport, pytest_runtest_protocol  # noqa: F401 - hooks
 from tests.explain import pytest_terminal_summary as explain
 from tests.networks import build, profile_file  # noqa: F401 - fixtures for all
+from tests.shared import all_ours, owner_of
 
 # How long a machine takes to make an example is no matter of ours: a busy one was "too slow".
 settings.register_profile("lossbench", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -110,11 +110,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     explain(terminalreporter)
 
 
-def namespaces_of(pid: int) -> list[str]:
-    """Namespaces of networks that a process is building or running now."""
-    return [name for name in _all_ours() if _owner(name) == pid]
-
-
 def left_behind() -> list[str]:
     """Namespaces of ours that no living lossbench answers for. Others may run on this machine at the same time."""
     return sorted(_nobodys() - _FOUND)
@@ -125,20 +120,7 @@ _FOUND: set[str] = set()  # nobody's already when this test began: somebody else
 
 def _nobodys() -> set[str]:
     standing = {j.id for j in journal.networks() if j.is_lab()}
-    return {n for n in _all_ours() if n.split("-")[1] not in standing and (_owner(n) in (None, os.getpid()))}
-
-
-def _all_ours() -> list[str]:
-    try:
-        return [name for name in os.listdir("/run/netns") if re.fullmatch(r"lb-[0-9a-f]{4}-(sw|h\d+)", name)]
-    except FileNotFoundError:
-        return []
-
-
-def _owner(name: str) -> int | None:
-    """The living process that owns a namespace's network."""
-    book = journal.Journal(name.split("-")[1])
-    return book.owner().get("pid") if book.owner_alive() else None
+    return {n for n in all_ours() if n.split("-")[1] not in standing and (owner_of(n) in (None, os.getpid()))}
 
 
 @pytest.fixture(autouse=True)

@@ -142,7 +142,7 @@ class _Parent:
                 else subprocess.Popen(
                     [sys.executable, str(Path(__file__)), kind, str(theirs.fileno())],
                     pass_fds=[theirs.fileno()],
-                    env={**os.environ, "PYTHONPATH": f"{ROOT}/.package:{ROOT}", "OMP_NUM_THREADS": "1"},
+                    env={**os.environ, "PYTHONPATH": preloaded.path(), "OMP_NUM_THREADS": "1"},
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                 )

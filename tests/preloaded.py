@@ -38,6 +38,11 @@ PR_SET_PDEATHSIG = 1
 IMPORTED = re.compile(r"^(?:from|import) ((?:lossbench|torch|numpy|scipy|scapy|pyroute2)[\w.]*)", re.M)
 
 
+def path() -> str:
+    """Ours first; behind that what there was: on a machine that nothing is installed on, packages come by it."""
+    return os.pathsep.join(filter(None, [f"{ROOT}/.package", str(ROOT), os.environ.get("PYTHONPATH")]))
+
+
 # --- who asks --------------------------------------------------------------------------------------------------------
 
 
@@ -56,7 +61,7 @@ def begin() -> None:
         stdin=heard,
         stdout=subprocess.DEVNULL,
         pass_fds=fds,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}/.package:{ROOT}", "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": path(), "OMP_NUM_THREADS": "1"},
     )
     for fd in (heard, *(one.detach() for one in listeners.values())):
         os.close(fd)

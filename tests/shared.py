@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from scapy.layers.inet import UDP
 from scapy.layers.l2 import Ether
 
 from lossbench import contract
+from lossbench.net import journal
 from lossbench.net.host import namespaces
 from lossbench.net.tc.kinds import install
 from lossbench.proof.probe import datagram
@@ -91,3 +93,21 @@ def wait_until_begun(process: Command, folder: Path) -> None:
     """Until the ranks of a run below this folder have begun, or it has ended."""
     while not list(folder.rglob("timeline.jsonl")) and process.poll() is None:
         time.sleep(0.02)
+
+
+def namespaces_of(pid: int) -> list[str]:
+    """Namespaces of networks that a process is building or running now."""
+    return [name for name in all_ours() if owner_of(name) == pid]
+
+
+def all_ours() -> list[str]:
+    try:
+        return [name for name in os.listdir("/run/netns") if re.fullmatch(r"lb-[0-9a-f]{4}-(sw|h\d+)", name)]
+    except FileNotFoundError:
+        return []
+
+
+def owner_of(name: str) -> int | None:
+    """The living process that owns a namespace's network."""
+    book = journal.Journal(name.split("-")[1])
+    return book.owner().get("pid") if book.owner_alive() else None

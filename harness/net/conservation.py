@@ -122,6 +122,10 @@ class Between:
     def store_bytes(self) -> int:
         return self.after.store_bytes - self.before.store_bytes
 
+    @property
+    def store_packets(self) -> int:
+        return self.after.store_packets - self.before.store_packets
+
     @cached_property
     def hooks(self) -> dict[Hook, Counters]:
         return since(self.after.hooks, self.before.hooks)
@@ -209,7 +213,7 @@ def lost_elsewhere(between: Between) -> dict[str, int]:
     for rank, link in between.links.items():
         out[f"at the switch's input from h{rank}: raise sysctl net.core.netdev_max_backlog"] = link.lost_entering
         out[f"in the ring between switch and h{rank}"] = link.lost_leaving
-        out[f"by h{rank}'s own interface"] = link.lost_arriving
+        out[f"by h{rank}'s own interface (no room, or nobody there for such packets)"] = link.lost_arriving
         out[f"in the queue of h{rank}'s port, which has no rate"] = 0 if link.down.asked else link.down.dropped
         inside = link.sockets or Sockets()
         out[f"in h{rank}'s sockets: they were full"] = inside.overflowed

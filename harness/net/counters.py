@@ -227,7 +227,8 @@ class Reading:
     """Everything at one moment. `links` by rank; `fabric`: None inside a star, where every packet is ours to count;
     `for_all`: packets that a star's switch copied to all ports but the one they came from; `for_nobody`: that were for
     addresses that no host has; `store_bytes`: that ranks and their stores sent each other, of what hosts sent on their
-    control links; `bare`: hosts in which a socket that takes whole packets (raw, AF_PACKET) was seen."""
+    control links, in `store_packets` (`store_told`: False where nothing counts them); `bare`: hosts in
+    which a socket that takes whole packets (raw, AF_PACKET) was seen."""
 
     time_s: float = 0.0
     links: dict[int, LinkCounts] = field(default_factory=dict)
@@ -237,6 +238,8 @@ class Reading:
     for_all: int = 0
     for_nobody: int = 0
     store_bytes: int = 0
+    store_packets: int = 0
+    store_told: bool = True
     bare: tuple[str, ...] = ()
 
     def moved(self) -> tuple[object, ...]:

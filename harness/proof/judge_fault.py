@@ -25,7 +25,9 @@ TAIL_SHARE, TAIL_MS = 0.25, 20.0  # that one packet in twenty may be late by
 STALL_SHARE, STALL_MS = 1.0, 250.0  # that none may be: whoever sends less while a wire stands still has few late ones
 AROUND = 0.01  # of the bytes on the data links that may go over the control links, declared or not
 FREE_BYTES = 1e6  # there, of all programs together
-MEETING_BYTES = 2e3  # to and from a store, of each rank to each: a torch rendezvous sends .83 kB at 8, 1.01 kB at 40
+# A torch rendezvous sends its store .79 kB and .007 a rank, from each rank to each (.96 kB at 24, 1.24 at 64), in
+# packets of 93 bytes and 1.5 a rank in the mean (136 at 24, 190 at 64). That is free, and half as much again.
+MEETING_BYTES, MEETING_PACKET = (1.2e3, 10.5), (140.0, 2.25)
 SAID = 1.05  # times what programs say that they sent there themselves: headers and acknowledgements are counted too
 PORTS_SHOWN = 6
 
@@ -43,8 +45,8 @@ def judge_fault(experiment: Experiment, proof: Proof | None, watched: Watched, b
     between = Between(watched.before, watched.after)
     findings += judge_rules(watched, between)
     findings += judge_windows(experiment, watched) + judge_always(experiment, watched, between)
-    findings += _judge_presence(experiment, watched, between)
-    findings += _judge_around(experiment, watched, between)
+    findings += judge_presence(experiment, watched, between)
+    findings += judge_around(experiment, watched, between)
     findings += _judge_later(experiment, watched, between, backend)
     findings += judge_fragments(watched, between)
     findings += _judge_conservation(watched, between)
@@ -62,7 +64,7 @@ def met_by_workload(watched: Watched) -> Met:
 # ----------------------------------------------------------------------
 
 
-def _judge_presence(experiment: Experiment, watched: Watched, between: Between) -> list[Finding]:
+def judge_presence(experiment: Experiment, watched: Watched, between: Between) -> list[Finding]:
     """A workload whose packets never met what was asked says nothing about it. "All hosts" is met where any of them
     sends; a host or pair that the experiment names must have been met itself."""
     if experiment.workload.is_silent() and all(one.is_silent() for one in experiment.beside):
@@ -78,7 +80,10 @@ def _judge_presence(experiment: Experiment, watched: Watched, between: Between) 
     out = []
     for number, entry in enumerate(experiment.impair):
         rules = [(h, r) for h, here in watched.rules.items() for r in here.values() if r.entry == number]
-        if not rules or not _asks(entry.profile):
+        if not _asks(entry.profile):
+            continue
+        if not rules:
+            out += _overruled(number, entry, watched)
             continue
         unmet = [(hook, rule) for hook, rule in rules if not _seen(between, hook, rule)]
         if len(unmet) == len(rules):
@@ -93,6 +98,15 @@ def _judge_presence(experiment: Experiment, watched: Watched, between: Between) 
     return absent + [Finding(status=Status.UNKNOWN, text=text) for text in out]
 
 
+def _overruled(number: int, entry: Impair, watched: Watched) -> list[str]:
+    """In words, if it was time for an entry and no packet could meet it: the first match wins, later entries first."""
+    name = f"impair.{number} ({entry.profile.name})"
+    if any(text.startswith(name) for text in watched.never):
+        return []
+    text = f"{name}: later entries take every packet, wherever and whenever it was asked for; a packet meets one entry"
+    return [f"{text}: write what shall come together into one profile"]
+
+
 def went_around(experiment: Experiment, watched: Watched, between: Between) -> bool:
     """Did more than was declared, and than one percent, go over links that no fault is on? What ranks need to meet at
     their store is free there and nowhere else; what a program says that it sent itself, to measure, is taken off the
@@ -101,23 +115,36 @@ def went_around(experiment: Experiment, watched: Watched, between: Between) -> b
     declared = 1e6 * sum(one.declared_control_mb() for one in (experiment.workload, *experiment.beside))
     unsaid = max(0.0, met.control_bytes - store - SAID * sum(watched.control.values()))
     free = max(declared, FREE_BYTES, AROUND * met.bytes)
-    meeting = sum(MEETING_BYTES * ranks**2 for ranks in experiment.stores().values())
-    return unsaid > free or unsaid + store > max(free, meeting)
+    return unsaid > free or unsaid + store > max(free, _meeting(list(experiment.stores().values()), between))
 
 
-def _judge_around(experiment: Experiment, watched: Watched, between: Between) -> list[Finding]:
+def _meeting(ranks: list[int], between: Between) -> float:
+    """Bytes that are a rendezvous': who sends more than that, or in larger packets, sends data."""
+    every = sum((MEETING_BYTES[0] + MEETING_BYTES[1] * one) * one**2 for one in ranks)
+    return min(every, between.store_packets * (MEETING_PACKET[0] + MEETING_PACKET[1] * max(ranks)))
+
+
+def judge_around(experiment: Experiment, watched: Watched, between: Between) -> list[Finding]:
     if not went_around(experiment, watched, between):
         return []
     met = conservation.met(between)
     text = f"{met.control_bytes / 1e6:.1f} MB went over the control links, around the fault"
-    text += f" ({met.bytes / 1e6:.1f} MB over the data links); {between.store_bytes / 1e6:.1f} MB of that to and from"
-    text += f" the ranks' store ({', '.join(f'{host.name} tcp {port}' for host, port in experiment.stores())})"
+    text += f" ({met.bytes / 1e6:.1f} MB over the data links); {_at_store(experiment, between)}"
     if watched.control:
         text += f"; its programs say that they sent {sum(watched.control.values()) / 1e6:.1f} MB of the rest themselves"
     if watched.around:
         text += f"; open there: {', '.join(watched.around[:PORTS_SHOWN])}"
     next_step = "bind to the data link, or declare it (workload.control_mb)"
     return [Finding(status=Status.UNKNOWN, text=f"{text}; {next_step}")]
+
+
+def _at_store(experiment: Experiment, between: Between) -> str:
+    where = ", ".join(f"{host.name} tcp {port}" for host, port in experiment.stores())
+    if not between.after.store_told:
+        return f"how much of that to and from the ranks' store ({where}) nobody could count here"
+    size, packets = between.store_bytes, between.store_packets
+    each = f", in packets of {size / packets:.0f} bytes" if packets else ""
+    return f"{size / 1e6:.1f} MB of that to and from the ranks' store ({where}{each})"
 
 
 def _judge_later(experiment: Experiment, watched: Watched, between: Between, backend: str) -> list[Finding]:

@@ -35,8 +35,8 @@ from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import rules_ever, rules_in_force
 from lossbench.spec.userfile import check
 from tests.attached import attached
-from tests.conftest import namespaces_of
 from tests.forked import Command
+from tests.shared import namespaces_of
 
 PARENT = {"uplink": SIDES["ingress"], "downlink": SIDES["egress"]}
 PASS_ALL = struct.pack("<HBBI", 0x06, 0, 0, 0)  # classic BPF: return TC_ACT_OK, whatever comes after

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from lossbench.spec.asking import points
+from tests import preloaded
 from tests.shared import ROOT
 
 BENCH = ROOT / "tests" / "bench"
@@ -43,3 +47,18 @@ def test_what_a_cited_program_asks_for_can_be_planned_and_is_one_point(path: Pat
     for suite, settings, full in asked:
         found = points.points(points.find(suite), settings=list(settings), full=full)
         assert len(found) == 1 or path.stem in SEVERAL, (suite, settings)
+
+
+def test_what_forks_commands_finds_packages_where_they_were_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: on a machine where packages come by PYTHONPATH alone, every run of the adversary was "no verdict"."""
+    monkeypatch.setenv("PYTHONPATH", "/there/packages")
+    assert preloaded.path().split(os.pathsep) == [str(ROOT / ".package"), str(ROOT), "/there/packages"]
+    monkeypatch.delenv("PYTHONPATH")
+    assert preloaded.path().split(os.pathsep) == [str(ROOT / ".package"), str(ROOT)]
+
+
+@pytest.mark.parametrize("name", ["adversary"])
+def test_what_runs_where_there_is_no_pytest_imports_none(name: str) -> None:
+    code = f"import sys, tests.bench.{name}; sys.exit(bool({{'pytest', 'hypothesis', 'torch'}} & set(sys.modules)))"
+    environment = {**os.environ, "PYTHONPATH": preloaded.path()}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, cwd=ROOT).returncode == 0

@@ -10,7 +10,7 @@ import pytest
 
 from lossbench import contract
 from lossbench.proof.probe import ancillary, datagram
-from lossbench.proof.probe.exchange import STAMP_AT, Exchange
+from lossbench.proof.probe.exchange import DRAIN_BYTES, STAMP_AT, Exchange
 from lossbench.proof.probe.flows import plan
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import rules_in_force
@@ -100,3 +100,21 @@ def test_what_is_read_at_once_is_told_apart_by_flow_and_waited_for_by_read(monke
     assert [one.sequence().tolist() for one in heard] == [[0, 1], [5, 4]]
     assert [one.delays_ms for one in heard] == [[1000.0], [2000.0, 3000.0]]
     assert [one.wrong_headers for one in heard] == [0, 0]
+
+
+def test_what_came_while_nobody_read_is_not_held_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: a thousand reads were joined, 64 MB where each brought what a segment of a link holds."""
+    monkeypatch.setattr(ancillary, "came_ns", lambda _: 9 * SECOND)
+    experiment = check(Experiment, {"name": "t", "topology": {"hosts": 2}, "impair": []}, origin="test")
+    (flow, *_), _ = plan(rules_in_force(experiment, seed=1), experiment.topology)
+    exchange = Exchange([flow], place_of=lambda _: None, payload_bytes=1000, token=1 << 20)  # type: ignore[arg-type,return-value]
+    exchange.origins = {0: ORIGIN}
+    read = b"".join(packet(exchange, 0, number, 0) for number in range(64))
+    exchange._receivers[flow.destination.rank, 4, 0, "udp"] = Socket(exchange, [], [read] * 200)  # type: ignore[assignment]
+    joined, real = [], exchange._account
+    monkeypatch.setattr(
+        exchange, "_account", lambda *a, **k: joined.append(sum(len(data) for data, _ in a[1])) or real(*a, **k)
+    )
+    heard = exchange.begun(64)
+    assert sum(exchange.drain(heard) for _ in range(10)) == 64 * 200
+    assert sum(joined) == 64_000 * 200 and max(joined) < DRAIN_BYTES + (1 << 16)

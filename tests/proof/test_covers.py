@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyroute2.netlink.exceptions import NetlinkError
 
 from lossbench.net.conservation import Between
+from lossbench.net.counters import LinkCounts
 from lossbench.net.host.sockets import open_from
+from lossbench.net.star import stores
 from lossbench.proof.covers.rows import covered, not_judged
+from lossbench.proof.judge_fault import judge_around
+from lossbench.proof.watched import Watched
 from lossbench.spec.experiment import Experiment
 from tests.forms import forms, full
 from tests.networks import Build, open_socket
@@ -126,8 +134,7 @@ def test_a_silent_program_beside_a_silent_workload_is_doubted(tmp_path: Path) ->
 TOUCH = """
 if rank == 0:
     import sys; sys.path[:0] = {paths!r}
-    from pyroute2 import IPRoute
-    from lossbench.net.tc import kinds
+        from lossbench.net.tc import kinds
     kinds.install()
     from tests.bench.deeds import PARENT
     with IPRoute() as ip:
@@ -279,6 +286,35 @@ def test_of_what_goes_over_the_control_links_only_the_stores_own_is_counted_as_t
         assert store == 0 and everything > 100_000, ends
     store, everything = grown(socket.SOCK_DGRAM, (("h1", 29500), ("h0", 29500)))
     assert store == 0 and everything > 50_000
+
+
+@netns
+@pytest.mark.parametrize("fails", range(4))
+def test_a_meter_of_the_store_that_the_kernel_lets_us_make_by_half_is_none_and_that_is_said(
+    build: Build, monkeypatch: pytest.MonkeyPatch, fails: int
+) -> None:
+    """As it was: what could be made stood, counted one direction or one program's, and nobody was told."""
+    made, real = [0], stores.aside
+
+    def aside(device: int, how: str = "redirect") -> dict[str, Any]:
+        made[0] += 1
+        if made[0] > fails:
+            raise NetlinkError(errno.EOPNOTSUPP, "no act_mirred")
+        return real(device, how)
+
+    monkeypatch.setattr(stores, "aside", aside)
+    network = build(topology={"hosts": 2}, beside=[{"role": "web", "hosts": ["h1"], "command": ["true"]}])
+    assert made[0] == fails + 1
+    reading = network.read()
+    assert not reading.store_told and not network.look().device("store")
+    for index in network.star.control_ports.values():
+        assert all(one.kind != "clsact" for one in network.look().qdiscs.get(index, ()))
+    after = replace(reading, links={0: LinkCounts(control_bytes=3_000_000), 1: LinkCounts()})
+    before = replace(reading, links=dict.fromkeys(range(2), LinkCounts()))
+    asked = network.experiment
+    assert any("can't copy it aside" in text for text in not_judged(covered(asked, "ebpf", after)))
+    (found,) = judge_around(asked, Watched(), Between(before, after))
+    assert "the ranks' store (h0 tcp 29500, h1 tcp 29501) nobody could count here" in found.text
 
 
 @netns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from lossbench.net.conservation import Between
 from lossbench.net.counters import UNMATCHED, LinkCounts, Reading, RuleCounters
 from lossbench.net.star.network import StarNetwork
 from lossbench.net.tc.hook import PARENT
-from lossbench.proof.probe.afterwards import changed_meanwhile, in_words
+from lossbench.proof.probe.afterwards import changed_meanwhile, foils_alone, in_words
+from lossbench.proof.probe.exchange import CHUNK_AT
 from lossbench.proof.probe.flows import Flow, plan, taken_by
 from lossbench.proof.probe.foils import FEW, foils, rounds
 from lossbench.proof.verdict import Status
@@ -108,8 +110,11 @@ def test_foils_go_when_the_others_are_through() -> None:
     assert list(rounds({}, packets=10, batch=4)) == []
 
 
+NETEM = pytest.param("netem", marks=pytest.mark.guest)
+
+
 @pytest.mark.netns
-@pytest.mark.parametrize("backend", ["ebpf", "cbpf"])
+@pytest.mark.parametrize("backend", ["ebpf", "cbpf", NETEM])
 def test_a_rule_that_takes_every_packet_where_one_port_was_asked_is_found(build: Build, backend: str) -> None:
     """As it was: its own probes were all that was sent, and it was proven."""
     network = build(backend=backend, topology={"hosts": 3}, impair=[entry({"destination_ports": [7000]})])
@@ -142,7 +147,7 @@ def again(network: StarNetwork) -> list[str]:
 
 
 @pytest.mark.netns
-@forms("backend", ["ebpf", "cbpf", "relay"], keep=2)
+@forms("backend", ["ebpf", "cbpf", "relay", NETEM], keep=2)
 def test_a_match_that_was_widened_during_the_run_is_found_when_it_has_ended(build: Build, backend: str) -> None:
     """As it was: packets that a rule must not take were sent before the run only."""
     network = build(
@@ -152,7 +157,7 @@ def test_a_match_that_was_widened_during_the_run_is_found_when_it_has_ended(buil
     asked = dict(network.rules)
     network.put({hook: tuple(replace(rule, match=Match()) for rule in here) for hook, here in asked.items()})
     network.rules = asked
-    said = "took 32 of" if backend != "cbpf" else "packets were lost that no rule is about"
+    said = "took 300 of" if backend != "cbpf" else "packets were lost that no rule is about"
     assert any(said in text for text in again(network)), again(network)
 
 
@@ -160,7 +165,7 @@ DROP = struct.pack("<HBBI", 0x06, 0, 0, 2)  # classic BPF: TC_ACT_SHOT
 
 
 @pytest.mark.netns
-@forms("backend", ["ebpf", "cbpf", "relay"])
+@forms("backend", ["ebpf", "cbpf", "relay", NETEM])
 def test_a_filter_that_loses_what_no_rule_is_about_is_found_when_the_run_has_ended(build: Build, backend: str) -> None:
     network = build(backend=backend, topology={"hosts": 3, "rate_mbit": 50}, impair=[entry({}) | PAIRS])
     assert again(network) == []
@@ -169,6 +174,35 @@ def test_a_filter_that_loses_what_no_rule_is_about_is_found_when_the_run_has_end
         inside.tc("add", "clsact", index)
         inside.tc("add-filter", "bpf", index, handle=1, parent=PARENT["ingress"], prio=1, ops=DROP, direct_action=True)
     assert "packets were lost that no rule is about" in " ".join(again(network))
+
+
+ONE_OF_64 = b"".join(  # by the number that each of our packets carries
+    struct.pack("<HBBI", *one)
+    for one in ((0x30, 0, 0, 42 + CHUNK_AT), (0x54, 0, 0, 63), (0x15, 0, 1, 63), (6, 0, 0, 2), (6, 0, 0, 0xFFFFFFFF))
+)
+
+
+@pytest.mark.netns
+def test_a_filter_that_loses_one_of_sixty_four_of_others_is_found_when_the_run_has_ended(build: Build) -> None:
+    """As it was: 32 were sent, of which it lost none."""
+    network = build(topology={"hosts": 2}, impair=[entry({"destination_ports": [7000]})])
+    port, there = network.star.ports[0], {"parent": PARENT["ingress"], "prio": 1, "handle": 7}
+    network.star.switch.tc("add-filter", "bpf", port, ops=ONE_OF_64, direct_action=True, **there)
+    assert "packets were lost that no rule is about" in " ".join(again(network))
+
+
+@pytest.mark.parametrize("rate_mbit", [None, 50, 0.1])
+@pytest.mark.parametrize("name", MATCHES)
+def test_each_port_that_is_looked_at_again_meets_enough_to_tell_one_percent(name: str, rate_mbit: float | None) -> None:
+    """But for links so slow that these alone would take a second."""
+    rules, _, _, _ = planned(entry(MATCHES[name][0], direction="both"), rate_mbit=rate_mbit)
+    keys = {"name": "t", "topology": {"hosts": 3, "rate_mbit": rate_mbit}, "impair": []}
+    counters = {hook: {UNMATCHED: RuleCounters()} for hook in rules}
+    network = SimpleNamespace(experiment=check(Experiment, keys, origin="test"), counters=lambda: counters, rules=rules)
+    flows = foils_alone(rules, network, payload_bytes=64)  # type: ignore[arg-type]
+    each = {hook: sum(one.at_most for one in flows if hook in one.hooks()) for one in flows for hook in one.hooks()}
+    assert flows and all(one.at_most >= FEW for one in flows)
+    assert min(each.values()) >= (300 if rate_mbit != 0.1 else FEW) and (rate_mbit != 0.1 or max(each.values()) < 300)
 
 
 def test_what_is_sent_once_more_is_what_no_rule_takes_and_what_takes_all_needs_none() -> None:

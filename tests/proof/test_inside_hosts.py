@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import socket
 from collections.abc import Callable
 
@@ -21,11 +23,14 @@ from lossbench.proof.watched import Watched
 from lossbench.spec.placement import Hook, Rule
 from lossbench.spec.profile import Profile
 from lossbench.workloads.transport.udp.admission import admit_only
-from tests.attached import How, attached
+from tests.attached import How, attached, attached_by_a_program
 from tests.forms import forms
-from tests.networks import Build, on_host, open_socket
+from tests.networks import Build, on_host, open_socket, receive_all
+from tests.shared import foreign_network
 
 netns = pytest.mark.netns
+RELEASE = tuple(int(number) for number in re.findall(r"\d+", os.uname().release)[:2])
+LINKED = pytest.mark.skipif(RELEASE < (6, 4), reason="programs at a firewall's hooks came with Linux 6.4")
 
 
 def send_large(network: StarNetwork, *, times: int, family: str = "ipv4", size: int = 8000) -> None:
@@ -123,6 +128,59 @@ def test_sockets_that_take_whole_packets_are_not_judged_and_said_so(
     assert after.bare == ("h1",), "remembered when it is gone"
     said = [text for text in not_judged(covered(network.experiment, "ebpf", after)) if "AF_PACKET" in text]
     assert said == ["what sockets for whole packets (raw, AF_PACKET) lose: open in h1"]
+
+
+@netns
+@LINKED
+@forms("how", ["netfilter", "sk_lookup"], keep=2)
+def test_a_program_that_only_a_link_shows_and_that_loses_what_comes_is_found(build: Build, how: How) -> None:
+    """As it was: neither a message nor an interface shows it, and 200 of 200 datagrams were gone, valid."""
+    network = build(topology={"hosts": 3}, impair=[{"profile": "clean"}])
+    network.listen()
+    assert network.hosts_wrong(some=True) == []
+    with attached_by_a_program(how, network.star.namespace("h1")):
+        lost = missed(network)
+        found = network.hosts_wrong(some=True)
+    assert lost == 20 and len(found) == 1 and found[0].startswith("h1: a BPF program came to"), found
+    assert network.hosts_wrong() == []
+
+
+@netns
+@LINKED
+def test_such_a_program_of_somebody_elses_is_nothing_to_the_run(build: Build) -> None:
+    network = build(topology={"hosts": 2})
+    network.listen()
+    with foreign_network() as (name, _):
+        for how in ("netfilter", "sk_lookup"):
+            with attached_by_a_program(how, name):
+                assert network.hosts_wrong() == []
+
+
+def missed(network: StarNetwork) -> int:
+    """Of twenty datagrams from h0 to h1."""
+    with open_socket(network, "h1") as receiver, open_socket(network, "h0") as sender:
+        receiver.bind(("10.77.0.2", 5000))
+        for _ in range(20):
+            sender.sendto(b"x", ("10.77.0.2", 5000))
+        return 20 - len(receive_all(receiver, quiet_s=0.3, at_least=0))
+
+
+@netns
+def test_a_link_that_is_put_on_the_data_link_or_takes_it_in_is_told_and_others_are_not(build: Build) -> None:
+    """As it was: a bridge took all that came for the host, and nobody had told as long as it stood."""
+    network = build(topology={"hosts": 2})
+    network.listen()
+    on_host(network, "h1", *["link", "add", "br0", "type", "bridge"])
+    on_host(network, "h1", *["link", "add", "v0", "type", "veth", "peer", "name", "v1"])
+    on_host(network, "h1", *["link", "set", "v0", "master", "br0"])
+    on_host(network, "h1", *["link", "add", "m0", "link", "v1", "type", "macvlan"])
+    assert network.changes() == []
+    on_host(network, "h1", *["link", "set", "eth0", "master", "br0"])
+    assert "h1 eth0: part of another link during the run" in network.changes() and missed(network) == 20
+    on_host(network, "h1", *["link", "set", "eth0", "nomaster"])
+    network.changes()
+    on_host(network, "h1", *["link", "add", "m1", "link", "eth0", "type", "macvlan", "mode", "passthru"])
+    assert "h1: the link m1 was put on its data link during the run" in network.changes()
 
 
 @netns

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from lossbench.net.bpf.classic import classifier
+from lossbench.net.counters import Reading
 from lossbench.net.impair import cbpf, registry
 from lossbench.net.impair.netem.options import differences, options_of
 from lossbench.proof.covers.conditions import BACKENDS, CONDITIONS, NOT_JUDGED, REFUSED
@@ -231,6 +232,13 @@ def test_what_is_not_judged_stands_in_the_row_of_its_condition(
     (row,) = [row for row in rows if row.condition == condition]
     assert any(said in text for text in row.not_judged)
     assert any(said in text for text in not_judged(rows))
+
+
+def test_a_pair_is_not_judged_by_what_is_for_all_and_that_is_said_where_some_was() -> None:
+    """100 % from h0 to h1 asked, and what h0 told everybody came to h1."""
+    asked = check(Experiment, {"name": "t", "impair": [{"profile": "loss_5", "pairs": [["h0", "h1"]]}]}, origin="test")
+    said = [[t for t in not_judged(covered(asked, "ebpf", Reading(for_all=n))) if "for all hosts" in t] for n in (0, 3)]
+    assert [len(one) for one in said] == [0, 1]
 
 
 def test_limits_speak_of_conditions_and_hold_only_where_they_are_asked() -> None:

@@ -352,7 +352,7 @@ def test_the_kernel_opens_a_window_by_its_clock_and_for_probes(window: dict[str,
 
 
 @pytest.mark.netns
-@forms("backend", ["ebpf", "cbpf", "relay"], keep=2)
+@forms("backend", ["ebpf", "cbpf", "relay", pytest.param("netem", marks=pytest.mark.guest)], keep=2)
 def test_what_is_sent_before_the_clock_begins_does_not_meet_a_window_without_a_beginning(
     build: Build, backend: str
 ) -> None:

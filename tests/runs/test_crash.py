@@ -14,10 +14,10 @@ import pytest
 
 from lossbench.net import journal
 from lossbench.net.host import namespaces
-from tests.conftest import left_behind, namespaces_of
+from tests.conftest import left_behind
 from tests.forked import LOSSBENCH, begin, lossbench
 from tests.forms import forms
-from tests.shared import foreign_network, wait_until_begun
+from tests.shared import foreign_network, namespaces_of, wait_until_begun
 
 pytestmark = pytest.mark.netns
 

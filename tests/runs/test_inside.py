@@ -12,8 +12,9 @@ import pytest
 
 import lossbench
 from lossbench.errors import UsageError
-from tests.conftest import left_behind, namespaces_of
+from tests.conftest import left_behind
 from tests.nic.wire import until
+from tests.shared import namespaces_of
 
 pytestmark = pytest.mark.netns
 SEND = "import socket; s = socket.socket(2, 2)\nfor _ in range(2000): s.sendto(b'x', ('{}', 9))"

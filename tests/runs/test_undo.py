@@ -24,10 +24,10 @@ from lossbench.net.made import Entry
 from lossbench.processes import Started
 from lossbench.runs import interrupt
 from tests import nurseries
-from tests.conftest import left_behind, namespaces_of
+from tests.conftest import left_behind
 from tests.forked import LOSSBENCH, begin, lossbench
 from tests.forms import forms
-from tests.shared import wait_until_begun
+from tests.shared import namespaces_of, wait_until_begun
 
 pytestmark = pytest.mark.netns
 ROOT = Path(__file__).resolve().parents[2]

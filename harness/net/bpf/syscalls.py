@@ -19,11 +19,15 @@ _libc.syscall.restype = ctypes.c_long
 
 
 def _bpf(command: int, attributes: bytes) -> int:
+    return asked(command, ctypes.create_string_buffer(attributes, len(attributes)))
+
+
+def asked(command: int, buffer: ctypes.Array[ctypes.c_char]) -> int:
+    """What the kernel answers beside a number it writes there."""
     number = _NUMBER.get(platform.machine())
     if number is None:
         raise OSError(errno.ENOSYS, f"bpf(2) is not known for {platform.machine()}")
-    buffer = ctypes.create_string_buffer(attributes, len(attributes))
-    result = int(_libc.syscall(number, ctypes.c_int(command), buffer, ctypes.c_uint(len(attributes))))
+    result = int(_libc.syscall(number, ctypes.c_int(command), buffer, ctypes.c_uint(len(buffer))))
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"bpf({command}): {os.strerror(code)}")
@@ -110,10 +114,7 @@ def tcx_programs(port_index: int, side: str) -> int:
     Raises PermissionError where it may not be asked."""
     try:
         buffer = ctypes.create_string_buffer(struct.pack("<IIIIQI36x", port_index, _TCX[side], 0, 0, 0, 0), 64)
-        number = _NUMBER.get(platform.machine(), 0)
-        if _libc.syscall(number, ctypes.c_int(_PROG_QUERY), buffer, ctypes.c_uint(64)) < 0:
-            code = ctypes.get_errno()
-            raise OSError(code, f"bpf({_PROG_QUERY}): {os.strerror(code)}")
+        asked(_PROG_QUERY, buffer)
     except PermissionError:
         raise
     except OSError:

@@ -9,7 +9,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
-from lossbench.net.bpf import syscalls
+from lossbench.net.bpf import links, syscalls
 from lossbench.net.counters import LinkCounts, Queue, Sockets
 from lossbench.net.host.place import Place
 from lossbench.net.host.stack import Stack
@@ -63,6 +63,8 @@ class Gauges:
         self._devices: dict[int, str] = {}  # of the switch, by index
         self._bare: dict[str, None] = {}  # hosts where sockets took whole packets
         self._hardware: dict[int, str] = {}  # addresses of the switch's links, as they were given
+        self._last_link = 0  # of BPF's, on this machine
+        self._namespaces: dict[int, str] = {}  # of hosts, by inode
         self._turn = cycle(star.topology.all_hosts())
         self._known = {a for h in star.topology.all_hosts() for a in (h.ipv4, h.ipv6)} | set(ROUTERS.values())
 
@@ -105,6 +107,8 @@ class Gauges:
             "for_all": bridge.rx_packets if bridge is not None else 0,
             "for_nobody": nowhere.tx_packets + nowhere.tx_dropped if nowhere is not None else 0,
             "store_bytes": store.rx_bytes if store is not None else 0,
+            "store_packets": store.rx_packets if store is not None else 0,
+            "store_told": store is not None,
             "bare": self._bare_so_far(),
         }
 
@@ -122,9 +126,14 @@ class Gauges:
         for place in places:
             if place not in self._monitors:
                 self._monitors[place] = Monitor(self._star.place(place), stack=place != SWITCH)
-        links = self.look().links
-        self._devices = {index: one.name for index, one in links.items() if one.name not in ("lo", "ctl0", METER)}
-        self._hardware = {index: one.address for index, one in links.items()}
+        found = self.look().links
+        self._devices = {index: one.name for index, one in found.items() if one.name not in ("lo", "ctl0", METER)}
+        self._hardware = {index: one.address for index, one in found.items()}
+        for host in self._star.topology.all_hosts():
+            with self._star.place(host.name).inside():
+                self._namespaces[Path("/proc/thread-self/ns/net").stat().st_ino] = host.name
+        with suppress(PermissionError):  # without privilege nobody of ours can ask, nor put one there
+            self._last_link = links.newest()
 
     def changes(self, *, ours: set[int], mtu: int) -> list[str]:
         """What others changed since the last call: filters, qdiscs and classes, links that went down, another MTU, an
@@ -141,6 +150,8 @@ class Gauges:
         if change.index == 0:
             return f"{place}: {change.what} during the run"
         if change.index not in names:
+            if link is not None and link.below in names and place != SWITCH:
+                return f"{place}: the link {link.name} was put on its data link during the run"
             around = change.to and self._star.leads_to_hosts(change.to)
             return f"{place}: {change.what} during the run, around the data link: to {change.to}" if around else ""
         if change.of is not None and change.of not in self._known:
@@ -150,6 +161,7 @@ class Gauges:
         if place == SWITCH and change.index not in self._star.ports.values():
             return ""  # of these only tc's changes tell something
         state = "an XDP program" if link.xdp else "it was down" if not link.up else ""
+        state = state or ("part of another link" if link.master and place != SWITCH else "")
         state = state or (f"MTU {link.mtu}" if link.mtu != mtu else "")
         given = self._hardware.get(change.index) if place == SWITCH else self._star.topology.host(place).mac
         if not state and link.address not in ("", given):
@@ -187,7 +199,14 @@ class Gauges:
         """What stands in hosts and no message tells of. `some`: the next few of them, in turn."""
         every = self._star.topology.all_hosts()
         hosts = islice(self._turn, min(HOSTS_A_LOOK, len(every))) if some else every
-        return [text for host in hosts for text in self._inside(host)]
+        return [*self._by_links(), *(text for host in hosts for text in self._inside(host))]
+
+    def _by_links(self) -> list[str]:
+        """Programs in hosts that no interface of theirs shows."""
+        with suppress(PermissionError):
+            held, self._last_link = links.since(self._last_link, self._namespaces)
+            return [f"{self._namespaces[one.namespace]}: {one.what} during the run" for one in held]
+        return []
 
     def _inside(self, host: Host) -> list[str]:
         """Firewall tables of before nftables, and programs at its link, XDP or tcx, that go with a descriptor."""

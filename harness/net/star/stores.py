@@ -22,21 +22,31 @@ FIRST_PRIO = 1
 
 def count(switch: IPRoute, experiment: Experiment, ports: dict[int, int]) -> None:
     """`ports`: of the control network, by rank. Both ways at the port of the host that has the store: all that is for
-    it passes there. A kernel that can't copy packets aside counts none."""
-    with suppress(NetlinkError):
-        switch.link("add", ifname=METER, kind="ifb")
-        meter = switch.link_lookup(ifname=METER)[0]
-        switch.link("set", index=meter, state="up")
-        for number, (host, port) in enumerate(experiment.stores()):
-            ensure_clsact(switch, ports[host.rank])
-            sides: dict[Side, Match] = {
-                "egress": Match(destinations=(host.control_ipv4,), protocol="tcp", destination_ports=(port,)),
-                "ingress": Match(sources=(host.control_ipv4,), protocol="tcp", source_ports=(port,)),
-            }
-            for side, match in sides.items():
-                what = {"ops": classifier(match), "action": aside(meter, "mirror")}
-                prio, parent = FIRST_PRIO + number, PARENT[side]
-                switch.tc("add-filter", "bpf", ports[host.rank], handle=1, parent=parent, prio=prio, **what)
+    it passes there. A kernel that can't copy packets aside counts none: there is no meter then, nor a half of one."""
+    try:
+        _make(switch, experiment, ports)
+    except NetlinkError:
+        for host, _ in experiment.stores():
+            with suppress(NetlinkError):
+                switch.tc("del", "clsact", ports[host.rank])
+        for index in switch.link_lookup(ifname=METER):
+            switch.link("del", index=index)
+
+
+def _make(switch: IPRoute, experiment: Experiment, ports: dict[int, int]) -> None:
+    switch.link("add", ifname=METER, kind="ifb")
+    meter = switch.link_lookup(ifname=METER)[0]
+    switch.link("set", index=meter, state="up")
+    for number, (host, port) in enumerate(experiment.stores()):
+        ensure_clsact(switch, ports[host.rank])
+        sides: dict[Side, Match] = {
+            "egress": Match(destinations=(host.control_ipv4,), protocol="tcp", destination_ports=(port,)),
+            "ingress": Match(sources=(host.control_ipv4,), protocol="tcp", source_ports=(port,)),
+        }
+        for side, match in sides.items():
+            what = {"ops": classifier(match), "action": aside(meter, "mirror")}
+            prio, parent = FIRST_PRIO + number, PARENT[side]
+            switch.tc("add-filter", "bpf", ports[host.rank], handle=1, parent=parent, prio=prio, **what)
 
 
 def open_besides(experiment: Experiment, place: Callable[[str], Place]) -> list[str]:

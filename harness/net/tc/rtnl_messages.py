@@ -62,6 +62,8 @@ class Link:
     up: bool
     xdp: bool  # a program runs on its packets before anything else does
     address: str = ""  # of its hardware
+    master: int = 0  # the index of what it is a part of: a bridge, a bond
+    below: int = 0  # of what it stands on here (VLAN, macvlan)
     switched_on: bool = True  # by whoever sets it up or down; `up` wants a carrier, too
     rx_packets: int = 0
     tx_packets: int = 0
@@ -155,21 +157,17 @@ _WORDS = {
 
 @_readable
 def change_of(kind: int, _: int, port: int, body: bytes) -> Change | None:
-    if kind == RTM_NEWLINK:
-        link = link_of(body)
+    if kind == RTM_NEWLINK and (link := link_of(body)):
         return Change(what="link changed", index=link.index, by=port, link=link)
     if kind not in _WORDS:
         return None
     if kind in (RTM_NEWROUTE, RTM_DELROUTE):
         told, (family, prefix) = attributes(body, 12), struct.unpack_from("<BB", body)
-        to = _address(family, told.get(1, b""))
-        to = f"{to}/{prefix}" if to else ""
+        to = f"{to}/{prefix}" if (to := _address(family, told.get(1, b""))) else ""
         return Change(what=_WORDS[kind], index=int.from_bytes(told.get(4, bytes(4)), "little"), by=port, to=to)
     index = 0 if kind in (RTM_NEWRULE, RTM_DELRULE) else struct.unpack_from("<i", body, 4)[0]
-    if kind in (RTM_NEWNEIGH, RTM_DELNEIGH):
-        whose = _address(body[0], attributes(body, 12).get(1, b""))
-        return Change(what=_WORDS[kind], index=index, by=port, of=whose)
-    return Change(what=_WORDS[kind], index=index, by=port)
+    whose = _address(body[0], attributes(body, 12).get(1, b"")) if kind in (RTM_NEWNEIGH, RTM_DELNEIGH) else None
+    return Change(what=_WORDS[kind], index=index, by=port, of=whose)
 
 
 def _address(family: int, packed: bytes) -> str:
@@ -210,6 +208,8 @@ def link_of(body: bytes) -> Link:
         up=found.get(16, b"\0")[0] == _OPERSTATE_UP,
         xdp=xdp[0] != 0,
         address=found.get(1, b"").hex(":"),
+        master=int.from_bytes(found.get(10, b""), "little"),
+        below=int.from_bytes(found.get(5, b""), "little") if 37 not in found else 0,  # 37: it is elsewhere
         switched_on=bool(flags & _IFF_UP),
         rx_packets=numbers[0],
         tx_packets=numbers[1],

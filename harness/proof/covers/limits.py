@@ -210,15 +210,24 @@ LIMITS = (
         when=_told_together,
     ),
     Limit(
-        text="what it takes too much of during the run: read back, probed before it and after it",
+        text="what it takes too much of during the run: read back, probed before it and, to a percent, after it",
         of="matches",
         when=lambda a: any(not p.match.is_everything() for p in a.profiles),
     ),
     Limit(
-        text="packets of others that it takes during the run: read back, probed before it and after it",
+        text="packets of others that it takes during the run: read back, probed before it and, to a percent, after it",
         of="pairs",
         backends=("netem", "cbpf"),
         when=lambda a: any(e.pairs for e in a.entries),
+    ),
+    Limit(
+        text="what is for all hosts (broadcast, multicast): at an uplink no entry for one of them is about it",
+        of="pairs",
+        when=lambda a: (
+            a.after is not None
+            and a.after.for_all > 0
+            and any(e.pairs and "uplink" in e.directions() for e in a.entries)
+        ),
     ),
     Limit(
         text="IPv6 packets with options or a routing header: they hide from protocol and ports",
@@ -250,6 +259,11 @@ LIMITS = (
         of="presence",
         when=_bare,
         more=lambda a: f": open in {', '.join(_bare(a)[:HOSTS_SHOWN])}",
+    ),
+    Limit(
+        text="what ranks and their store send each other: this kernel can't copy it aside, a megabyte is for all",
+        of="presence",
+        when=lambda a: a.after is not None and not a.after.store_told,
     ),
     Limit(
         text="what went over the control network: a lab's is not counted",

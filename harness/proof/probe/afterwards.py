@@ -1,8 +1,10 @@
-"""When the workload has ended: does what was asked of some packets still leave all others alone? Foils once more, few,
+"""When the workload has ended: does what was asked of some packets still leave all others alone? Foils once more,
 through the rules that are in force then."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,8 +16,11 @@ from lossbench.net.network import Network
 from lossbench.proof.probe.exchange import Exchange
 from lossbench.proof.probe.flows import Flow, plan
 from lossbench.proof.probe.foils import FEW, foils
-from lossbench.proof.probe.probing import Probes, slowest_mbit
+from lossbench.proof.probe.probing import PROBE_HEADERS, Probes, slowest_mbit
 from lossbench.spec.placement import Hook, Rules
+
+UNSEEN = 0.01  # of what no rule is about, at a port: if so many are lost, none of these is one time in twenty
+AT_LEAST_S = 1.0  # of half the slowest link, that they may take
 
 
 def changed_meanwhile(network: Network, *, payload_bytes: int, token: int) -> list[str]:
@@ -23,7 +28,7 @@ def changed_meanwhile(network: Network, *, payload_bytes: int, token: int) -> li
     Nothing else is sent now. Machines of a lab are not probed again."""
     if not network.genuine or network.experiment.topology.machines:
         return []
-    flows = foils_alone(network.rules, network)
+    flows = foils_alone(network.rules, network, payload_bytes=payload_bytes)
     if not flows:
         return []
     try:
@@ -32,12 +37,20 @@ def changed_meanwhile(network: Network, *, payload_bytes: int, token: int) -> li
         return [f"after the run packets that no rule is about could not be sent ({error})"]
 
 
-def foils_alone(rules: Rules, network: Network) -> list[Flow]:
+def foils_alone(rules: Rules, network: Network, *, payload_bytes: int) -> list[Flow]:
     """That no rule takes anywhere, also where those of other rules did before the run."""
-    topology = network.experiment.topology
+    topology, rate_mbit = network.experiment.topology, slowest_mbit(network)
     flows, _ = foils(rules, plan(rules, topology)[0], topology, alone=True)
     told_apart = {hook for hook, here in network.counters().items() if UNMATCHED in here or not rules[hook]}
-    return [replace(one, at_most=FEW) if told_apart.issuperset(set(one.hooks()) & set(rules)) else one for one in flows]
+    through = Counter(hook for one in flows for hook in one.hooks())
+    most = math.inf if rate_mbit is None else AT_LEAST_S * rate_mbit * 1e6 / 2 / 8 / (payload_bytes + PROBE_HEADERS)
+
+    def enough(flow: Flow) -> int:
+        least = FEW if told_apart.issuperset(set(flow.hooks()) & set(rules)) else flow.at_most
+        share = min(through[hook] for hook in flow.hooks())  # how many bring a port what it needs together
+        return max(least, math.ceil(min(3 / UNSEEN, most) / share))
+
+    return [replace(one, at_most=enough(one)) for one in flows]
 
 
 def _told(

@@ -29,9 +29,8 @@ BATCH = 64  # packets per system call, the kernel's limit on older versions
 STAMP_AT = contract.HEADER_BYTES  # 8 bytes: when it was sent, monotonic nanoseconds
 TOKEN_AT, CHUNK_AT = contract.HEADER_FIELDS["tag"][0], contract.HEADER_FIELDS["chunk"][0]
 SETTLE_S = 1.0  # a busy machine may deliver late; where the counters add up nobody waits
-DRAIN_CALLS = 1000
-DELAY_SAMPLES = 150
-DELAY_SPACING_S = 0.004
+DRAIN_CALLS, DRAIN_BYTES = 1000, 4 << 20  # of one socket; that are looked at together
+DELAY_SAMPLES, DELAY_SPACING_S = 150, 0.004
 
 
 class Exchange:
@@ -212,10 +211,11 @@ class Exchange:
     # --- receiving ---------------------------------------------------------------------------------------------
 
     def drain(self, heard: list[Heard]) -> int:
-        """Everything that waits in any socket; returns how many packets came."""
+        """What waits in any socket, as much as may be held at once; returns how many packets came."""
         total = 0
         for (host, _, _, protocol), receiver in self._receivers.items():
             reads: dict[tuple[str, int] | bytes, list[tuple[bytes, int]]] = {}
+            held = 0
             for _ in range(DRAIN_CALLS):  # others may send faster than we can look
                 try:
                     data, beside, _, address = receiver.recvmsg(65536, ancillary.ANCILLARY_BYTES)
@@ -226,10 +226,12 @@ class Exchange:
                     continue  # a tap also sees what its own host sends, before the loss point
                 self._overflow[receiver] = ancillary.overflowed(beside) or self._overflow.get(receiver, 0)
                 origin = address[:2] if protocol == "udp" else datagram.origin(data)
-                if protocol == "tcp":
-                    data = data[-self.size :]
+                data = data if protocol == "udp" else data[-self.size :]
                 if data and len(data) % self.size == 0:
                     reads.setdefault(origin, []).append((data, now))
+                    held += len(data)
+                if held >= DRAIN_BYTES:  # the rest waits
+                    break
             total += sum(self._account(heard, some, host=host, origin=origin) for origin, some in reads.items())
         return total
 
