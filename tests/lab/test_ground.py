@@ -61,7 +61,16 @@ def test_a_point_called_by_what_the_lab_is_not_is_refused(
     """As it was: it ran at the lab's own hosts, MTU and family, under the point's label, valid."""
     with pytest.raises(UsageError, match=words) as raised:
         planned(tmp_path, sweep, *settings)
-    assert "leave topology." in raised.value.next_step and "\n" not in str(raised.value)
+    assert "--set topology." in raised.value.next_step and "\n" not in str(raised.value)
+
+
+def test_of_a_suite_that_sweeps_what_is_the_labs_own_the_lab_runs_its_part_if_one_says_so(tmp_path: Path) -> None:
+    """As it was: "leave it out of the sweep", which nobody can do of a suite that comes with lossbench (collectives)."""
+    mtus = '[sweep]\n"topology.mtu" = [1500, 9000]\n"workload.options.x" = [1, 2]'
+    with pytest.raises(UsageError) as raised:
+        planned(tmp_path, mtus)
+    word = raised.value.next_step.split()[1]
+    assert word == "topology.mtu=1500" and planned(tmp_path, mtus, word) == 2
 
 
 def test_what_a_file_says_of_its_network_is_the_labs_to_say(tmp_path: Path) -> None:

@@ -200,7 +200,8 @@ def refuse_others(experiment: Experiment, own: dict[str, Any], asked: Collection
         value = getattr(experiment.topology, name)
         if value != here and f"topology.{name}" in asked:
             text = f"{experiment.name}: topology.{name} = {value} is asked for, this lab has {here}"
-            raise UsageError(text, next_step=f"leave topology.{name} out of --set and the sweep, or set the lab up so")
+            step = f"--set topology.{name}={here} is what this lab can run of it; or set the lab up so"
+            raise UsageError(text, next_step=step)
 
 
 def _sent(program: Program) -> dict[str, Any]:
