@@ -65,7 +65,7 @@ def test_a_point_called_by_what_the_lab_is_not_is_refused(
 
 
 def test_of_a_suite_that_sweeps_what_is_the_labs_own_the_lab_runs_its_part_if_one_says_so(tmp_path: Path) -> None:
-    """As it was: "leave it out of the sweep", which nobody can do of a suite that comes with lossbench (collectives)."""
+    """As it was: "leave it out of the sweep", which nobody can do of a suite of ours (collectives)."""
     mtus = '[sweep]\n"topology.mtu" = [1500, 9000]\n"workload.options.x" = [1, 2]'
     with pytest.raises(UsageError) as raised:
         planned(tmp_path, mtus)
