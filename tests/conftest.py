@@ -58,7 +58,6 @@ ALSO_ON_STOCK = (
     "test_offloads.py::test_a_udp_segment_sender_loses_single_mtu_packets[netem]",
     "test_shaping.py::test_web_is_served_first_and_training_loses[prio]",
     "test_command.py::test_a_run_is_valid_and_stored_from_manifest_to_verdict",
-    "test_safety.py::test_a_member_of_a_vrf_loses_what_it_is_asked_to_lose",  # few other kernels know VRFs
     "test_nic.py::test_what_the_rule_dropped_is_what_the_receiver_misses_exactly[egress-netem]",
 )
 

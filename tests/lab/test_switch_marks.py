@@ -19,6 +19,7 @@ MOST = 0.75  # of learning that is left to it beside a service that goes first
 @pytest.mark.quiet("how much learning gets through is measured")
 def test_marks_make_a_difference_where_the_switch_prioritises_and_none_where_it_does_not(tmp_path: Path) -> None:
     prioritised, shared = kept(tmp_path / "strict", 1.0), kept(tmp_path / "alike", 0.0)
+    print(f"learning with a mark of its own, of what it gets with one for both: {prioritised:.2f}, {shared:.2f}")
     assert prioritised < MOST < shared, f"of learning with one mark for both: {prioritised:.2f}, {shared:.2f}"
 
 
