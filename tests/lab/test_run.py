@@ -132,7 +132,7 @@ def test_the_transport_is_compared_on_machines_as_it_is_in_namespaces(lab: Machi
     assert (one["columns"]["fault"], one["columns"]["outcome"]) == ("valid", "valid"), one["reasons"]
     assert {row["exact"] for row in read(run_folder(found) / "proof.json")["rows"]} == {True}
     rows = {row["contender"]: row for row in one["rows"]}
-    assert all(rows[name]["n"] for name in ("lossy", "gloo-cubic", "udp-blast")), rows
+    assert rows["lossy"]["n"] and {"gloo-cubic", "udp-blast"} <= set(rows), rows  # TCP may be capped before any call
     assert "not ours to set" in rows["gloo-cubic-5ms"]["note"] and 0.8 < rows["lossy"]["arrived_1"] < 1
 
 
