@@ -116,14 +116,17 @@ class Network(Protocol):
         """Handles only."""
 
 
-def settled(network: Network, *, since: Reading | None = None) -> tuple[Reading, int]:
+def settled(
+    network: Network, *, since: Reading | None = None, read: Callable[..., Reading] | None = None
+) -> tuple[Reading, int]:
     """See Network.settled: once nothing is under way any more and, since an earlier reading, every packet is accounted
-    for."""
+    for. `read`: in place of the network's own."""
+    read = read or network.read
     limit = time.monotonic() + SETTLE_S + network.longest_wait_s()
-    before = network.read()
+    before = read()
     while True:
         time.sleep(SETTLE_STEP_S if since is not None else QUIET_S)
-        now = network.read(sockets=True)
+        now = read(sockets=True)
         still = before.moved() == now.moved()
         whole = since is None or not leaks(Between(since, now))
         if (still and whole and not now.under_way()) or time.monotonic() > limit:

@@ -3,6 +3,7 @@ more from which they are controlled."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -37,12 +38,20 @@ PasswordAuthentication no
 KbdInteractiveAuthentication no
 PermitRootLogin yes
 PermitUserRC no
-SetEnv XDG_CACHE_HOME={folder}/cache{rank} TMPDIR={folder}/tmp{rank}
+SetEnv XDG_CACHE_HOME={folder}/cache{rank} TMPDIR={folder}/tmp{rank}{packages}
 """
-# Every machine has a /run and a disk of its own, as machines have.
+# Every machine has a /run and a disk of its own, as machines have. Without an sshd something that stays.
 START = """
-mount -t tmpfs tmpfs /run && mkdir -p /run/sshd "$2" && mount -t tmpfs -o "size=$3" tmpfs "$2" &&
+mount -t tmpfs tmpfs /run && mkdir -p /run/sshd "$2" && mount -t tmpfs -o "size=$3" tmpfs "$2" || exit
+[ -n "$0" ] || { echo Server listening >&2; exec sleep infinity; }
 exec "$0" -D -e -f "$1"
+"""
+# Stands for ssh where there is no sshd: the words behind `--` are the target and one line for a shell there.
+NO_SSH = """#!/bin/sh
+while [ "$1" != -- ]; do shift; done
+number=${{2#node}}
+exec nsenter --target "$(cat {folder}/pid$number)" --mount --net env -i HOME=/root PATH="$PATH" \
+    XDG_CACHE_HOME={folder}/cache$number TMPDIR={folder}/tmp$number{packages} sh -c "$3"
 """
 
 
@@ -63,6 +72,7 @@ class Machines:
     network: StarNetwork
     over_data: bool = False
     disk: str = "1g"
+    ssh: bool = True
     servers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     @property
@@ -96,24 +106,30 @@ class Machines:
 
     def start(self, *arguments: str) -> Command:
         last = self.network.experiment.topology.all_hosts()[-1]
-        return begin(*arguments, net=str(namespaces.FOLDER / self.namespace(last)), environment=known({}))
+        path = {} if self.ssh else {"PATH": f"{self.folder / 'bin'}:{os.environ.get('PATH', os.defpath)}"}
+        return begin(*arguments, net=str(namespaces.FOLDER / self.namespace(last)), environment=known(path))
+
+    def links(self, host: Host) -> list[str]:
+        with namespaces.open_inside(self.namespace(host)) as ip:
+            return sorted(link.get_attr("IFLA_IFNAME") for link in ip.get_links())
 
     def snapshots(self) -> list[Any]:
         out = []
         for host in self.hosts:
             with namespaces.inside(self.namespace(host)), namespaces.open_inside(self.namespace(host)) as ip:
-                links = sorted(link.get_attr("IFLA_IFNAME") for link in ip.get_links())
-                out.append((links, snapshot.of(ip.link_lookup(ifname="eth0")[0])))
+                out.append((self.links(host), snapshot.of(ip.link_lookup(ifname="eth0")[0])))
         return out
 
     def serve(self, host: Host) -> None:
         config = self.folder / f"sshd{host.rank}"
-        config.write_text(CONFIG.format(address=self.ssh_address(host), folder=self.folder, rank=host.rank))
+        address = self.ssh_address(host)
+        config.write_text(CONFIG.format(address=address, folder=self.folder, rank=host.rank, packages=_packages()))
         net = f"--net={namespaces.FOLDER / self.namespace(host)}"
-        own = [START, SSHD, str(config), str(self.folder / f"tmp{host.rank}"), self.disk]
+        own = [START, SSHD if self.ssh else "", str(config), str(self.folder / f"tmp{host.rank}"), self.disk]
         command = ["nsenter", net, "unshare", "-m", "--propagation", "private", "sh", "-c", *own]
         with open(self.folder / f"sshd{host.rank}.log", "wb") as log:
             self.servers.append(subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL))
+        (self.folder / f"pid{host.rank}").write_text(str(self.servers[-1].pid))
 
 
 @contextmanager
@@ -124,19 +140,23 @@ def machines(
     over_data: bool = False,
     disk: str = "1g",
     rate_mbit: float | None = None,
+    ssh: bool = True,
     **switch: Any,
 ) -> Iterator[Machines]:
     """`disk`: room for temporary files on each. `rate_mbit` and `switch`: how fast the switch between them is, and its
-    queues (shaping)."""
+    queues (shaping). `ssh`: real; else a program of that name which steps into the machine."""
     spec = {"name": "lab", "topology": {"hosts": count + 1, "rate_mbit": rate_mbit}, "shaping": switch}
     experiment = check(Experiment, spec, origin="test")
     book = Journal.claim(kind="run")
     network = StarNetwork(network_id=book.id, experiment=experiment, backend="ebpf")
-    made = Machines(folder=folder, network=network, over_data=over_data, disk=disk)
+    made = Machines(folder=folder, network=network, over_data=over_data, disk=disk, ssh=ssh)
     try:
         network.build(before_making=book.before_making)
         network.shape()
-        _keys(made)
+        if ssh:
+            _keys(made)
+        else:
+            _stand_in(made)
         for host in made.hosts:
             made.serve(host)
         _wait(made)
@@ -162,6 +182,20 @@ def _keys(made: Machines) -> None:
     config += f" UserKnownHostsFile {folder}/known_hosts\n GlobalKnownHostsFile /dev/null\n"
     (folder / "known_hosts").write_text(known)
     (folder / "ssh_config").write_text(config)
+
+
+def _packages() -> str:
+    """Where this machine has them elsewhere than Python looks by itself."""
+    found = os.environ.get("PYTHONPATH", "")
+    return f" PYTHONPATH={found}" if found and " " not in found else ""
+
+
+def _stand_in(made: Machines) -> None:
+    (made.folder / "ssh_config").touch()
+    program = made.folder / "bin" / "ssh"
+    program.parent.mkdir()
+    program.write_text(NO_SSH.format(folder=made.folder, packages=_packages()))
+    program.chmod(0o755)
 
 
 def _wait(made: Machines) -> None:

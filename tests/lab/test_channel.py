@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from string import ascii_letters, digits
 from typing import Any
 
 import pytest
@@ -25,7 +26,7 @@ from lossbench.net.lab.channel import ssh_command
 from lossbench.runs.lab import agent
 from lossbench.spec import lab as labs
 from lossbench.spec.asking import labfile
-from lossbench.spec.lab import Lab, Machine
+from lossbench.spec.lab import Lab, Machine, Switch
 from lossbench.spec.userfile import check
 from tests.forked import lossbench
 from tests.nic.wire import until
@@ -68,6 +69,46 @@ def test_a_hostile_word_in_lab_toml_is_refused_with_file_and_key(tmp_path: Path,
     with pytest.raises(UsageError) as raised:
         labs.load(written(tmp_path, **{key: value}))
     assert "lab.toml" in str(raised.value)
+
+
+PATHS_OUT = ["../../etc/passwd", "-rf", "~root/x", "%h", "${HOME}", "a|b", "a&b", "a>b", "'x'", '"x"', "a\\b", "*"]
+TEXTS = [
+    ("machine", name) for name, one in Machine.model_fields.items() if one.annotation is str
+] + [("switch", name) for name in Switch.model_fields] + [("", "name"), ("", "by"), ("", "ssh_config")]  # fmt: skip
+
+
+def test_those_are_all_keys_that_hold_words() -> None:
+    """Whoever adds one adds it to what is tried."""
+    others = {"machine", "switch"}
+    assert {name for where, name in TEXTS if not where} == set(Lab.model_fields) - others
+    plain = {name for name, one in Machine.model_fields.items() if one.annotation in (bool, int)}
+    assert {name for where, name in TEXTS if where == "machine"} == set(Machine.model_fields) - plain
+
+
+@pytest.mark.parametrize(("where", "key"), TEXTS)
+def test_no_word_of_a_lab_toml_reaches_a_shell_or_becomes_an_option(tmp_path: Path, where: str, key: str) -> None:
+    """Refused in one line; or what ssh is told is what it would have been, but for this one word in its own place."""
+    for value in [*HOSTILE, *PATHS_OUT]:
+        tables: dict[str, dict[str, Any]] = {"": {}, "machine": dict(PLAIN), "switch": {}}
+        tables[where][key] = [value] if key == "counters" else value
+        text = "".join(f"{name} = {json.dumps(one)}\n" for name, one in tables[""].items())
+        for table, head in (("machine", "[[machine]]"), ("switch", "[switch]")):
+            text += f"{head}\n" + "".join(f"{name} = {json.dumps(one)}\n" for name, one in tables[table].items())
+        path = tmp_path / "lab.toml"
+        path.write_text(text)
+        try:
+            lab = labs.load(path)
+        except UsageError as error:
+            assert "lab.toml" in str(error) and "\n" not in str(error)
+            continue
+        command = ssh_command(lab, lab.machine[0], ["python3", "-c", "print('a b')"])
+        assert shlex.split(command[-1]) == ["python3", "-c", "print('a b')"]
+        begins = ["ssh", "-F", lab.ssh_config, "-T"] if lab.ssh_config else ["ssh", "-T"]
+        assert command[: len(begins)] == begins and Path(lab.ssh_config or "/").is_absolute()
+        target = command[command.index("--") + 1 : -1]
+        assert target == [lab.machine[0].ssh] and not target[0].startswith("-")
+        free = (where, key) in (("", "name"), ("", "ssh_config"), ("switch", key))
+        assert free or set(value) <= set(ascii_letters + digits + "_.@:%[]/+~-"), (where, key, value)
 
 
 @pytest.mark.parametrize(
@@ -288,6 +329,27 @@ def test_who_is_not_root_there_is_told_so_before_anything_else_is_asked(
     with pytest.raises(NotAbleError, match=r"h0 \(node0\): not root there") as raised:
         channel.Channel(Lab(machine=(Machine(ssh="node0", interface="lo"),)), 0)
     assert raised.value.next_step.startswith("ssh as root, or sudo = true")
+
+
+OLD = """
+import json, sys
+sys.stdin.buffer.readline()
+print(json.dumps({"boot": "old", "python": "3.9.2"}), flush=True)
+"""
+
+
+def test_a_machine_with_another_version_is_refused_by_its_name_and_runs_our_code_or_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of Python; of lossbench there is one alone, since the controller's is what runs there."""
+    monkeypatch.setattr(channel, "agent_command", lambda *_: [sys.executable, "-c", OLD])
+    with pytest.raises(NotAbleError, match=r"h0 \(node0\): python3 is Python 3\.9\.2; 3\.11 or newer") as raised:
+        channel.Channel(Lab(machine=(Machine(**PLAIN),)), 0)
+    assert "python = in lab.toml" in raised.value.next_step
+    torn = bundle.BOOT.replace("sys.version_info < (3, 11)", "sys.version_info < (99, 0)")
+    assert torn != bundle.BOOT
+    said = subprocess.run([sys.executable, "-c", torn], input=b"", capture_output=True).stdout
+    assert json.loads(said)["boot"] == "old"
 
 
 # --- the bundle -----------------------------------------------------------------------------------------------------

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +14,8 @@ from lossbench.errors import NotAbleError
 from lossbench.net import conservation
 from lossbench.net.conservation import Between
 from lossbench.net.counters import UNMATCHED, Fabric, LinkCounts, Reading, RuleCounters
-from lossbench.net.lab.network import asked
+from lossbench.net.lab import network as network_of_a_lab
+from lossbench.net.lab.network import LabNetwork, asked
 from lossbench.proof.judge import judge_timing
 from lossbench.proof.verdict import Status
 from lossbench.proof.watched import Quiet
@@ -112,6 +115,37 @@ def test_drops_of_one_queue_that_are_said_in_parts_are_added_up(tmp_path: Path) 
     )
     told = asked(Switch(counters=(sys.executable, str(path))))
     assert told == {"port 1 queue 0": 12, "port 2 queue 0": 1}
+
+
+def settled(monkeypatch: pytest.MonkeyPatch, told: list[dict[str, int]], moving: int) -> tuple[Between, list[float]]:
+    """A lab whose packets still move for some readings, and whose switch says these, one after the other."""
+    lab, since = LabNetwork.__new__(LabNetwork), between(sent=0, arrived=0, switch={}).before
+    last, reads = between(sent=1000, arrived=980, switch={}).after, [0]
+    monkeypatch.setattr(network_of_a_lab, "SWITCH_STEP_S", 0.0)
+    monkeypatch.setattr(network_of_a_lab, "asked", lambda _: told.pop(0))
+    lab.machines = SimpleNamespace(lab=SimpleNamespace(switch=Switch(counters=("ask",))))  # type: ignore[assignment]
+    lab.rules = {}
+
+    def read(**_: object) -> Reading:
+        reads[0] += 1
+        moved = {0: LinkCounts(entered=1000 - max(0, moving - reads[0])), 1: LinkCounts(left=980)}
+        return replace(last, links=moved, fabric=Fabric())
+
+    monkeypatch.setattr(lab, "_read", read)
+    found, _ = lab.settled(since=since)
+    return Between(since, found), [float(one) for one in reads]
+
+
+def test_a_switch_that_is_slow_is_asked_once_packets_are_still_and_again_only_if_it_knows_too_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it was: at every look, also while packets moved; seconds each, where it is asked over SSH."""
+    told = [{"port 1 queue 0": 20}, {"port 1 queue 0": 99}]
+    found, _ = settled(monkeypatch, told, moving=5)
+    assert len(told) == 1 and conservation.leaks(found) == [] and conservation.met(found).queue == 20
+    told = [{"port 1 queue 0": 0}, {"port 1 queue 0": 20}]
+    found, _ = settled(monkeypatch, told, moving=0)
+    assert told == [] and conservation.leaks(found) == [], "its counters may come late"
 
 
 def test_a_command_for_the_switch_is_taken_from_the_folder_of_its_file(

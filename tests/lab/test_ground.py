@@ -11,13 +11,15 @@ import pytest
 from lossbench import api
 from lossbench.cli.making import run
 from lossbench.errors import NotAbleError, UsageError
+from lossbench.net.lab.half import Half
 from lossbench.runs.ground import About, Ground
+from lossbench.runs.lab import ground
 from lossbench.runs.lab.ground import LabGround, refuse_others, refuse_shared
 from lossbench.runs.manifest import manifest
 from lossbench.runs.many import planning
 from lossbench.spec.asking import adhoc
 from lossbench.spec.experiment import Experiment, Program
-from lossbench.spec.lab import Lab
+from lossbench.spec.lab import Lab, Machine
 from lossbench.spec.topology import Placed, Topology
 from lossbench.spec.userfile import check
 
@@ -59,7 +61,16 @@ def test_a_point_called_by_what_the_lab_is_not_is_refused(
     """As it was: it ran at the lab's own hosts, MTU and family, under the point's label, valid."""
     with pytest.raises(UsageError, match=words) as raised:
         planned(tmp_path, sweep, *settings)
-    assert "leave topology." in raised.value.next_step and "\n" not in str(raised.value)
+    assert "--set topology." in raised.value.next_step and "\n" not in str(raised.value)
+
+
+def test_of_a_suite_that_sweeps_what_is_the_labs_own_the_lab_runs_its_part_if_one_says_so(tmp_path: Path) -> None:
+    """As it was: "leave it out of the sweep", which nobody can do of a suite of ours (collectives)."""
+    mtus = '[sweep]\n"topology.mtu" = [1500, 9000]\n"workload.options.x" = [1, 2]'
+    with pytest.raises(UsageError) as raised:
+        planned(tmp_path, mtus)
+    word = raised.value.next_step.split()[1]
+    assert word == "topology.mtu=1500" and planned(tmp_path, mtus, word) == 2
 
 
 def test_what_a_file_says_of_its_network_is_the_labs_to_say(tmp_path: Path) -> None:
@@ -96,6 +107,71 @@ def test_an_interface_that_control_shares_is_impaired_only_if_one_says_so() -> N
     refuse_shared([own, shared], these_nics=True)
     with pytest.raises(NotAbleError, match=r"h1's eth1.*--yes-these-nics"):
         refuse_shared([own, shared], these_nics=False)
+
+
+ABOUT = {
+    "machine": {"backends": ["ebpf"]},
+    "facts": {},
+    "interface": {"mtu": 1500, "mac": ""},
+    "control": {"address": "10.1.0.1", "interface": "eth0"},
+    "name": "eth1",
+}
+
+
+class Machines:
+    """Two, of which h1 refuses its interface."""
+
+    asked: list[tuple[str, dict[str, Any]]] = []
+    closed = False
+
+    def __init__(self, lab: Lab) -> None:
+        self.open = {rank: Channel(rank) for rank in range(len(lab.machine))}
+
+    def connect(self) -> None: ...
+
+    def all_or_refuse(self) -> None: ...
+
+    def all(self, what: Any) -> dict[int, Any]:
+        return {rank: what(one) for rank, one in self.open.items()}
+
+    def close(self) -> None:
+        Machines.closed = True
+
+
+class Channel:
+    def __init__(self, rank: int) -> None:
+        self.machine = Machine(ssh=f"n{rank}", interface="eth1", address=f"10.0.0.{rank}", past_rdma=True)
+
+    def ask(self, what: str, **asked: Any) -> Any:
+        if what == "network.examined":
+            Machines.asked.append((self.machine.address, asked))
+            if self.machine.address.endswith("1"):
+                raise NotAbleError("h1: eth1: RDMA device mlx5_0")
+        return {"machine.about": ABOUT["machine"], "facts.told": {}, "network.about": ABOUT["interface"]}.get(
+            what, ABOUT["control"]
+        )
+
+
+def test_what_a_machine_refuses_of_its_interface_is_said_before_the_first_point(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it was: when the first point put its network there, with the suite's folder made and its proof begun."""
+    monkeypatch.setattr(ground, "Channels", Machines)
+    lab = check(Lab, {"machine": [{"ssh": f"n{n}", "interface": "eth1"} for n in range(2)]}, origin="test")
+    with pytest.raises(NotAbleError, match="RDMA device"):
+        LabGround(lab, these_nics=True)
+    assert Machines.closed
+    asked = {"interface": "eth1", "past_rdma": True, "this_nic": True}
+    assert Machines.asked == [
+        ("10.0.0.0", {**asked, "peers": ["10.0.0.1"]}),
+        ("10.0.0.1", {**asked, "peers": ["10.0.0.0"]}),
+    ]
+
+
+@pytest.mark.netns
+def test_an_agent_refuses_an_interface_as_building_on_it_would_and_changes_nothing() -> None:
+    with pytest.raises(NotAbleError, match="lo: no Ethernet interface"):
+        Half().examined(interface="lo", peers=["10.0.0.1"], past_rdma=False, this_nic=False)
 
 
 def test_a_dry_run_counts_a_labs_machines_and_asks_none(tmp_path: Path) -> None:

@@ -107,6 +107,10 @@ def test_a_profile_that_one_machine_refuses_is_on_none(lab: Machines) -> None:
     )
     refused = lab.lossbench("lab", "apply", str(lab.file), "--profile", "loss_10", expect=4)
     assert "h1: eth0" in refused.stderr and "priority 1" in refused.stderr
+    runs = lab.folder / "runs"
+    begun = lab.lossbench("run", "proof", "--lab", str(lab.file), "--out", str(runs), expect=4)
+    assert "h1: eth0" in begun.stderr and "priority 1" in begun.stderr
+    assert not list(runs.glob("*")), "as it was: by the first point, in its midst"
     assert until(lambda: lab.snapshots() == before)
 
 

@@ -55,6 +55,18 @@ def told(**environment: str) -> list[dict[str, Any]]:
     return list(found["calls"])
 
 
+def test_keys_are_made_also_where_options_of_vagrant_stand_before_its_command(tmp_path: Path) -> None:
+    """As it was: `vagrant --no-color up` made none, and provisioning ended without them."""
+    if shutil.which("ruby") is None or shutil.which("ssh-keygen") is None:
+        pytest.skip("needs ruby and ssh-keygen")
+    for name in ("Vagrantfile", "provision.sh"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    for words, made in ((["status"], False), (["--no-color", "up", "node1"], True)):
+        done = subprocess.run(["ruby", "-e", STAND_IN, "--", *words], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / ".lossbench-lab" / "host2.pub").exists() == made
+
+
 def of(calls: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     return [one for one in calls if one["name"] == name]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from typing import Any
 
@@ -71,6 +72,19 @@ def test_where_a_container_sees_proc_sys_read_only_hosts_are_quiet_all_the_same(
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     first, *rest = done.stdout.splitlines()
     assert (first, len(rest)) == ("0", 1), done.stderr
+
+
+def test_where_proc_sys_can_not_be_written_at_all_the_cause_is_named_before_anything_runs() -> None:
+    """As it was: hosts spoke IPv6, and the run ended *unknown*: more came out of the switch than went in."""
+    for_good = "mount --bind /proc/sys /proc/sys; mount -o remount,bind,ro /proc/sys; "  # locked in a user namespace
+    asked = '"$0" -P -m lossbench.cli.main run proof --set probe.packets=500 --out "$1"'
+    line = f'{for_good} exec unshare -U -r -m -n sh -c \'mount -t tmpfs run /run; {asked}\' "$0" "$1"'
+    with tempfile.TemporaryDirectory() as folder:
+        command = ["unshare", "-m", "sh", "-c", line, sys.executable, folder]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 4, (done.returncode, done.stdout, done.stderr)
+    (said,) = [line for line in done.stderr.splitlines() if "unmask=/proc/sys" in line]
+    assert "can't be written" in said and "valid" not in done.stdout and "Traceback" not in done.stderr, done
 
 
 @pytest.mark.parametrize("family", ["ipv4", "ipv6"])

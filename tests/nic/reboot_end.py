@@ -31,8 +31,10 @@ def down(folder: Path, *, meanwhile: bool = False) -> None:
         lossbench(*asked)
         took = time.monotonic() - took
         lossbench("nic", "revert", "eth0")
+        moment = random.uniform(0, took)
+        (folder / "moment").write_text(f"after {moment:.2f} of {took:.2f} s")
         subprocess.Popen([*COMMAND, *asked])
-        time.sleep(random.uniform(0, took))
+        time.sleep(moment)
     else:
         lossbench(*asked)
     (folder / "journal").mkdir()

@@ -136,7 +136,6 @@ def test_a_vrf_takes_no_packets_of_its_members_past_them_and_a_bridge_may() -> N
     assert layers.master(None, None) == ""  # type: ignore[arg-type]
 
 
-@full
 @pytest.mark.netns
 def test_a_member_of_a_vrf_loses_what_it_is_asked_to_lose(wire: Wire, everything: str) -> None:
     with namespaces.open_inside(wire.here) as ip:

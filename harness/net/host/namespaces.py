@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pyroute2 import IPRoute
 
+from lossbench.errors import NotAbleError
 from lossbench.processes import signal_one
 
 FOLDER = Path("/run/netns")
@@ -191,7 +192,7 @@ def _signal_inside(pid: int, names: list[str], number: int) -> None:
 
 
 def write_sysctl(name: str, value: int | str, *, missing_ok: bool = False) -> None:
-    """In the current network namespace."""
+    """In the current network namespace. `missing_ok`: a kernel that has no such thing does nothing of the kind."""
     path = Path("/proc/sys/net", *name.split("/"))
     try:
         try:
@@ -200,9 +201,25 @@ def write_sysctl(name: str, value: int | str, *, missing_ok: bool = False) -> No
             if error.errno != errno.EROFS:
                 raise
             _write_past_a_container(path, str(value))
-    except OSError:
+    except FileNotFoundError:
         if not missing_ok:
             raise
+    except OSError as error:
+        if error.errno not in (errno.EROFS, errno.EPERM, errno.EACCES):
+            raise
+        if _stands(path, value):
+            return
+        text = f"{path} can't be written ({error.strerror}): hosts would not be as they are asked for"
+        step = (
+            "a container that may not remount it needs --security-opt unmask=/proc/sys (podman; docker: --privileged)"
+        )
+        raise NotAbleError(text, next_step=step) from None
+
+
+def _stands(path: Path, value: int | str) -> bool:
+    with suppress(OSError):
+        return path.read_text(encoding="ascii", errors="replace").split() == str(value).split()
+    return False
 
 
 def _write_past_a_container(path: Path, value: str) -> None:

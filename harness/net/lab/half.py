@@ -25,7 +25,7 @@ from lossbench.net.nic import impaired, left, state, takedown
 from lossbench.net.nic.request import DIRECTION, RULES, Request
 from lossbench.net.nic.state import State
 from lossbench.net.nic.way import detour
-from lossbench.net.nic.way.clock import Clock
+from lossbench.net.nic.way.clock import SIDES, Clock
 from lossbench.net.nic.way.gate import no_gate
 from lossbench.net.nic.way.programs import Traffic
 from lossbench.net.tc.hook import TC_H_ROOT, Side
@@ -79,6 +79,12 @@ class Half:
         self._stack = ExitStack()
         self._held: State | None = None
         self._beating = threading.Lock()  # beats come by a thread of their own
+
+    def examined(self, *, interface: str, peers: list[str], past_rdma: bool, this_nic: bool) -> None:
+        """Refuses what `build` would of an interface, before anything is begun."""
+        traffic = Traffic(peers=tuple(peers))
+        request = Request(interface=interface, rules={}, for_s=0, counted=SIDES, traffic=traffic, attached=True)
+        impaired.examined(replace(request, past_rdma=past_rdma, this_nic=this_nic))
 
     def build(self, *, rules: Any, later: Any, traffic: dict[str, Any], **asked: Any) -> None:
         if self._held is not None:

@@ -8,10 +8,12 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from lossbench.errors import LossbenchError, NotAbleError, RunError, VanishedError
 from lossbench.net import network
+from lossbench.net.conservation import Between, leaks
 from lossbench.net.counters import Fabric, HeldByRule, HookCounters, LinkCounts, ReadBack, Reading
 from lossbench.net.host.place import Place
 from lossbench.net.impair import registry
@@ -25,7 +27,7 @@ from lossbench.spec.experiment import Direction, Experiment
 from lossbench.spec.lab import Switch
 from lossbench.spec.placement import Hook, Rules
 
-SWITCH_S = 10.0  # for the user's own command that asks the switch
+SWITCH_S, SWITCH_STEP_S = 10.0, 0.5  # for the user's own command that asks the switch
 BUILD_S = 180.0
 LONGEST_S = 7 * 86400.0  # where no limit is set: rules on machines never stand without an end
 BEYOND_S = 900.0  # a run takes longer than its workload
@@ -129,6 +131,15 @@ class LabNetwork:
         return found
 
     def read(self, *, look: Reports | None = None, sockets: bool = False) -> Reading:
+        found = self._read(look=look, sockets=sockets)
+        return self._asked_the_switch(found) if sockets else found
+
+    def _asked_the_switch(self, found: Reading) -> Reading:
+        assert found.fabric is not None
+        return replace(found, fabric=replace(found.fabric, switch=asked(self.machines.lab.switch)))
+
+    def _read(self, *, look: Reports | None = None, sockets: bool = False) -> Reading:
+        """Without asking the switch."""
         reports = look or self.look(sockets=sockets)
         cards = {
             f"h{rank}'s {self._interface(rank)}, {name}": count
@@ -140,14 +151,23 @@ class LabNetwork:
             links={rank: _link(report, sockets=sockets) for rank, report in reports.items()},
             hooks=_by_hook({rank: report.hooks for rank, report in reports.items()}),
             detours=_by_hook({rank: report.detours for rank, report in reports.items()}),
-            fabric=Fabric(cards=cards, switch=asked(self.machines.lab.switch) if sockets else None),
+            fabric=Fabric(cards=cards, switch=None),
         )
 
     def _interface(self, rank: int) -> str:
         return self.experiment.topology.machines[rank].interface
 
     def settled(self, *, since: Reading | None = None) -> tuple[Reading, int]:
-        return network.settled(self, since=since)
+        """The switch may be slow to answer, and slow to count: it is asked once packets are still, and again only while
+        what it says leaves some unaccounted for."""
+        limit = time.monotonic() + SWITCH_S
+        while True:
+            found, moved = network.settled(self, since=since, read=self._read)
+            found = self._asked_the_switch(found)
+            whole = since is None or not leaks(Between(since, found))
+            if whole or not self.machines.lab.switch.counters or time.monotonic() > limit:
+                return found, moved
+            time.sleep(SWITCH_STEP_S)
 
     def counters(self) -> HookCounters:
         return self.read().hooks

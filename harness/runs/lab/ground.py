@@ -57,6 +57,17 @@ class LabGround:
         refuse_shared(self._placed, these_nics=self._these_nics)
         if len(self._placed) < 2:
             raise NotAbleError("a run needs two machines", next_step="one alone: lossbench nic apply")
+        self._machines.all(self._examined)
+
+    def _examined(self, channel: Channel) -> None:
+        """Before the first point is begun, and not in its midst."""
+        channel.ask(
+            "network.examined",
+            interface=channel.machine.interface,
+            peers=[one.address for one in self._placed if one.address != channel.machine.address],
+            past_rdma=channel.machine.past_rdma,
+            this_nic=self._these_nics,
+        )
 
     def about(self) -> About:
         """Not by whom, and by which names, the machines are reached."""
@@ -189,7 +200,8 @@ def refuse_others(experiment: Experiment, own: dict[str, Any], asked: Collection
         value = getattr(experiment.topology, name)
         if value != here and f"topology.{name}" in asked:
             text = f"{experiment.name}: topology.{name} = {value} is asked for, this lab has {here}"
-            raise UsageError(text, next_step=f"leave topology.{name} out of --set and the sweep, or set the lab up so")
+            step = f"--set topology.{name}={here} is what this lab can run of it; or set the lab up so"
+            raise UsageError(text, next_step=step)
 
 
 def _sent(program: Program) -> dict[str, Any]:
