@@ -134,7 +134,8 @@ def test_a_silent_program_beside_a_silent_workload_is_doubted(tmp_path: Path) ->
 TOUCH = """
 if rank == 0:
     import sys; sys.path[:0] = {paths!r}
-        from lossbench.net.tc import kinds
+    from pyroute2 import IPRoute
+    from lossbench.net.tc import kinds
     kinds.install()
     from tests.bench.deeds import PARENT
     with IPRoute() as ip:

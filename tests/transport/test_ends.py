@@ -232,10 +232,10 @@ def test_an_abort_at_any_door_of_an_engine_ends(pump: str) -> None:
     def told_while_opened(patched: pytest.MonkeyPatch) -> None:
         real = Open.__init__
 
-        def told(self: Open, *given: Any) -> None:
+        def told(self: Open, *given: Any, **named: Any) -> None:
             patched.setattr(Open, "__init__", real)
             signal.raise_signal(signal.SIGUSR1)
-            real(self, *given)
+            real(self, *given, **named)
 
         patched.setattr(Open, "__init__", told)
 
