@@ -111,13 +111,15 @@ def decided(deed: Deed, columns: dict[str, str], reasons: dict[str, list[str]]) 
 
 def was_late(deed: Deed, summary: dict[str, Any]) -> bool:
     """A wire in user space, or a harness that has to open a window, is late on a machine that is too busy for it, and
-    says so: that is true, whoever did it. But nobody fails by that."""
+    says so: that is true, whoever did it. But nobody fails by that. Steps pass faster than a processor is called busy:
+    what a harness opened steps late was late by the packets themselves."""
     words: tuple[str, ...] = ()
     busy = summary["columns"]["timing"] != "valid" or os.getloadavg()[0] > (os.cpu_count() or 1)
     if summary["backend"] in ("relay", "edt", "netem") and busy:
         words += ("ms late or more (", "the machine was too busy")
-    by_harness = deed.of == "windows in time" and summary["backend"] not in ("ebpf", "edt")
-    if busy and (deed.of == "windows in steps" or by_harness):
+    by_harness = summary["backend"] not in ("ebpf", "edt")
+    in_time, in_steps = deed.of == "windows in time", deed.of == "windows in steps"
+    if (in_steps and (busy or by_harness)) or (in_time and busy and by_harness):
         words += (" late (", "before its ranks were let go")
     said = summary["reasons"]["fault"]
     return (

@@ -38,6 +38,9 @@ def drill(lab: Machines, victim: str, after_s: float, *, run: bool, chance: rand
     process = lab.start(*_asked(lab, run=run))
     if after_s > FROM_START_S:
         until(lambda: impaired(lab) or process.poll() is not None)
+        if process.poll() is not None and not impaired(lab) and (run or process.returncode):
+            said = "".join(process.communicate(timeout=120))
+            raise RuntimeError(f"ended by itself (status {process.returncode}) before anything stood:\n{said[-2000:]}")
         time.sleep(after_s - FROM_START_S)
     else:
         time.sleep(after_s / FROM_START_S * FIRST_S)

@@ -275,17 +275,20 @@ def stored(
     return folder
 
 
-def test_a_service_that_was_asked_nothing_is_in_doubt_and_did_not_fail(tmp_path: Path) -> None:
+def test_where_no_request_was_due_there_is_nothing_to_doubt_and_where_none_was_sent_there_is(tmp_path: Path) -> None:
     """As it was: one request in five seconds, none in a short run: "no request was ever answered", and training beside
-    it had failed."""
+    it had failed; then its timing was unknown, in an arm that has next to no service on purpose."""
     (tmp_path / "samples").mkdir()
     (tmp_path / "records").mkdir()
-    none = dict.fromkeys(("sent", "completed", "failed", "timed_out", "dropped", "unfinished"), 0)
+    none = dict.fromkeys(("sent", "completed", "failed", "timed_out", "dropped", "missed", "unfinished"), 0)
     said = {"kind": "requests", **none, "reasons": {}, "told_to_end": True}
     (tmp_path / "records" / "web-0.jsonl").write_text(json.dumps(said) + "\n")
-    row, doubt = conclude(tmp_path, "web", Options(rate=0.2, seconds=0, factor=50))
+    (row,) = conclude(tmp_path, "web", Options(rate=0.2, seconds=0, factor=50))
     assert (row["kind"], row["n"], row["equivalent"]) == ("row", 0, 10)
-    assert doubt["kind"] == "doubt" and "no request was due at 0.2/s" in doubt["text"]
+    assert "No request was due at 0.2/s" in row["note"]
+    (tmp_path / "records" / "web-0.jsonl").write_text(json.dumps({**said, "missed": 3}) + "\n")
+    row, doubt = conclude(tmp_path, "web", Options(rate=0.2, seconds=0))
+    assert "note" not in row and doubt["text"] == "none of 3 requests that were due at 0.2/s was sent"
     (tmp_path / "records" / "web-0.jsonl").write_text(json.dumps({**said, "sent": 3, "failed": 3}) + "\n")
     assert [one["kind"] for one in conclude(tmp_path, "web", Options(rate=0.2, seconds=0))] == ["error"]
 

@@ -320,6 +320,15 @@ def test_completions_at_several_rates_are_in_no_common_distribution(
     assert said == {"completion_ms": aside, "size_bytes": True}
 
 
+def test_a_client_counts_what_was_due_for_long_and_never_sent() -> None:
+    """What is not due yet when it is told to end is no fault of anybody."""
+    client = Client(Door(rank=0, world_size=2, addresses=("127.0.0.1", "127.0.0.2")), Options())
+    client.begin, client.ended = clock.now() - 3600, True
+    at = np.array([1.0, 2.0, 3.0, 7200.0])
+    client.run(Schedule(at_s=at, server=np.ones(4, int), size=np.ones(4, int), page=np.arange(4)), until_s=7300)
+    assert (client.count.missed, client.count.sent) == (3, 0)
+
+
 def test_servers_that_never_come_are_named_in_bounded_time(service: Service, monkeypatch: Any) -> None:
     monkeypatch.setattr(web, "SERVERS_S", 0.3)
     door = Door(rank=0, world_size=2, addresses=("127.0.0.1", "127.0.0.2"))

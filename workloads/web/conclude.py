@@ -42,7 +42,7 @@ def conclude(folder: Path, role: str, options: Options) -> Iterator[dict[str, An
     asked = [r for r in records if r["kind"] == "requests"]
     count = {name: sum(r[name] for r in asked) for name in ("sent", "completed", *LOST)}
     if not len(measured) and asked and not count["sent"] + count["dropped"]:
-        yield from _nothing_due(options)
+        yield from _nothing_sent(options, missed=sum(r["missed"] for r in asked))
         return
     if not len(measured):
         yield {"kind": "error", "message": f"no request was ever answered ({_reasons(records) or 'none was sent'})"}
@@ -77,12 +77,14 @@ def conclude(folder: Path, role: str, options: Options) -> Iterator[dict[str, An
         yield {"kind": "doubt", "text": _never_below(decided["ratio"], phases[0]["rate"], options)}
 
 
-def _nothing_due(options: Options) -> Iterator[dict[str, Any]]:
-    """So few a second that none came in all the time: the service did nothing wrong, and nothing is known of it."""
+def _nothing_sent(options: Options, *, missed: int) -> Iterator[dict[str, Any]]:
+    """So few a second that none was due in all the time: there is nothing to judge. Were some, clients stood still."""
     at, rate = f"{options.rate:g}/s", options.rate
     model = {"equivalent": rate * options.factor, "factor": options.factor}
-    yield {"kind": "row", "at": at, "offered": rate, **model, "n": 0, "shown": ["at", "offered", "n"]}
-    yield {"kind": "doubt", "text": f"no request was due at {at} in all the time: nothing is known of the service"}
+    note = {} if missed else {"note": f"No request was due at {at} in all the time: there are no times of the service."}
+    yield {"kind": "row", "at": at, "offered": rate, **model, "n": 0, "shown": ["at", "offered", "n"], **note}
+    if missed:
+        yield {"kind": "doubt", "text": f"none of {missed} requests that were due at {at} was sent"}
 
 
 def _phase(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import select
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -42,6 +43,7 @@ class Count:
     failed: int = 0
     timed_out: int = 0
     dropped: int = 0  # never sent: too many were under way
+    missed: int = 0  # due for long and never sent when the client ended: it did not come to it
     unfinished: int = 0  # when the client was told to end
     connections: int = 0  # made
     again: int = 0  # sent once more, since a kept connection had been closed
@@ -91,6 +93,8 @@ class Client:
             if moment >= end:
                 break
             self.wait(min(self.begin + times[at] if at < len(times) else end, end))
+        slept = KEPT  # at most, when it was told to end: what came due meanwhile is no fault of anybody
+        self.count.missed += max(0, bisect_right(times, now() - self.begin - slept) - at)
         self._write()
 
     def drain(self) -> None:
