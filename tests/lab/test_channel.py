@@ -385,6 +385,23 @@ def test_all_packages_that_a_machine_lacks_are_named_at_once_with_the_next_step(
     assert "python3 -m pip install lossbench" in raised.value.next_step and "wheelhouse" in raised.value.next_step
 
 
+def test_what_a_machine_has_said_is_read_though_its_end_was_closed_before_we_wrote(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it was: whoever met the closed pipe first said "the connection ended", and what to do was lost."""
+    write = channel.Channel._write
+
+    def late(self: channel.Channel, data: bytes) -> None:
+        self._process.wait(30)
+        write(self, data)
+
+    monkeypatch.setattr(channel.Channel, "_write", late)
+    said = """print('{"boot": "old", "python": "3.9"}')"""
+    monkeypatch.setattr(channel, "agent_command", lambda *_: [sys.executable, "-c", said])
+    with pytest.raises(NotAbleError, match="Python 3.9; 3.11 or newer is needed"):
+        channel.Channel(Lab(machine=(Machine(**PLAIN),)), 0)
+
+
 LOADED = """
 import json, sys
 import lossbench.runs.lab.agent, lossbench.proof.probe.exchange

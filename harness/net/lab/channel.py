@@ -85,10 +85,10 @@ class Channel:
 
     def _boot(self) -> None:
         checksum, data = bundle()
-        self._send({"sha": checksum, "size": len(data)})
+        self._offer(json.dumps({"sha": checksum, "size": len(data)}).encode() + b"\n")
         answer = self._answer(CONNECT_S + 10)
         if answer.get("boot") == "need":
-            self._write(data)
+            self._offer(data)
             answer = self._answer(60)
         elif answer.get("boot") == "have":
             answer = self._answer(60)
@@ -107,6 +107,11 @@ class Channel:
         if not machine.address:
             found = {"address": self.ask("machine.address_of", interface=machine.interface)}
             self.machine = machine.model_copy(update=found)
+
+    def _offer(self, data: bytes) -> None:
+        """Written, or not: one that refused has said why before it closed its end, and that is read next."""
+        with suppress(LossbenchError):
+            self._write(data)
 
     def ask(self, what: str, *, timeout_s: float = 60.0, **arguments: Any) -> Any:
         """The agent's answer, or its error as ours."""
