@@ -156,6 +156,18 @@ def test_such_a_program_of_somebody_elses_is_nothing_to_the_run(build: Build) ->
                 assert network.hosts_wrong() == []
 
 
+@netns
+@LINKED
+def test_a_program_at_a_firewalls_hooks_that_no_process_holds_may_stand_in_a_host(build: Build) -> None:
+    """As it was: one that is pinned was taken for somebody else's. (Here this process holds it, which is not asked.)"""
+    network = build(topology={"hosts": 2}, impair=[{"profile": "clean"}])
+    network.listen()
+    with attached("netfilter", network.star.namespace("h1")):
+        assert missed(network) == 20
+        found = network.hosts_wrong(some=True)
+    assert found == ["maybe in a host: a BPF program came to a firewall's hooks (netfilter) during the run"]
+
+
 def missed(network: StarNetwork) -> int:
     """Of twenty datagrams from h0 to h1."""
     with open_socket(network, "h1") as receiver, open_socket(network, "h0") as sender:

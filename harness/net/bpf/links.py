@@ -19,7 +19,7 @@ _NETNS, _NETFILTER, _SK_LOOKUP = 5, 10, 36  # kinds of links; where one of the f
 
 @dataclass(frozen=True)
 class Held:
-    """`namespace`: its inode; 0: the kernel does not tell, nor who holds it."""
+    """`namespace`: its inode; 0: nobody can tell (pinned, and held by no process)."""
 
     what: str
     namespace: int
@@ -34,7 +34,7 @@ def newest() -> int:
 
 
 def since(last: int, known: Collection[int]) -> tuple[list[Held], int]:
-    """Those of our two kinds that came after it and stand now in these namespaces, and the last link of all."""
+    """Those of our two kinds that came after it and stand now in these namespaces, or maybe so, and the last of all."""
     out = []
     while (after := _after(last)) is not None:
         last = after
@@ -46,7 +46,7 @@ def since(last: int, known: Collection[int]) -> tuple[list[Held], int]:
             held = _told(fd, last, known)
         finally:
             os.close(fd)
-        out += [held] if held is not None and held.namespace in known else []
+        out += [held] if held is not None and held.namespace in (0, *known) else []
     return out, last
 
 
@@ -65,19 +65,26 @@ def _told(fd: int, link: int, known: Collection[int]) -> Held | None:
     info = ctypes.create_string_buffer(64)
     syscalls._bpf(_INFO_BY_FD, struct.pack("<IIQ", fd, len(info), ctypes.addressof(info)))
     kind, _, _, _, namespace, where = struct.unpack_from("<6I", info.raw)
-    if kind == _NETFILTER:
-        return Held("a BPF program came to a firewall's hooks (netfilter)", _of_its_holder(link, known))
+    if kind == _NETFILTER:  # the kernel does not tell whose it is
+        holders = _holders(link)
+        whose = next((one for one in holders if one in known), holders[0] if holders else 0)
+        return Held("a BPF program came to a firewall's hooks (netfilter)", whose)
     if (kind, where) == (_NETNS, _SK_LOOKUP):
         return Held("a BPF program came to where sockets are looked up (sk_lookup)", namespace)
     return None
 
 
-def _of_its_holder(link: int, known: Collection[int]) -> int:
-    """Of a firewall's hook the kernel does not tell whose it is: the namespace of a process that holds the link."""
-    line = f"link_id:\t{link}\n"
+def _holders(link: int) -> list[int]:
+    """The namespaces of the processes, but this one, that hold a link."""
+    line, out = f"link_id:\t{link}\n", []
     for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended
-            inode = (process / "ns" / "net").stat().st_ino
-            if inode in known and any(line in one.read_text() for one in (process / "fdinfo").iterdir()):
-                return inode
-    return 0
+        if process.name != str(os.getpid()) and any(line in _text(one) for one in process.glob("fdinfo/*")):
+            with suppress(OSError):  # it has ended
+                out.append((process / "ns" / "net").stat().st_ino)
+    return out
+
+
+def _text(path: Path) -> str:
+    with suppress(OSError):  # closed meanwhile
+        return path.read_text()
+    return ""

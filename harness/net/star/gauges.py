@@ -205,7 +205,8 @@ class Gauges:
         """Programs in hosts that no interface of theirs shows."""
         with suppress(PermissionError):
             held, self._last_link = links.since(self._last_link, self._namespaces)
-            return [f"{self._namespaces[one.namespace]}: {one.what} during the run" for one in held]
+            names = self._namespaces
+            return [f"{names.get(one.namespace, 'maybe in a host')}: {one.what} during the run" for one in held]
         return []
 
     def _inside(self, host: Host) -> list[str]:
