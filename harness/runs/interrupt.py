@@ -84,11 +84,12 @@ def _knock() -> None:
 
 def _unraisable(lost: sys.UnraisableHookArgs) -> None:
     """An interruption that got lost is not lost to us, and no reason for a traceback: it comes again, from outside of
-    where it can't be raised. A program that sleeps in its own code would never `check`."""
-    if not isinstance(lost.exc_value, KeyboardInterrupt):
+    where it can't be raised. A program that sleeps in its own code would never `check`. What was half made when it
+    came (an event loop without its socket) fails once more when it goes: that is no reason for one either."""
+    if isinstance(lost.exc_value, KeyboardInterrupt):
+        _later(_once_more, _State.raised_at)
+    elif not _State.raised:
         _State.unraisable(lost)
-        return
-    _later(_once_more, _State.raised_at)
 
 
 def _once_more(lost_at: float) -> None:

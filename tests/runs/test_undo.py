@@ -454,8 +454,10 @@ main.main()
     [
         "try: signal.raise_signal(signal.SIGINT)\n    except KeyboardInterrupt: error = ValueError()\n    raise error",
         "sys.modules['lossbench.cli.console'] = None; signal.raise_signal(signal.SIGINT)",
+        "import asyncio\n    asyncio.SelectorEventLoop._add_reader = lambda *_: signal.raise_signal(signal.SIGINT)\n"
+        "    asyncio.BaseEventLoop.close = lambda _: 1 / 0\n    asyncio.new_event_loop()",
     ],
-    ids=["a library that makes another error of it", "in the midst of an import"],
+    ids=["a library that makes another error of it", "in the midst of an import", "before a loop is whole"],
 )
 def test_an_interruption_is_said_in_one_line_whatever_it_comes_out_as(happens: str) -> None:
     """As it was: pydantic's error, or that a module had been imported by half, with a traceback."""
