@@ -251,15 +251,16 @@ def lost_in_queues(between: Between) -> int:
 
 def counted_twice(between: Between) -> int:
     """At most so many packets are in two counters: damaged or duplicated at one place and lost at another behind it; or
-    both damaged and duplicated, and thrown away twice by the receiver's checksum."""
+    both damaged and duplicated, and thrown away twice by the receiver; or a second copy that found nobody."""
     hooks = between.hooks
     every = [count for here in hooks.values() for count in here.values()]
     odd = sum(count.corrupted + count.duplicated for count in every)
     directions = {hook.direction for hook, here in hooks.items() if any(c.dropped + c.corrupted for c in here.values())}
     behind = len(directions) > 1 or any(link.down.dropped + link.lost_leaving for link in between.links.values())
     damaged = sum(count.corrupted for count in every)
-    thrown_away = sum(link.sockets.damaged for link in between.links.values() if link.sockets is not None)
-    return odd if behind else min(sum(count.duplicated for count in every), max(damaged, thrown_away))
+    sockets = [link.sockets for link in between.links.values() if link.sockets is not None]
+    away = max(damaged, sum(one.damaged for one in sockets)) + sum(one.unwanted for one in sockets)
+    return odd if behind else min(sum(count.duplicated for count in every), away)
 
 
 def met(between: Between) -> Met:

@@ -179,6 +179,7 @@ class Sockets:
     overflowed: int = 0  # reached a socket that was full
     damaged: int = 0  # thrown away by their checksum
     unwanted: int = 0  # to ports where nobody listens
+    answered: int = 0  # what the host itself sent of that, or of other packets that led nowhere (ICMP)
     refused: int = 0  # not taken from the sender: its queue was full
     discarded: int = 0  # no room, or nobody to take them, before any socket
     misled: int = 0  # for an address that the host does not have

@@ -168,6 +168,19 @@ def test_a_program_at_a_firewalls_hooks_that_no_process_holds_may_stand_in_a_hos
     assert found == ["maybe in a host: a BPF program came to a firewall's hooks (netfilter) during the run"]
 
 
+@netns
+def test_what_a_host_answers_to_what_found_no_port_is_counted(build: Build) -> None:
+    network = build(topology={"hosts": 2})
+    before, _ = network.settled()
+    with open_socket(network, "h0") as sender:
+        for number in range(20):
+            sender.sendto(b"x", ("10.77.0.2", 5000 + number))
+    after, _ = network.settled()
+    link = Between(before, after).links[1]
+    assert link.sockets is not None and link.sockets.unwanted == 20
+    assert 1 <= link.sockets.answered == link.entered <= 20, "the kernel answers a few at a time"
+
+
 def missed(network: StarNetwork) -> int:
     """Of twenty datagrams from h0 to h1."""
     with open_socket(network, "h1") as receiver, open_socket(network, "h0") as sender:

@@ -293,6 +293,22 @@ def test_a_packet_that_was_damaged_and_duplicated_is_thrown_away_twice_and_misse
     assert counted_twice(Between(before, Reading(hooks=plain, links=sockets))) == 0
 
 
+def test_a_second_copy_that_found_nobody_is_not_missed() -> None:
+    """As it was: false *unknown*, where a program had closed its port while copies were on their way."""
+    odd = {UP: {"a": RuleCounters(seen=100, duplicated=20)}}
+    before = Reading(links={1: LinkCounts(sockets=Sockets())})
+    assert counted_twice(Between(before, Reading(hooks=odd, links={1: LinkCounts(sockets=Sockets(unwanted=3))}))) == 3
+
+
+@pytest.mark.parametrize(("answered", "status"), [(12, Status.VALID), (11, Status.UNKNOWN)])
+def test_what_a_host_answered_to_what_found_no_port_is_nothing_its_program_sent(answered: int, status: Status) -> None:
+    """As it was: "h0 says that it sent 9988 datagrams, its link was given 10000", of one that had ended early."""
+    said = {0: {"sent": [0, 9988], "received": [0, 0]}, 1: {"sent": [0, 0], "received": [9988 - LOST, 0]}}
+    traffic = {"": {rank: {**one, "complete": True} for rank, one in said.items()}}
+    watched = run_of(10_000, LOST, traffic=traffic, h0={"sockets": Sockets(answered=answered)})
+    assert fault_of(watched, **TWO)[0] == status
+
+
 def test_a_wire_that_has_let_nothing_go_yet_was_not_late() -> None:
     assert Held(packets=3, overtook=0, late=[0] * (len(LATE_MS) + 1)).late_ms(0.5) == 0
 

@@ -16,6 +16,7 @@ _NAMES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "overflowed": (_DATAGRAMS, ("RcvbufErrors", "MemErrors")),
     "damaged": (_DATAGRAMS, ("InCsumErrors",)),
     "unwanted": (_DATAGRAMS, ("NoPorts",)),
+    "answered": (("Icmp", "Icmp6"), ("OutDestUnreachs",)),
     "refused": (_DATAGRAMS, ("SndbufErrors",)),
     "discarded": (_PACKETS, ("InDiscards",)),
     "misled": (_PACKETS, ("InAddrErrors",)),
@@ -81,6 +82,6 @@ def _numbers(text: str) -> dict[str, int]:
             out |= {f"{kind}{name}": int(value) for name, value in zip(rest.split(), values, strict=False)}
     for line in lines:
         words = line.split()
-        if len(words) == 2 and words[0].startswith(("Udp6", "UdpLite6", "Ip6", "Xfrm")):
+        if len(words) == 2 and words[0].startswith(("Udp6", "UdpLite6", "Ip6", "Icmp6", "Xfrm")):
             out[words[0]] = int(words[1])
     return out
