@@ -410,6 +410,15 @@ def in_rates(folder: Path, **changes: Any) -> Suite:
     return read_suite(place)
 
 
+def test_rates_of_a_run_whose_outcome_nobody_believes_keep_their_names(tmp_path: Path) -> None:
+    """As it was: "0.5 at nan/s"."""
+    suite = in_rates(tmp_path)
+    for run in suite.runs:
+        run.summary.columns["outcome"] = "unknown"
+    names = [arm.name for arm in arms_of(groups_of(suite))]
+    assert len(names) == 6 and not any("nan" in name for name in names), names
+
+
 def test_a_page_of_a_service_leads_from_its_numbers_to_their_runs(tmp_path: Path) -> None:
     """As it was: no page at all, `KeyError: 'folders'`, for every suite with a web service in it."""
     suite = in_rates(tmp_path)

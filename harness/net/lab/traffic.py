@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import socket
 import struct
+import termios
 import threading
 import time
 from collections import Counter
@@ -17,6 +19,7 @@ MARKS = {(socket.IPPROTO_IP, socket.IP_TOS), (socket.IPPROTO_IPV6, socket.IPV6_T
 BUFFER_BYTES = 32 << 20
 PAUSE_EVERY = 32
 NUMBER_BYTES = 4
+READ_S = 10.0  # a machine that is too busy to read what has arrived
 
 
 def _family(address: str) -> socket.AddressFamily:
@@ -68,6 +71,11 @@ class Traffic:
                         self._overflow = struct.unpack("<I", value[:4])[0]
 
     def heard(self) -> dict[str, Any]:
+        """Once all that has arrived is read."""
+        limit, before = time.monotonic() + READ_S, -1
+        while (self._waiting() or len(self._seen) > before) and time.monotonic() < limit:
+            before = len(self._seen)
+            time.sleep(0.01)
         return {
             "packets": len(self._seen),
             "bytes": self._bytes,
@@ -75,6 +83,11 @@ class Traffic:
             "seconds": self._span[1] - self._span[0],
             "dscp": dict(self._tos),
         }
+
+    def _waiting(self) -> bool:
+        if self._socket is None:
+            return False
+        return any(fcntl.ioctl(self._socket, termios.FIONREAD, bytes(4)))  # bytes of the next datagram
 
     def send(
         self, *, source: str, to: str, port: int, count: int, size: int, dscp: int = 0, pause_s: float = 0.0
