@@ -77,9 +77,7 @@ def _arm(group: Group, others: list[Group], *, several: bool, believed: bool) ->
     options = _of(spec, "workload", "options")
     workload = str(_of(spec, "workload").get("name", ""))
     shaping = _of(spec, "shaping")
-    asked = (
-        group.doubtful(f"{WEB}{name}") for name in ("offered", "equivalent", "factor")
-    )
+    asked = (group.doubtful(f"{WEB}{name}") for name in ("offered", "equivalent", "factor"))
     offered, equivalent, factor = (next(iter(values.values()), math.nan) for values in asked)
     alone = workload == "noop" or (workload == "replay" and not measures.number(options.get("mbit", 1)))
     rest = [str(value) for key, value in group.point.items() if "priority" not in key and key != "arm"]
