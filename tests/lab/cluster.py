@@ -1,11 +1,12 @@
 """A Slurm cluster: slurmctld and a slurmd for each host, in namespaces with host names, mounts and a munge key of their
-own. Everything lies in the test's folder."""
+own. All lies in a folder with a short name: the path of a socket has 108 bytes, and of a test most may be gone."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -91,7 +92,7 @@ class Cluster:
 
 @contextmanager
 def cluster(made: Machines) -> Iterator[Cluster]:
-    folder = made.folder / "slurm"
+    folder = Path(tempfile.mkdtemp(prefix="lbs-"))
     for part in ("munge", "state"):
         (folder / part).mkdir(parents=True, mode=0o700)
     one = Cluster(machines=made, folder=folder)
@@ -119,6 +120,7 @@ def cluster(made: Machines) -> Iterator[Cluster]:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, 9)
             process.wait()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _until(ready: Callable[[], bool], one: Cluster) -> None:
