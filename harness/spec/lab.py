@@ -35,7 +35,7 @@ class Machine(Frozen):
     ranks: Annotated[int, Field(ge=1, le=64)] = 1
     """Processes of a program of your own on it, by torchrun; what comes with lossbench has one."""
     python: str = "python3"
-    """Which Python there: 3.11 or newer, with lossbench's packages (pip install lossbench; make wheelhouse)."""
+    """Which Python there: 3.11 or newer, with lossbench's packages (from its wheel: docs/lab.md; make wheelhouse)."""
     past_rdma: bool = False
     """Its interface has an RDMA device, whose traffic no rule meets; only TCP/IP is meant (NCCL_IB_DISABLE=1)."""
     sudo: bool = False

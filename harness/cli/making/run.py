@@ -42,7 +42,9 @@ UNTIL = typer.Option(
 def run(
     ctx: typer.Context,
     suite: str | None = typer.Argument(
-        None, help="A suite by name, an experiment file (.toml), or a folder to --resume.", autocompletion=known_suites
+        None,
+        help="A suite by name, an experiment file (.toml), a folder to --resume; or, behind --, your own program.",
+        autocompletion=known_suites,
     ),
     hosts: str = words.HOSTS,
     ranks: int | None = words.RANKS,

@@ -30,12 +30,12 @@ KEYS = {
 }
 
 HOSTS = typer.Option("4", "--hosts", help="How many ranks, each on a host of its own (with a command).")
-LOSS = typer.Option("", "--loss", metavar="3%", help="Share of packets to lose (with a command).")
+LOSS = typer.Option("", "--loss", metavar="3%", help="Share of packets to lose, beside a clean run (with a command).")
 BURST = typer.Option("", "--burst", metavar="8", help="With --loss: mean number of packets lost in a row.")
 DELAY = typer.Option("", "--delay", metavar="20ms", help="Delay every packet by this much (with a command).")
 RATE = typer.Option("", "--rate", metavar="1gbit", help="Rate of every link (with a command).")
 PROFILE = typer.Option("", "--profile", help="A condition by name (lossbench profile list) or a file (with a command).")
-SWEEP = typer.Option([], "--sweep", metavar="KEY=V,V", help="Several points, such as loss=0,1,5,10 (with a command).")
+SWEEP = typer.Option([], "--sweep", metavar="KEY=V,V", help="Several points: loss=0,1,5,10; again: all combinations.")
 TIME_LIMIT = typer.Option("10m", "--time-limit", metavar="10m", help="Stop the command after this long; off: never.")
 
 

@@ -242,7 +242,7 @@ def _boot_words(answer: dict[str, Any], machine: Machine) -> tuple[str, str]:
         text = f"{machine.python} is Python {answer.get('python')}; 3.11 or newer is needed"
         return text, "python = in lab.toml names another one"
     if kind == "lacks":
-        step = f"there: {machine.python} -m pip install lossbench (without a way out: make wheelhouse); {other}"
+        step = f"there: {machine.python} -m pip install lossbench-*.whl (make wheel, or make wheelhouse); {other}"
         return f"{machine.python} lacks {answer.get('what')}", step
     if kind == "disk":
         return f"our code can't be put there ({answer.get('why')})", "free some space; XDG_CACHE_HOME is where it goes"
