@@ -178,6 +178,42 @@ def test_tails_are_compared_over_the_time_that_both_arms_have(tmp_path: Path) ->
     assert claims.tail_against_alone(strict, [strict, alone]) is None, "next to nothing in common"
 
 
+@pytest.mark.parametrize("of", ["too few", "pages", "one in fifty unanswered"])
+def test_no_tail_is_made_of_too_few_of_other_things_or_of_the_lucky_seeds(tmp_path: Path, of: str) -> None:
+    """As it was: of 150 requests in common the slowest was called p99; of pages it was that of requests; and a seed
+    with too many that were never answered was left out, so the luckier ones said "within 15%"."""
+    strict, alone = (by_seed(name, [], [], priority=1, alone=name == "alone") for name in ("strict", "alone"))
+    for arm, begins in ((strict, 0.0), (alone, 18.5 if of == "too few" else 2.0)):
+        for seed in (0, 1):
+            arm.web.setdefault("p99_ms", {})[seed] = 100.0
+            arm.web.setdefault("steady_from_s", {})[seed] = begins
+            arm.web.setdefault("steady_to_s", {})[seed] = 20.0
+            arm.web.setdefault("pages_failed", {}).update({seed: 0.0} if of == "pages" else {})
+            arm.places[seed] = tmp_path / f"{arm.name}{seed}"
+            arm.places[seed].mkdir()
+            at = np.arange(0, 20, 0.01)
+            made.samples(arm.places[seed], "web.at_s", at)
+            made.samples(arm.places[seed], "web.completion_ms", np.full(len(at), 100.0))
+            lost = np.arange(4, 4.4, 0.01) if (arm, seed) == (strict, 1) and of.startswith("one") else np.empty(0)
+            made.samples(arm.places[seed], "web.lost_s", lost)
+    assert claims.tail_against_alone(strict, [strict, alone]) is None
+
+
+def test_a_seed_that_carries_more_than_was_tried_is_not_left_out_of_what_is_carried() -> None:
+    """As it was: the mean of the two seeds that carried less, "2 of 3" as if a run were missing."""
+    arms = [made_arm(rate, rate / 80, priority=priority) for priority in (0.0, 1.0) for rate in (100, 300, 420)]
+    for arm in arms:
+        arm.web["mean_ms"] = dict.fromkeys(range(3), arm.web["mean_ms"][0])
+    sure = {(one.target_ms, one.priority): one for one in costs(arms)}[5.0, 1.0]
+    assert sure.rate is not None and sure.rate.n == 3 and sure.cost is not None
+    arms[-1].web["mean_ms"][2] *= 0.9  # 4.7 ms at the last rate: below the target
+    found = {(one.target_ms, one.priority): one for one in costs(arms)}
+    assert (
+        found[5.0, 1.0].rate is None and found[5.0, 1.0].cost is None and found[5.0, 1.0].beyond.startswith("above 4")
+    )
+    assert found[5.0, 0.0].rate is not None, "the other degree is what it was"
+
+
 def test_arms_that_were_not_served_alike_are_named() -> None:
     arms = [by_seed(name, [], [], priority=1) for name in ("shared", "strict", "alone")]
     for arm, which in zip(arms, ("nginx", "nginx", "builtin"), strict=True):

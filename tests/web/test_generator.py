@@ -319,6 +319,37 @@ def test_a_generator_that_fell_behind_or_was_refused_is_doubted(
     assert any(said in one["text"] for one in found if one["kind"] == "doubt"), found
 
 
+def stood_still(folder: Path, requests: int) -> None:
+    """One client sent so many at once, the first of them three seconds late."""
+    for name in ("lag_ms", "sent_s", "completion_ms"):
+        path = folder / "samples" / f"web.{name}.rank-0.f64"
+        values = np.fromfile(path)
+        late = np.linspace(3, 0.5, requests)
+        values[1000 : 1000 + requests] += late if name == "sent_s" else 1000 * late
+        (np.maximum.accumulate(values) if name == "sent_s" else values).tofile(path)
+
+
+@pytest.mark.parametrize("late", [2, 20])
+def test_a_tail_that_is_of_the_clients_own_lateness_is_not_said_or_doubted(tmp_path: Path, late: int) -> None:
+    """As it was: p99 of the lag was judged, p99.9 of the service printed: all of what lies beyond it had been sent
+    seconds late, and counts from the intended time."""
+    stored(tmp_path)
+    stood_still(tmp_path, late)
+    found = list(conclude(tmp_path, "web", Options(rate=200)))
+    (row,) = [one for one in found if one["kind"] == "row"]
+    assert "p99.9_ms" not in row and "p99_ms" in row and "No p99.9: " in row["note"]
+    assert any("late by more than 5% of p99" in one["text"] for one in found if one["kind"] == "doubt") == (late == 20)
+
+
+def test_requests_that_were_due_and_never_sent_are_a_doubt(tmp_path: Path) -> None:
+    """As it was: only where nothing at all was sent. Those of a client that stood still would have been the slowest."""
+    path = stored(tmp_path) / "records" / "web-1.jsonl"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"missed": 30}) + "\n")
+    found = list(conclude(tmp_path, "web", Options(rate=200)))
+    said = [one["text"] for one in found if one["kind"] == "doubt"]
+    assert said == ["30 requests that were due, beside 6000, were never sent"]
+
+
 def test_what_was_never_answered_takes_longer_than_any(tmp_path: Path) -> None:
     """Of 6050 requests 50 failed: p99 is higher than without them, p99.9 is not known."""
     (row,) = [one for one in conclude(stored(tmp_path, failed=25), "web", Options(rate=200)) if one["kind"] == "row"]

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import pytest
 from lossbench.contract import Door
 from lossbench.workloads.errors import OptionError, WorkloadError
 from lossbench.workloads.web import __main__ as web
-from lossbench.workloads.web.external import read_h2load, read_wrk
+from lossbench.workloads.web.external import External, read_h2load, read_wrk
 from lossbench.workloads.web.http import clock, nginx
 from lossbench.workloads.web.http.client import Client, Request
 from lossbench.workloads.web.http.connection import Connection
@@ -504,6 +505,32 @@ def test_responses_that_wrk_calls_non_2xx_have_failed() -> None:
     refused = WRK.replace("Requests/sec", "  Non-2xx or 3xx responses: 614\nRequests/sec")
     assert read_wrk(refused)["failed"] == 624
     assert read_wrk(refused.replace("  Socket errors: connect 1, read 2, write 3, timeout 4\n", ""))["failed"] == 614
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        (WRK.replace("Requests/sec", "  Non-2xx or 3xx responses: 614\nRequests/sec"), "624 requests of cat failed"),
+        (H2LOAD.replace("18240 succeeded, 7", "18140 succeeded, 107"), "107 requests of cat failed, 18140 were"),
+        (H2LOAD.replace("18240 succeeded, 7", "0 succeeded, 18247"), "none of its requests was answered"),
+        (WRK.replace("Socket errors: connect 1, read 2", "Socket errors: connect 0, read 1"), ""),
+    ],
+)
+def test_a_generator_whose_requests_failed_is_doubted(tmp_path: Path, said: str, found: str) -> None:
+    """As it was: the times of error pages, or of nothing, were those of the service, valid."""
+    (tmp_path / "said").write_text(said)
+    reads = "h2load" if "succeeded" in said else "wrk"
+    options = {"command": ["cat", str(tmp_path / "said")], "reads": reads}
+    door = SimpleNamespace(options=options, addresses=["10.0.0.1"], rank=0, world_size=1, ready=lambda: None)
+    records: list[dict[str, Any]] = []
+    door.record = lambda kind, **more: records.append({"kind": kind, **more})
+    if found.startswith("none"):
+        with pytest.raises(WorkloadError, match=found):
+            External(door).run()  # type: ignore[arg-type]
+        return
+    External(door).run()  # type: ignore[arg-type]
+    texts = [one["text"] for one in records if one["kind"] == "doubt"]
+    assert len(texts) == bool(found) and all(text.startswith(found) for text in texts), texts
 
 
 def test_what_h2load_prints_is_read() -> None:

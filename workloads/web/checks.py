@@ -11,6 +11,8 @@ import numpy as np
 
 from lossbench.workloads.web.samples import Floats
 
+FAILED_SHARE = 0.001  # of all requests: more of them, and the rest are a choice of the lucky ones
+OF_A_TAIL = 0.1  # the share of it that late requests may be
 LAG_SHARE = 0.05  # of the median completion: p99 of how late requests were sent
 ERROR = 1e-3  # of every test here: a sound run is doubted once in a few hundred
 PARTS = 16

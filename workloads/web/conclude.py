@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lossbench.workloads.web import checks, samples
+from lossbench.workloads.web import checks, doubts, samples
 from lossbench.workloads.web.learning import learning_loss, load_doubt
 from lossbench.workloads.web.options import Options, read_options
 from lossbench.workloads.web.samples import Measured, Times
@@ -31,8 +31,6 @@ SHOWN = [
     "goodput_mbit",
 ]
 LOST = ("failed", "timed_out", "dropped", "unfinished")
-FAILED_SHARE = 0.001  # of all requests: more of them, and the rest are a choice of the lucky ones
-MEAN_MOVED = 0.01  # by requests that were never answered, had each taken its timeout: more, and there is no mean
 CLOSED = "Closed loop: clients wait with the service, its tail is understated."
 
 
@@ -74,7 +72,7 @@ def conclude(folder: Path, role: str, options: Options) -> Iterator[dict[str, An
     if decided.get("refused"):
         yield {"kind": "doubt", "text": stopped}
     if "ratio" in decided and decided.get("last_phase") == 0:
-        yield {"kind": "doubt", "text": _never_below(decided["ratio"], phases[0]["rate"], options)}
+        yield {"kind": "doubt", "text": doubts.never_below(decided["ratio"], phases[0]["rate"], options)}
 
 
 def _nothing_sent(options: Options, *, missed: int) -> Iterator[dict[str, Any]]:
@@ -105,14 +103,17 @@ def _phase(
     skipped = checks.warm_up(times.known)
     found = skipped <= len(times.known) // 2
     steady = times.from_known(skipped if found else 0)
-    unknown_mean = _unknown_mean(steady, options)
+    unknown_mean = doubts.unknown_mean(steady, options)
     numbers = _numbers(steady, mean=not unknown_mean)
+    late = doubts.late_in_the_tail(here, phase, numbers) if options.loop == "open" else {}
+    if "p99.9" in late:
+        numbers = {name: value for name, value in numbers.items() if not name.startswith("p99.9_")}
     span = float(times.at_s[-1] - times.at_s[0]) or 1.0
     void = {"doubted": [name for name in beside if load]}
     beside |= {"failed": float(len(here.lost))}
     beside |= {"pages_failed": float(len(times.ms) - len(times.known))} if options.page else {}
     notes = [CLOSED if options.loop == "closed" else "", unknown_mean, f"Ended early: {stopped}." if stopped else ""]
-    notes += server.notes
+    notes += [*server.notes, f"No p99.9: {late['p99.9']}." if "p99.9" in late else ""]
     row = {
         "at": f"{phase['rate']:g}/s",
         "offered": phase["rate"],
@@ -132,11 +133,12 @@ def _phase(
         **({"bytes_cut": options.drawn().cut} if options.most_bytes else {}),
         **({"note": " ".join(filter(None, notes))} if any(notes) else {}),
     }
-    doubts = [_unsteady(steady, phase, span, found=found), _unanswered(here, phase, options) if several else "", load]
-    doubts += [_late(here, phase, hint=hint)] if options.loop == "open" else []
-    doubts += [_not_poisson(here, phase)] if options.loop == "open" and not options.page else []
-    doubts += [] if stopped else [_not_known(steady, options)]
-    doubt = "; ".join(filter(None, doubts))
+    said = [doubts.unsteady(steady, phase, span, found=found), load]
+    said += [doubts.unanswered(here, phase, options)] if several else []
+    said += [doubts.late(here, phase, hint=hint), late.get("p99", "")] if options.loop == "open" else []
+    said += [doubts.not_poisson(here, phase)] if options.loop == "open" and not options.page else []
+    said += [] if stopped else [doubts.not_known(steady, options)]
+    doubt = "; ".join(filter(None, said))
     yield {"kind": "row", **row, **({"doubt": doubt, **void} if doubt and several else {})}
     if not several:
         yield {"kind": "summary", **{key: row[key] for key in (*numbers, "n", "goodput_mbit")}}
@@ -147,82 +149,6 @@ def _phase(
 def _bytes_by(here: Measured, when_s: float) -> float:
     """Of all answers that were whole by then: what came later took time of its own."""
     return float(here.size_bytes[here.at_s + here.completion_ms / 1000 <= when_s].sum())
-
-
-def _unsteady(steady: Times, phase: dict[str, Any], span: float, *, found: bool) -> str:
-    """Why this is no steady state; empty if it is one."""
-    if not found:
-        return f"at {phase['rate']:g}/s no steady state was found in {span:.0f} s"
-    if checks.stationary_p(steady.known) < checks.ERROR:
-        return f"at {phase['rate']:g}/s the first and the second half of the run differ: no steady state"
-    return ""
-
-
-def _not_known(steady: Times, options: Options) -> str:
-    """That the precision which was asked for was not reached in all the time there was."""
-    precision = options.precision()
-    if precision is None:
-        return ""
-    q, wanted = precision
-    reached = checks.known_to(steady.ms, q)
-    if reached <= wanted:
-        return ""
-    so_far = f"it is known to {reached:.1%}" if np.isfinite(reached) else "there are too few independent samples"
-    return f"p{100 * q:g} was not known to {wanted:.0%} at the end of {options.seconds:g} s: {so_far}"
-
-
-def _never_below(ratio: float, rate: float, options: Options) -> str:
-    """That the rate which was looked for lies below all that were tried."""
-    was = f"was {ratio:g}" if np.isfinite(ratio) else "was not known, since too few were answered,"
-    at = f"p99/p50 {was} at the lowest rate already ({rate:g}/s)"
-    return f"{at}: where it comes to {options.stop_ratio:g} was not found, give lower rates"
-
-
-def _unanswered(here: Measured, phase: dict[str, Any], options: Options) -> str:
-    """That too many requests of this rate were never answered."""
-    lost, asked = len(here.lost), len(here) + len(here.lost)
-    if lost <= FAILED_SHARE * asked:
-        return ""
-    return f"at {phase['rate']:g}/s {lost} of {asked} requests were not answered{_in_mbit(phase['rate'], options)}"
-
-
-def _in_mbit(rate: float, options: Options) -> str:
-    """What that many requests ask of all links together: more than they carry is the likeliest reason."""
-    asked = f"{rate:g}/s are {rate * options.drawn().mean() * 8 / 1e6:.3g} Mbit/s of answers"
-    return f"; {asked}" if options.loop == "open" else ""
-
-
-def _unknown_mean(steady: Times, options: Options) -> str:
-    """Why the mean is not known: those that were never answered could move it too far. Empty if it is."""
-    lost, whole = len(steady.ms) - len(steady.known), float(steady.known.sum())
-    if lost * options.timeout_s * 1000 <= MEAN_MOVED * whole * (1 + lost / max(1, len(steady.known))):
-        return ""
-    what = "pages" if options.page else "requests"
-    return (
-        f"No mean: {lost} {what} were never answered, at {options.timeout_s:g} s each they could move it by a percent."
-    )
-
-
-def _late(here: Measured, phase: dict[str, Any], *, hint: str) -> str:
-    """How late the requests of this rate were sent, if it was too late; `hint`: what would help."""
-    sent = np.concatenate([np.empty(0), *here.sent_s])
-    lags = here.lag_ms[(sent >= phase["from_s"]) & (sent < phase["to_s"])]
-    if not len(lags) or not len(here):
-        return ""
-    median, lag = float(np.median(here.completion_ms)), float(np.quantile(lags, 0.99))
-    if lag <= checks.LAG_SHARE * median:
-        return ""
-    share = f"{lag / median:.0%} of the median completion (at most {checks.LAG_SHARE:.0%})"
-    return f"requests were sent up to {lag:.2f} ms late (p99), {share}{hint}"
-
-
-def _not_poisson(here: Measured, phase: dict[str, Any]) -> str:
-    """What clients sent at this rate: where some of it was dropped, it is another process."""
-    streams = [one[(one >= phase["from_s"]) & (one < phase["to_s"])] for one in here.sent_s]
-    p = min((checks.exponential_p(np.diff(one)) for one in streams), default=1.0)
-    if p >= checks.ERROR / max(1, len(streams)):
-        return ""
-    return f"at {phase['rate']:g}/s arrivals are not a Poisson process (Anderson-Darling, p = {p:.1e})"
 
 
 def _numbers(steady: Times, *, mean: bool) -> dict[str, float]:
@@ -241,11 +167,14 @@ def _doubts(
 ) -> Iterator[dict[str, Any]]:
     """Of several rates each row has its own: one that was too much says nothing against those below it."""
     sent, lost = count["sent"] + count["dropped"], sum(count[name] for name in LOST)
-    if lost > FAILED_SHARE * sent and not several:
+    if lost > checks.FAILED_SHARE * sent and not several:
         said = ", ".join(f"{count[name]} {name.replace('_', ' ')}" for name in LOST if count[name])
         why = f" ({_reasons(records)})" if _reasons(records) else ""
-        load = _in_mbit(options.rate, options)
+        load = doubts.in_mbit(options.rate, options)
         yield {"kind": "doubt", "text": f"{lost} of {sent} requests were not answered: {said}{why}{load}"}
+    missed = 0 if options.loop == "closed" else sum(r.get("missed", 0) for r in records if r["kind"] == "requests")
+    if missed > checks.FAILED_SHARE * (sent + missed):
+        yield {"kind": "doubt", "text": f"{missed} requests that were due, beside {sent}, were never sent"}
     if options.stop_ratio and options.hold_s and steered_last(records) is None:
         yield {"kind": "doubt", "text": f"p99/p50 never came to {options.stop_ratio:g}: give higher rates"}
     if options.loop == "closed":

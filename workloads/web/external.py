@@ -15,6 +15,7 @@ from typing import Any
 
 from lossbench.contract import Door
 from lossbench.workloads.errors import OptionError, WorkloadError, status_of
+from lossbench.workloads.web.checks import FAILED_SHARE
 from lossbench.workloads.web.options import PORT, Options
 
 COMMANDS = {
@@ -88,6 +89,11 @@ class External:
         if process.returncode or found.get("n") is None:
             last = (said.strip().splitlines() or ["it said nothing"])[-1]
             raise WorkloadError(f"{self.command[0]} ended with status {process.returncode}: {last}")
+        if not found["n"]:
+            raise WorkloadError(f"{self.command[0]}: none of its requests was answered as asked")
+        failed = found.get("failed") or 0
+        if failed > FAILED_SHARE * found["n"]:
+            self.door.record("doubt", text=f"{failed} requests of {self.command[0]} failed, {found['n']} were answered")
         known = {name: value for name, value in found.items() if value is not None}
         self.door.record("summary", **{name: known[name] for name in ("n", "rate", "failed") if name in known})
         if self.door.rank == 0:

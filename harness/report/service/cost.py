@@ -90,16 +90,19 @@ def _costs(ladders: dict[float, list[Arm]], target: float, apart: str) -> list[C
     for priority, here in sorted(reached.items()):
         both = [seed for seed in here if seed in shared]
         lost = [loss for seed in both or here if (loss := here[seed][1]) is not None]
+        bound = _bound(ladders[priority], here, target)
+        if bound or _bound(ladders.get(0.0, []), shared, target):
+            both = []  # what is left are seeds chosen by how they came out
         arms = [*ladders[priority], *(ladders.get(0.0, []) if priority else [])]
         out.append(
             Cost(
                 target_ms=target,
                 apart=apart,
                 priority=priority,
-                rate=inference.estimate([rate for rate, _ in here.values()]),
-                loss=inference.estimate(lost),
+                rate=None if bound else inference.estimate([rate for rate, _ in here.values()]),
+                loss=None if bound else inference.estimate(lost),
                 cost=inference.estimate([shared[seed][0] / here[seed][0] for seed in both]),
-                beyond="" if here else _beyond(ladders[priority], target),
+                beyond=bound or ("" if here else _beyond(ladders[priority], target)),
                 between=_between(ladders[priority], target) if here else "",
                 factor=ladders[priority][0].factor,
                 folders=tuple(dict.fromkeys(folder for arm in arms for folder in arm.folders)),
@@ -152,6 +155,22 @@ def _loss_at(rate: float, known: dict[float, float | None]) -> float | None:
     if low is None or high is None:
         return None
     return float(np.interp(rate, (below, above), (low, high))) if above > below else low
+
+
+def _bound(ladder: list[Arm], reached: dict[int, tuple[float, float | None]], target_ms: float) -> str:
+    """Where some seeds reach the target and others carry more than was tried, or less: the mean of all lies beyond the
+    one with their last, or first, rate in their place. Empty where no seed is beyond."""
+    if not reached:
+        return ""
+    rates, above, below = [rate for rate, _ in reached.values()], 0, 0
+    for seed, here in _by_seed(ladder).items():
+        tried, means = _ladder(_means(here, seed))
+        if seed not in reached and len(tried) and (means[-1] < target_ms or means[0] > target_ms):
+            rates.append(float(tried[-1] if means[-1] < target_ms else tried[0]))
+            above, below = above + (means[-1] < target_ms), below + (means[0] > target_ms)
+    if not above + below:
+        return ""
+    return "-" if above and below else f"{'above' if above else 'below'} {sum(rates) / len(rates):.0f}"
 
 
 def _beyond(ladder: list[Arm], target_ms: float) -> str:

@@ -9,22 +9,25 @@ from pathlib import Path
 import numpy as np
 
 from lossbench.report.service.arms import WEB, Arm, BySeed
-from lossbench.results import samples
+from lossbench.results import measures, samples
 from lossbench.results.samples import Numbers
 
 TAIL = 0.99
-LEAST = 100  # requests of a seed: fewer have no p99 at all
 
 
 def tails(arm: Arm, other: Arm) -> tuple[BySeed, BySeed]:
     """p99 of both by seed, of the requests that were due while both were in their steady state; of runs that did not
-    write that down, what each of them says of itself."""
+    write that down, what each of them says of itself. None at all where more than one in a hundred was never answered:
+    without that seed the luckier ones would speak. Of pages only what runs say themselves: samples are requests."""
     one, two = dict(arm.web.get("p99_ms", {})), dict(other.web.get("p99_ms", {}))
     for seed in [seed for seed in one if seed in two]:
         window = _common(arm, other, seed)
         if window is None:
             continue
-        found = [_tail(here.places[seed], *window) for here in (arm, other)]
+        pages = any(seed in here.web.get("pages_failed", {}) for here in (arm, other))
+        found = [None if pages else _tail(here.places[seed], *window) for here in (arm, other)]
+        if math.inf in found:
+            return {}, {}
         known = found[0] is not None and found[1] is not None
         for values, tail in zip((one, two), found, strict=True):
             if known and tail is not None:
@@ -46,14 +49,10 @@ def _common(arm: Arm, other: Arm, seed: int) -> tuple[float, float] | None:
 
 
 def _tail(folder: Path, from_s: float, to_s: float) -> float | None:
-    """None where there is none; what was never answered took longer than any."""
-    found = _read(folder)
-    at, ms = found
+    """None of too few; what was never answered took longer than any."""
+    at, ms = _read(folder)
     here = ms[(at >= from_s) & (at <= to_s)]
-    if len(here) < LEAST:
-        return None
-    tail = float(np.quantile(here, TAIL, method="higher"))
-    return tail if math.isfinite(tail) else None
+    return float(np.quantile(here, TAIL, method="higher")) if len(here) >= measures.needed(TAIL) else None
 
 
 @lru_cache(maxsize=64)
