@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from lossbench.workloads.web import checks, doubts, samples
+from lossbench.workloads.web import checks, samples
 from lossbench.workloads.web.learning import learning_loss, load_doubt
 from lossbench.workloads.web.options import Options, read_options
 from lossbench.workloads.web.samples import Measured, Times
@@ -72,7 +72,7 @@ def conclude(folder: Path, role: str, options: Options) -> Iterator[dict[str, An
     if decided.get("refused"):
         yield {"kind": "doubt", "text": stopped}
     if "ratio" in decided and decided.get("last_phase") == 0:
-        yield {"kind": "doubt", "text": doubts.never_below(decided["ratio"], phases[0]["rate"], options)}
+        yield {"kind": "doubt", "text": checks.never_below(decided["ratio"], phases[0]["rate"], options)}
 
 
 def _nothing_sent(options: Options, *, missed: int) -> Iterator[dict[str, Any]]:
@@ -103,9 +103,9 @@ def _phase(
     skipped = checks.warm_up(times.known)
     found = skipped <= len(times.known) // 2
     steady = times.from_known(skipped if found else 0)
-    unknown_mean = doubts.unknown_mean(steady, options)
+    unknown_mean = checks.unknown_mean(steady, options)
     numbers = _numbers(steady, mean=not unknown_mean)
-    late = doubts.late_in_the_tail(here, phase, numbers) if options.loop == "open" else {}
+    late = checks.late_in_the_tail(here, phase, numbers) if options.loop == "open" else {}
     if "p99.9" in late:
         numbers = {name: value for name, value in numbers.items() if not name.startswith("p99.9_")}
     span = float(times.at_s[-1] - times.at_s[0]) or 1.0
@@ -133,11 +133,11 @@ def _phase(
         **({"bytes_cut": options.drawn().cut} if options.most_bytes else {}),
         **({"note": " ".join(filter(None, notes))} if any(notes) else {}),
     }
-    said = [doubts.unsteady(steady, phase, span, found=found), load]
-    said += [doubts.unanswered(here, phase, options)] if several else []
-    said += [doubts.late(here, phase, hint=hint), late.get("p99", "")] if options.loop == "open" else []
-    said += [doubts.not_poisson(here, phase)] if options.loop == "open" and not options.page else []
-    said += [] if stopped else [doubts.not_known(steady, options)]
+    said = [checks.unsteady(steady, phase, span, found=found), load]
+    said += [checks.unanswered(here, phase, options)] if several else []
+    said += [checks.late(here, phase, hint=hint), late.get("p99", "")] if options.loop == "open" else []
+    said += [checks.not_poisson(here, phase)] if options.loop == "open" and not options.page else []
+    said += [] if stopped else [checks.not_known(steady, options)]
     doubt = "; ".join(filter(None, said))
     yield {"kind": "row", **row, **({"doubt": doubt, **void} if doubt and several else {})}
     if not several:
@@ -170,7 +170,7 @@ def _doubts(
     if lost > checks.FAILED_SHARE * sent and not several:
         said = ", ".join(f"{count[name]} {name.replace('_', ' ')}" for name in LOST if count[name])
         why = f" ({_reasons(records)})" if _reasons(records) else ""
-        load = doubts.in_mbit(options.rate, options)
+        load = checks.in_mbit(options.rate, options)
         yield {"kind": "doubt", "text": f"{lost} of {sent} requests were not answered: {said}{why}{load}"}
     missed = 0 if options.loop == "closed" else sum(r.get("missed", 0) for r in records if r["kind"] == "requests")
     if missed > checks.FAILED_SHARE * (sent + missed):

@@ -24,6 +24,11 @@ def known_suites(incomplete: str) -> list[str]:
     return [name for name in points.suite_names() if name.startswith(incomplete)]
 
 
+SUITE = typer.Argument(
+    None,
+    help="A suite by name, an experiment file (.toml), a folder to --resume; or, behind --, your own program.",
+    autocompletion=known_suites,
+)
 LAB = typer.Option(None, "--lab", help="On the machines of this lab.toml, not in namespaces.")
 SLURM = typer.Option(False, "--slurm", help="On the nodes of this Slurm allocation; outside of one, asks for it.")
 NODES = typer.Option(2, "--nodes", min=2, help="With --slurm: how many to ask for.")
@@ -41,11 +46,7 @@ UNTIL = typer.Option(
 
 def run(
     ctx: typer.Context,
-    suite: str | None = typer.Argument(
-        None,
-        help="A suite by name, an experiment file (.toml), a folder to --resume; or, behind --, your own program.",
-        autocompletion=known_suites,
-    ),
+    suite: str | None = SUITE,
     hosts: str = words.HOSTS,
     ranks: int | None = words.RANKS,
     loss: str = words.LOSS,
