@@ -192,11 +192,11 @@ def user_namespaces() -> str | None:
     return None
 
 
-def clock_offset_ns() -> int:
-    """By how much our monotonic clock is ahead of the kernel's: a time namespace may set it apart."""
+def clock_offset_ns(clock: str = "monotonic") -> int:
+    """By how much a clock of ours (or: boottime) is ahead of the kernel's: a time namespace may set it apart."""
     try:
         lines = Path("/proc/self/timens_offsets").read_text(encoding="ascii").splitlines()
     except OSError:  # none there
         return 0
-    found = next((line.split() for line in lines if line.startswith("monotonic")), ["monotonic", "0", "0"])
+    found = next((line.split() for line in lines if line.startswith(clock)), [clock, "0", "0"])
     return int(found[1]) * 10**9 + int(found[2])

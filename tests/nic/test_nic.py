@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 
@@ -152,6 +153,30 @@ def test_neighbours_dns_ssh_and_the_gateway_are_never_lost(wire: Wire, everythin
         assert len(received(receiver)) == 20
     assert wire.arrived(20) == [], "and everything else is"
     assert wire.shown()["sides"]["egress"]["protected"] > 40
+
+
+def test_what_ipv6_hides_behind_extension_headers_is_never_lost(wire: Wire, everything: str) -> None:
+    """As it was, since programs look behind them: a report of listeners (MLD) has a hop-by-hop header always, and was
+    taken for an ICMPv6 of another kind, and lost."""
+    router_alert, report = "3a00050200000100", "8f00000000000000"
+    addresses = "fe80" + "00" * 13 + "01" + "ff02" + "00" * 13 + "16"
+    frame = bytes.fromhex("33330000001602000000000186dd6000000000100001" + addresses + router_alert + report)
+    wire.lossbench("nic", "apply", "nic0", "--profile", everything)
+    with namespaces.inside(wire.there):
+        receiver = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x86DD))
+        receiver.bind(("far0", 0x86DD))
+        receiver.settimeout(0.5)
+    with namespaces.inside(wire.here):
+        sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+        sender.bind(("nic0", 0))
+    with sender, receiver:
+        for _ in range(20):
+            sender.send(frame)
+        got = 0
+        with contextlib.suppress(TimeoutError):
+            while got < 20:
+                got += receiver.recv(2000).startswith(frame)
+    assert got == 20 and wire.shown()["sides"]["egress"]["protected"] >= 20
 
 
 @full

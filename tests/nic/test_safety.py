@@ -338,6 +338,28 @@ def test_what_htb_let_through_directly_and_flows_that_come_and_go_are_no_change(
     assert "as it was before" in wire.lossbench("nic", "revert", "nic0").stdout
 
 
+@pytest.mark.netns
+def test_an_interface_whose_address_changes_meanwhile_keeps_nothing_of_ours(wire: Wire) -> None:
+    """As it was: our clsact was taken for that of another interface with its number, stayed, and the journal went. A
+    bridge takes its ports' address, a bond that of the link it fails over to."""
+    wire.lossbench("nic", "apply", "nic0", "--profile", "loss_1")
+    with namespaces.open_inside(wire.here) as ip:
+        ip.link("set", index=wire.index(), address="02:00:00:00:77:01")
+    wire.lossbench("nic", "revert", "nic0", expect=None)
+    with namespaces.open_inside(wire.here) as ip:
+        kinds_there = {one.get_attr("TCA_KIND") for one in ip.get_qdiscs() if one["index"] == wire.index()}
+    assert "clsact" not in kinds_there
+
+
+def test_in_a_time_namespace_with_a_clock_of_its_own_nothing_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: a day ahead, the kernel's own end of the loss came a day late; behind it, nothing was ever lost."""
+    monkeypatch.setattr(nic_impaired, "clock_offset_ns", lambda clock: 86_400 * 10**9 if clock == "boottime" else 0)
+    monkeypatch.setattr(nic_impaired.left, "found", lambda _: PLAIN)
+    monkeypatch.setattr(nic_impaired.alone, "refuse", lambda: None)
+    with pytest.raises(NotAbleError, match="not the kernel's"):
+        nic_impaired.examined(Request.of(profiles.load("loss_1"), interface="eth1", for_s=1))
+
+
 @full
 @pytest.mark.netns
 def test_a_gate_that_others_removed_is_said_and_so_is_what_stands_elsewhere(wire: Wire) -> None:
@@ -607,12 +629,12 @@ def test_ctrl_c_between_the_last_rule_and_the_command_takes_it_back(wire: Wire) 
 
 
 @contextmanager
-def session(wire: Wire, server: socket.socket) -> Iterator[str]:
-    """A connection to port 22, and its SSH_CONNECTION."""
+def session(wire: Wire, server: socket.socket, port: int = 22) -> Iterator[str]:
+    """A connection to sshd's port, and its SSH_CONNECTION."""
     with namespaces.inside(wire.there):
-        client = socket.create_connection((ADDRESS["here"], 22))
+        client = socket.create_connection((ADDRESS["here"], port))
     with client, server.accept()[0]:
-        yield f"{ADDRESS['there']} {client.getsockname()[1]} {ADDRESS['here']} 22"
+        yield f"{ADDRESS['there']} {client.getsockname()[1]} {ADDRESS['here']} {port}"
 
 
 @full
@@ -622,10 +644,13 @@ def test_over_ssh_it_waits_for_a_connection_that_is_newer_to_confirm(wire: Wire)
     apply = ["nic", "apply", "nic0", "--profile", "loss_1", "--yes-this-nic", "--confirm-within", "120s"]
     with namespaces.inside(wire.here):
         server = socket.create_server((ADDRESS["here"], 22))
-    with server, session(wire, server) as first, session(wire, server) as second:
+    with namespaces.inside(wire.here):
+        another = socket.create_server((ADDRESS["here"], 2222))
+    with another, server, session(wire, server) as first, session(wire, server) as second, \
+            session(wire, another, 2222) as third:  # fmt: skip
         said = wire.lossbench(*apply, SSH_CONNECTION=first).stdout
         assert "nic confirm nic0" in said and wire.shown()["phase"] == "unconfirmed"
-        for older in (first, second):
+        for older in (first, second, third):
             refused = wire.lossbench("nic", "confirm", "nic0", expect=2, SSH_CONNECTION=older)
             assert "new SSH connection" in refused.stderr
         with session(wire, server) as ended:

@@ -164,8 +164,8 @@ def ssh_server_address(environment: Mapping[str, str]) -> str:
     return words[2].partition("%")[0] if len(words) == 4 else ""
 
 
-def connections(server_port: int) -> tuple[str, ...]:
-    """Peers that are connected to this port now, as `Ssh.peer` writes them."""
+def connections(server_port: int | None = None) -> tuple[str, ...]:
+    """Peers that are connected to this port (None: to any) now, as `Ssh.peer` writes them."""
     out = []
     for name in ("tcp", "tcp6"):
         try:
@@ -174,7 +174,7 @@ def connections(server_port: int) -> tuple[str, ...]:
             continue
         for line in lines:
             local, remote, status = line.split()[1:4]
-            if status == ESTABLISHED and int(local.rpartition(":")[2], 16) == server_port:
+            if status == ESTABLISHED and server_port in (None, int(local.rpartition(":")[2], 16)):
                 address, _, port = remote.partition(":")
                 out.append(f"{_readable(address)} {int(port, 16)}")
     return tuple(out)

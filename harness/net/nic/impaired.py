@@ -16,7 +16,7 @@ from lossbench.net.host import namespaces
 from lossbench.net.host.place import Here
 from lossbench.net.impair import registry
 from lossbench.net.journal import Journal
-from lossbench.net.kernel import Kernel
+from lossbench.net.kernel import Kernel, clock_offset_ns
 from lossbench.net.nic import alone, left, safety, snapshot, state, takedown, watchdog
 from lossbench.net.nic import facts as nic_facts
 from lossbench.net.nic.facts import Facts, connections
@@ -51,6 +51,9 @@ def examined(request: Request) -> tuple[Facts, str]:
             raise NotAbleError(f"{gateway} is the gateway, which is never touched", next_step="leave it out of --to")
     _fits(request, facts)
     safety.refuse(facts, request.every_side(), this_nic=request.this_nic, past_rdma=request.past_rdma)
+    if clock_offset_ns("boottime"):
+        text = "the clock of this time namespace is not the kernel's, by which a gate ends the loss"
+        raise NotAbleError(text, next_step="run it outside of the time namespace")
     kernel = Kernel.tried()
     if kernel.no_program() is not None:
         raise NotAbleError(f"{kernel.no_program()}: a NIC's gate is an eBPF program", next_step="run as root")
@@ -140,7 +143,7 @@ def begun(request: Request, book: Journal, facts: Facts, backend: str) -> State:
         rank=request.rank,
         counted=request.counted,
         asked={"traffic": asdict(request.traffic), "rules": RULES.dump_python(request.rules, mode="json")},
-        ssh=connections(facts.ssh.server_port) if facts.ssh is not None else (),
+        ssh=connections() if facts.ssh is not None else (),  # of every port: sshd may listen at several
     )
     found.save(book)
     if left.on(facts, but=book.id):  # another one may have begun since

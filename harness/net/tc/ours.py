@@ -29,10 +29,19 @@ def clsact_entry(name: str, index: int) -> dict[str, Any]:
 
 
 def _address(index: int) -> str:
-    """Of an interface, which tells it from another that got its number; empty if there is none."""
+    """Of an interface, which tells it from another that got its number, as its name does: one of both may change while
+    ours stands there (a bridge takes its ports' address). Empty if there is none."""
+    return _told(index, "IFLA_ADDRESS")
+
+
+def _name(index: int) -> str:
+    return _told(index, "IFLA_IFNAME")
+
+
+def _told(index: int, what: str) -> str:
     with IPRoute() as ip:
         found = next((link for link in ip.get_links() if link["index"] == index), None)
-        return str(found.get_attr("IFLA_ADDRESS")) if found is not None else ""
+        return str(found.get_attr(what)) if found is not None else ""
 
 
 def filter_entry(network_id: str, name: str, index: int, side: Side, priority: int) -> dict[str, Any]:
@@ -98,7 +107,7 @@ class Clsacts(_Thing):
         reader = Reader(Here())
         try:
             there = any(one.kind == "clsact" and one.index == index for one in reader.qdiscs())
-            there = there and _address(index) == entry.before["address"]
+            there = there and (_address(index) == entry.before["address"] or _name(index) == entry.name)
             return there and not any(reader.filters(index, parent) for parent in PARENT.values())
         finally:
             reader.close()

@@ -150,7 +150,8 @@ def _fragments(a: Assembler) -> None:
     """A later fragment has no ports: whether it belongs to what is protected can't be told. Nor can it behind IPv6's
     extension headers. (r0: the family)"""
     a.jump_if("eq", R0, 4, "fragment4")
-    a.load(4, R0, FP, PROTOCOL)
+    _load(a, 6, 1)  # what stands first: PROTOCOL is what follows the extensions
+    a.load(1, R0, FP, SCRATCH)
     for header in _IPV6_EXTENSIONS:
         a.jump_if("eq", R0, header, "protected")
     a.jump("whole")
