@@ -128,8 +128,8 @@ class Suite:
             return []
         files = ", ".join(self.changed_files[:FILES_SHOWN]) + (" and more" if self.changed_files[FILES_SHOWN:] else "")
         return [
-            f"{self.name} {self.id}: {files} changed between its runs: runs {others} were made by another program than "
-            "the others, and are neither averaged nor compared with them. Run it again."
+            f"{self.name} {self.id}: {files} changed between its runs: those of another program than most ({others}) "
+            "are neither averaged nor compared with them. Run it again."
         ]
 
     @property

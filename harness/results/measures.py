@@ -152,7 +152,7 @@ class Standing:
         """Why a number may not be believed or averaged; empty if it may. The one place that decides it. Of `one_seed` a
         percentile needs its own interval; of several, how far they lie apart is one."""
         if self.other_program:
-            return "made by another program than the other runs"
+            return "another program made it than most of the runs"
         few = too_few(row, measure) if row is not None else 0
         if few:
             return f"{FEW} {few} samples"
