@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 from lossbench.proof.covers.rows import also_not_judged, covered
 from lossbench.proof.evidence import Proof
@@ -130,9 +129,7 @@ def judge_outcome(experiment: Experiment, watched: Watched, role: str | None = N
     for expected in experiment.expect:
         if role not in (None, _whose(expected, experiment)):
             continue
-        by_host = any(expected.field in one for one in watched.programs)
-        ranks = _ranks(experiment, by_host=by_host)
-        findings.append(_judge_expectation(expected, watched.summaries + watched.programs, ranks))
+        findings.append(_judge_expectation(expected, experiment, watched))
     if not findings:
         who = role or next((one.role for one in experiment.beside if one.foreground), "all ranks")
         findings.append(Finding(status=Status.VALID, text=f"{who} ended well after {watched.duration_s:.1f} s"))
@@ -156,11 +153,10 @@ def _ranks(experiment: Experiment, *, by_host: bool) -> dict[str, int]:
     }
 
 
-def _judge_expectation(expected: Expect, summaries: list[dict[str, Any]], ranks: dict[str, int]) -> Finding:
+def _judge_expectation(expected: Expect, experiment: Experiment, watched: Watched) -> Finding:
     """One rank may speak for all, as training scripts do, or all of them; of some of them nobody knows what the others
     would have said. What is no finite number is none that was expected."""
-    speak = [one for one in summaries if expected.field in one]
-    said = [one[expected.field] for one in speak]
+    said = [one[expected.field] for one in watched.summaries + watched.programs if expected.field in one]
     values = [value for value in said if isinstance(value, int | float) and math.isfinite(value)]
     wrong = ""
     if not said:
@@ -168,7 +164,8 @@ def _judge_expectation(expected: Expect, summaries: list[dict[str, Any]], ranks:
     elif len(values) < len(said):
         wrong = f"{len(said) - len(values)} of {len(said)} values of '{expected.field}' are no finite numbers"
     else:
-        wrong = _silent(expected.field, speak, ranks)
+        silent = said_by_some(expected.field, experiment, watched)
+        wrong = f"{silent} reported '{expected.field}'" if silent else ""
     if wrong:
         return Finding(status=Status.FAILED, text=wrong)
     mean = sum(values) / len(values)
@@ -178,13 +175,15 @@ def _judge_expectation(expected: Expect, summaries: list[dict[str, Any]], ranks:
     return Finding(status=Status.VALID if low <= mean <= high else Status.FAILED, text=text)
 
 
-def _silent(name: str, speak: list[dict[str, Any]], ranks: dict[str, int]) -> str:
-    """Some ranks of a program said a number and others did not. Of the workload any rank may speak for all; of programs
-    beside it, where each is a server or a client of its own, the first alone."""
-    for role, count in ranks.items():
+def said_by_some(name: str, experiment: Experiment, watched: Watched) -> str:
+    """In words, where some ranks of a program said a number and others did not: "only 3 of 4 ranks". Of the workload
+    its first rank may speak for all, or its last, which has the loss in a pipeline: any other that speaks alone may be
+    the one whose number was good. Of programs beside it, where each is a server or a client of its own, the first."""
+    speak = [one for one in watched.summaries + watched.programs if name in one]
+    for role, count in _ranks(experiment, by_host=any(name in one for one in watched.programs)).items():
         who = {one["rank"] for one in speak if one.get(ROLE, "") == role and "rank" in one}
-        for_all = who == {0} if role else len(who) == 1
+        for_all = who in ({0}, set() if role else {count - 1})
         if who and not for_all and len(who) < count:
-            of = f" of {role}" if role else ""
-            return f"only {len(who)} of {count} ranks{of} reported '{name}'"
+            lone = f" (rank {min(who)})" if len(who) == 1 else ""
+            return f"only {len(who)} of {count} ranks{f' of {role}' if role else ''}{lone}"
     return ""

@@ -118,9 +118,9 @@ def _not_timed(pairs: Sequence[tuple[Group, Group]], ratios: Mapping[int, Ratio 
         ratio = ratios[id(group)]
         if ratio is not None and ratio.told():
             continue
-        void = sorted({value.void for one in (group, base) for value in one.void(time)})
+        void = sorted(value.void for one in (group, base) for value in one.void(time))
         if ratio is not None or void:
-            why.setdefault(ONE_SEED if ratio is not None else void[0], []).append(group.name)
+            why.setdefault(ONE_SEED if ratio is not None else max(void, key=void.count), []).append(group.name)
     return _of_whom(why, [group.name for _, group in pairs])
 
 

@@ -196,6 +196,9 @@ def test_requests_of_several_clients_are_blocks_of_time_and_not_of_clients(tmp_p
         *((name, {}, True) for name in ("stepTime", "samplesPerSecond", "fps", "runtime", "speedup", "GBs")),
         *((name, {}, False) for name in ("accuracyTop", "timesLost", "sometimes", "learning_rate", "f1", "psnr")),
         ("gain", {"gain": "FPS"}, True),
+        *((name, {}, True) for name in ("tokens_per_minute", "samples_per_hour", "epochs_per_day", "step_usec")),
+        *((name, {}, True) for name in ("minute", "hour", "wallclock", "ttfb", "fct", "jct", "cct", "tbt", "makespan")),
+        *((name, {}, True) for name in ("pps", "bps", "kbps", "mibps", "mbits", "link_gibps", "tpm")),
     ],
 )
 def test_a_number_is_a_time_by_its_declared_unit_else_by_its_name(
@@ -217,6 +220,25 @@ def test_what_the_workload_met_stands_in_the_table_split_by_cause(tmp_path: Path
 def test_results_whose_seeds_share_patterns_say_so(tmp_path: Path) -> None:
     assert any("seeds shared patterns" in text for text in content(tmp_path / "old", seeds_version=1).warnings)
     assert not content(tmp_path / "new").warnings
+
+
+def test_runs_of_two_programs_are_never_one_line(tmp_path: Path) -> None:
+    """As it was: three seeds of a script and two of what became of it had one mean, and a p-value."""
+    place = made.suite(tmp_path, POINTS[:2], 5, lambda point, seed: {"accuracy": 0.9 if seed < 3 else 0.1})
+    plan = json.loads((place / "suite.json").read_text())
+    plan["sessions"][0]["programs"] = [{"command": ["python", "train.py"]}]
+    made.write(place / "suite.json", plan)
+    for number in range(10):
+        files = {"train.py": "first" if number % 5 < 3 else "second"}
+        program = {"command": ["python", "train.py"], "executable": {"sha256": "x"}, "files": files, "folders": {}}
+        manifest = {"started": f"2026-11-15T10:00:{number % 5:02d}+0000", "programs": [program]}
+        made.write(place / f"{number:03d}" / "manifest.json", manifest)
+    found = gather(read_suite(place))
+    assert {group.name: group.sound("accuracy") for group in found.groups} == {
+        group.name: dict.fromkeys(range(3), 0.9) for group in found.groups
+    }
+    (said,) = found.warnings
+    assert "train.py changed between its runs: those of another program than most (003, 004, 008, 009) are" in said
 
 
 @pytest.mark.parametrize("width", [80, 120])

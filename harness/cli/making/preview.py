@@ -19,6 +19,7 @@ def show(suite: Any, *, out: Path, machines: int = 0, **chosen: Any) -> None:
     once, a network that this machine can't make once the plan has been read."""
     from lossbench import api
     from lossbench.results.naming import point_name
+    from lossbench.runs.many.suite import seed_by_seed
 
     plan = api.planned(suite, out=out, machines=machines, **chosen)
     if not plan:
@@ -30,7 +31,7 @@ def show(suite: Any, *, out: Path, machines: int = 0, **chosen: Any) -> None:
     say(f"{first.name}: {counted(len(plan), 'run')}")
     for line in _program(first.workload):
         say(f"  {line}")
-    for one in plan:
+    for one in seed_by_seed(plan):
         say(f"  {one.number:3}  {point_name(one.chosen)}, seed {one.seed}: {_network(one.experiment)}")
     limit = sum(one.experiment.workload.limit_s() for one in plan)
     bound = f"at most {_minutes(limit)} of workload (time limits)" if limit < math.inf else "no time limit"

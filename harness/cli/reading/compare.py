@@ -63,7 +63,7 @@ def compare(
     for left, right in pairs:
         console.print(f"A: {left.name} {left.id}, {left.folder}", markup=False, soft_wrap=True)
         console.print(f"B: {right.name} {right.id}, {right.folder}", markup=False, soft_wrap=True)
-        for text in (*left.shared_patterns(), *right.shared_patterns()):
+        for text in (*left.remarks(), *right.remarks()):
             console.print(f"warning: {text}", markup=False, soft_wrap=True)
         for table in (comparing.spec(left, right), comparing.machine(left, right)):
             if table.rows:
