@@ -230,6 +230,7 @@ CBPF_TWO = {"impair": [{"profile": "loss_1"}, {"profile": "loss_5", "hosts": ["h
             "presence",
             "whether any packet met",
         ),
+        ({"workload": {"command": ["python", "t.py"]}}, "ebpf", "presence", "through this machine's memory"),
         ({"workload": {"command": ["python", "t.py"], "torchrun": 2}}, "ebpf", "presence", "several ranks speak"),
     ],
 )

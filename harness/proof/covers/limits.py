@@ -37,6 +37,12 @@ def _silent(asked: Asked) -> bool:
     return bool(asked.entries) and all(one.is_silent() for one in (asked.experiment.workload, *asked.experiment.beside))
 
 
+def _by_command(asked: Asked) -> bool:
+    """Programs that are not ours, on hosts that share a machine."""
+    programs = (asked.experiment.workload, *asked.experiment.beside)
+    return not asked.experiment.topology.machines and any(one.command for one in programs)
+
+
 LIMITS = (
     Limit(
         text="a backend of one's own: no table of ours says what shows its mistakes",
@@ -225,6 +231,11 @@ LIMITS = (
         text="what programs count of their own packets: several ranks speak for a host (torchrun)",
         of="presence",
         when=lambda a: a.experiment.workload.torchrun > 1 and not a.experiment.beside,
+    ),
+    Limit(
+        text="what programs of its hosts tell each other through this machine's memory (/dev/shm, process_vm_readv)",
+        of="presence",
+        when=_by_command,
     ),
     Limit(
         text="what sockets for whole packets (raw, AF_PACKET) lose",
