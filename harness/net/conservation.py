@@ -219,6 +219,8 @@ def lost_elsewhere(between: Between) -> dict[str, int]:
         out[f"in h{rank}'s sockets: they were full"] = inside.overflowed
         out[f"in h{rank}: fragments that found no room, sysctl net.ipv4.ipfrag_high_thresh"] = inside.unassembled
         out[f"in h{rank}: thrown away before any socket (InDiscards)"] = inside.discarded
+        out[f"in h{rank}'s TCP: its program held the socket for too long (TCPBacklogDrop)"] = inside.tcp_held
+        out[f"in h{rank}'s TCP: no room in the receive queue (TCPRcvQDrop)"] = inside.tcp_full
         out[f"in h{rank}: stopped by IPsec (xfrm)"] = inside.by_ipsec if tells else 0
         # netem's damage may hit headers, and is not counted.
         out |= _by_headers(rank, link, inside) if tells else {}

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from lossbench.proof.covers.rows import also_not_judged, covered
+from lossbench.proof.covers.untold import untold
 from lossbench.proof.evidence import Proof
 from lossbench.proof.judge_fault import judge_fault, met_by_workload
 from lossbench.proof.verdict import Finding, Judgement, Status, Verdict
@@ -19,6 +20,7 @@ UNSEEN_WAITS = 1.0  # as long as processes had a core, who lived too shortly to 
 SLOW_MS, LATE_MS = 10.0, 50.0  # of the harness's own clock tick: a busy machine; nobody knows what was missed
 LOOK_GAP_S = 1.0  # meant four times a second
 THROTTLED = 0.01
+UNWATCHED = "GPUs were used: how busy they were nobody watched"
 OBSERVED_MARK = "loss observed, not counted"
 
 
@@ -28,6 +30,8 @@ def judge(*, experiment: Experiment, backend: str, proof: Proof | None, watched:
     covers = covered(experiment, backend, watched.after)
     for condition, text in proof.not_judged if proof is not None else ():
         covers = also_not_judged(covers, condition, text)
+    for text in untold(watched):
+        covers = also_not_judged(covers, "presence", text)
     if met.observed:
         marks = (*marks, OBSERVED_MARK)
         where = f"where {met.observed} of {met.packets} packets were lost between the machines"
@@ -86,7 +90,8 @@ def judge_timing(
         void.append(f"the watch looked away for {quiet.longest_gap_s:.1f} s")
     if quiet.throttled > THROTTLED:
         void.append(f"a control group held the run back for {quiet.throttled:.0%} of the time")
-    text = "; ".join((text, *slow, *void))
+    void += quiet.stood_still()
+    text = "; ".join((text, *slow, *void, *([UNWATCHED] if quiet.gpus else [])))
     if tick > LATE_MS or void:
         return _void(text), ()
     if busy <= SAMPLES and tick <= slow_ms and not slow:

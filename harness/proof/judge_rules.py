@@ -12,7 +12,7 @@ from lossbench.proof.verdict import Finding, Status
 from lossbench.proof.watched import Watched
 from lossbench.spec import lossmodel
 from lossbench.spec.losses import BlockLoss, TraceLoss
-from lossbench.spec.pattern import predicted
+from lossbench.spec.pattern import lost_by_trace, predicted
 from lossbench.spec.placement import Hook, Rule
 from lossbench.spec.profile import Profile
 
@@ -171,8 +171,10 @@ def expected_drops(rule: Rule, counters: RuleCounters) -> int | None:
     """How many of the packets seen a seeded rule must have dropped, exactly; None if that can't be said."""
     if counters.position is None or counters.position.packets != counters.seen:
         return None
-    chain, trace = rule.profile.chain(), isinstance(rule.profile.loss, TraceLoss)
-    limit = PREDICT_PACKETS if trace or (chain is not None and len(chain.states) == 1) else PREDICT_BURSTY
+    if isinstance(rule.profile.loss, TraceLoss):
+        return lost_by_trace(rule.profile.loss, counters.seen)
+    chain = rule.profile.chain()
+    limit = PREDICT_PACKETS if chain is not None and len(chain.states) == 1 else PREDICT_BURSTY
     lost = predicted(rule, counters.seen) if counters.seen <= limit else None
     return None if lost is None else int(lost.sum())
 

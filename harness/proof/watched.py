@@ -9,6 +9,8 @@ from lossbench.net.counters import HeldByRule, HookCounters, Reading
 from lossbench.spec.placement import Hook, Rule
 
 Unit: TypeAlias = Literal["s", "step"]
+STALLED = 0.1  # of the time, in which none of the programs that had something to do could do it
+STEP_S, SLEW = 0.05, 500e-6  # of clocks against each other: more than NTP's slow way of setting one
 ROLE = "beside"  # in a summary: of which program beside the workload it is
 
 
@@ -30,7 +32,9 @@ class Quiet:
     one of them waited each time, if that was most of what it did; `unseen_waits`: as long as they had a core, processes
     waited for one that came and went between two looks; `late_ms`: how late the harness's own clock tick
     came; `longest_gap_s`: between two looks at the network; `throttled`: share of the time in which a control group
-    held the run back."""
+    held the run back. `stalled`: share in which all programs with something to do waited for disks ("io") or "memory"
+    (empty: the kernel does not tell), of the run's own alone or, without a group of theirs, of all on the machine. In
+    `watched_s` the machine was `suspended_s`, and its wall clock `clock_set_s` ahead. `gpus`: the run held some."""
 
     cpu_busy: list[float] = field(default_factory=list)
     busiest: list[float] = field(default_factory=list)
@@ -41,8 +45,29 @@ class Quiet:
     late_ms: list[float] = field(default_factory=list)
     longest_gap_s: float = 0.0
     throttled: float = 0.0
+    stalled: dict[str, float] = field(default_factory=dict)
+    stalled_alone: bool = True
+    watched_s: float = 0.0
+    suspended_s: float = 0.0
+    clock_set_s: float = 0.0
+    gpus: bool = False
     cores: int = 1
     machines: dict[str, Quiet] = field(default_factory=dict)  # of a lab; the rest is then the controller's
+
+    def stood_still(self) -> list[str]:
+        """Why no time can be believed, whichever side it was measured on, other than for a core."""
+        whose = "the run's programs" if self.stalled_alone else "programs of this machine"
+        out = [
+            f"{whose} stood still for {'disks' if what == 'io' else what} in {share:.0%} of the time ({what}.pressure)"
+            for what, share in self.stalled.items()
+            if share > STALLED
+        ]
+        room = STEP_S + SLEW * self.watched_s
+        if self.suspended_s > room:
+            out.append(f"the machine was suspended for {self.suspended_s:.3g} s")
+        if abs(self.clock_set_s) > room:
+            out.append(f"the wall clock was set by {self.clock_set_s:+.3g} s")
+        return out
 
 
 @dataclass(kw_only=True)

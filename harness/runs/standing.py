@@ -14,7 +14,7 @@ from lossbench.errors import LossbenchError, NotAbleError, RunError, UsageError
 from lossbench.net import journal
 from lossbench.net.counters import counters_as_json
 from lossbench.net.host import cgroups, namespaces
-from lossbench.net.host.enter import hosts_file
+from lossbench.net.host.enter import write_host_files
 from lossbench.net.impair import registry
 from lossbench.net.journal import Journal, Removed
 from lossbench.net.kernel import Kernel
@@ -104,7 +104,7 @@ def put_up(undo: Undo, experiment: Experiment, *, backend: str, seed: int, kind:
     network.build(before_making=book.before_making)
     network.cut_to_mtu()
     put_in_force(experiment, network, seed)
-    (book.folder / "hosts").write_text(hosts_file(experiment.topology), encoding="ascii")
+    write_host_files(book.folder, experiment.topology)
     return book, network
 
 

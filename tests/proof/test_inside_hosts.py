@@ -18,8 +18,10 @@ from lossbench.net.star.gauges import HOSTS_A_LOOK
 from lossbench.net.star.neighbours import NUD_PERMANENT
 from lossbench.net.star.network import StarNetwork
 from lossbench.proof.covers.rows import covered, not_judged
+from lossbench.proof.judge import judge
 from lossbench.proof.judge_rules import judge_fragments
 from lossbench.proof.watched import Watched
+from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import Hook, Rule
 from lossbench.spec.profile import Profile
 from lossbench.workloads.transport.udp.admission import admit_only
@@ -345,6 +347,14 @@ def test_what_a_stack_turns_away_for_its_source_or_by_a_filter_is_lost_elsewhere
     assert "rp_filter" in source and count == 30
 
 
+class Told(Stack):
+    def __init__(self, texts: dict[str, str]) -> None:
+        self.texts = texts
+
+    def _text(self, name: str) -> str:
+        return self.texts.get(name, "")
+
+
 def test_sockets_of_udp_lite_are_among_those_that_can_be_full() -> None:
     """As it was: of its own tables nobody read a line."""
     texts = {
@@ -353,13 +363,28 @@ def test_sockets_of_udp_lite_are_among_those_that_can_be_full() -> None:
         "netstat": "",
         "xfrm_stat": "",
     }
-
-    class Told(Stack):
-        def __init__(self) -> None:
-            pass
-
-        def _text(self, name: str) -> str:
-            return texts[name]
-
-    found = Told().read()
+    found = Told(texts).read()
     assert (found.overflowed, found.received, found.misled) == (43201, 537, 6)
+
+
+TCP = "TcpExt: ListenOverflows ListenDrops TCPBacklogDrop PFMemallocDrop TCPOFODrop TCPRcvQDrop"
+
+
+def test_what_tcp_did_not_take_of_what_the_network_brought_is_lost_elsewhere_or_named() -> None:
+    """As it was: of TcpExt one field was read, and what its backlog or its receive queue threw away was nobody's."""
+    before, after = (
+        Told({"netstat": f"{TCP}\nTcpExt: {numbers}\n"}).read() for numbers in ("9 9 9 9 9 9", "10 11 12 13 14 15")
+    )
+    watched = Watched(before=Reading(links={1: LinkCounts(sockets=before)}))
+    watched.after = Reading(links={1: LinkCounts(sockets=after)})
+    assert conservation.lost_elsewhere(Between(watched.before, watched.after)) == {
+        "in h1's TCP: its program held the socket for too long (TCPBacklogDrop)": 3,
+        "in h1's TCP: no room in the receive queue (TCPRcvQDrop)": 6,
+    }
+    asked = Experiment.model_validate({"name": "t", "workload": {"name": "chatter"}})
+    said = judge(experiment=asked, backend="ebpf", proof=None, watched=watched).not_judged
+    assert [text.partition(" ")[2] for text in said] == [
+        "h1 5 packets that came ahead of their turn found no room in TCP (TCPOFODrop)",
+        "h1 2 connections were not taken by TCP at their first try (ListenDrops)",
+        "h1 4 packets were refused by sockets, because the machine had only its last memory (PFMemallocDrop)",
+    ]

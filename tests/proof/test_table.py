@@ -15,7 +15,8 @@ from lossbench.net.counters import Reading
 from lossbench.net.impair import cbpf, registry
 from lossbench.net.impair.netem.options import differences, options_of
 from lossbench.proof.covers.conditions import BACKENDS, CONDITIONS, NOT_JUDGED, REFUSED
-from lossbench.proof.covers.limits import LIMITS, Asked
+from lossbench.proof.covers.limit import Asked
+from lossbench.proof.covers.limits import LIMITS
 from lossbench.proof.covers.rows import covered, not_judged
 from lossbench.proof.verdict import Status
 from lossbench.spec.experiment import Experiment
@@ -223,6 +224,14 @@ CBPF_TWO = {"impair": [{"profile": "loss_1"}, {"profile": "loss_5", "hosts": ["h
             "late by up to 2 ms",
         ),
         ({"topology": {"rate_mbit": 5}}, "netem", "rate and queue", "whether links reach their rate"),
+        (
+            {"workload": {"name": "noop"}, "impair": [{"profile": "loss_1"}]},
+            "ebpf",
+            "presence",
+            "whether any packet met",
+        ),
+        ({"workload": {"command": ["python", "t.py"]}}, "ebpf", "presence", "through this machine's memory"),
+        ({"workload": {"command": ["python", "t.py"], "torchrun": 2}}, "ebpf", "presence", "several ranks speak"),
     ],
 )
 def test_what_is_not_judged_stands_in_the_row_of_its_condition(

@@ -792,6 +792,19 @@ def test_of_rules_that_are_counted_together_what_their_port_met_is_asked() -> No
     assert few(RuleCounters(seen=500, dropped=20), labels=(TOTAL,)) == []
 
 
+@pytest.mark.parametrize("loop", [True, False])
+@pytest.mark.parametrize("off", [0, 1, -1])
+def test_a_trace_is_judged_to_the_packet_however_many_met_it(loop: bool, off: int) -> None:
+    """As it was: beyond 20 million at a hook nobody judged it, nobody said so, and any number was valid."""
+    trace = Profile(name="x", why="t", loss={"model": "trace", "bits": "1101000", "loop": loop})
+    rule, seen = replace(RULE, profile=trace), 50_000_003  # 7 142 857 rounds, and four packets
+    lost = (7_142_857 * 3 + 3 if loop else 3) + off
+    count = RuleCounters(seen=seen, dropped=lost, position=replace(START, packets=seen))
+    between = Between(Reading(hooks={UP: {}}), Reading(hooks={UP: {RULE.label: count}}))
+    found = judge_rules(Watched(rules={UP: {RULE.label: rule}}), between)
+    assert max(one.status for one in found) == (Status.FAILED if off else Status.VALID), found
+
+
 def timing(*, interleaved: bool = False, late: Any = (), **more: Any) -> tuple[Status, Any]:
     quiet = Quiet(**{"cpu_busy": [0.5] * 10, "late_ms": [0.1] * 10, **more})
     found, marks = judge.judge_timing(quiet, late=list(late), interleaved=interleaved)

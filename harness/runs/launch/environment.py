@@ -52,6 +52,8 @@ def environment(
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",  # a rank that hangs can be asked for its stack
     }
+    if "NCCL_NET" not in os.environ:  # a plugin that it finds (OFI for EFA, UCX) would be taken before sockets
+        out["NCCL_NET"] = "Socket"
     if not topology.machines:  # hosts of one machine take no shortcuts past their links; GPUs of one host may
         out |= {"NCCL_SHM_DISABLE": "1", "NCCL_P2P_DISABLE": "1"}
     if "OMP_NUM_THREADS" not in os.environ:

@@ -13,7 +13,7 @@ from typing import Any
 
 from lossbench.contract import DATA_PORT, MASTER_PORT
 from lossbench.files import known_as
-from lossbench.net.host.enter import hosts_file
+from lossbench.net.host.enter import write_host_files
 from lossbench.net.host.place import Place
 from lossbench.processes import Running
 from lossbench.results import machine
@@ -48,7 +48,7 @@ class Ranks:
 
     def prepare(self, *, extra: dict[str, Any] | None = None) -> None:
         """`extra`: options that the harness itself adds to the workload's."""
-        (self.folder / "hosts").write_text(hosts_file(self.experiment.topology), encoding="ascii")
+        write_host_files(self.folder, self.experiment.topology)
         self._write("options.json", {**self.experiment.workload.options, **(extra or {})})
         for program in self.experiment.beside:
             self._write(f"options-{program.role}.json", dict(program.options))
