@@ -199,6 +199,22 @@ def test_a_line_that_b_has_no_valid_number_of_is_unknown_not_kept(tmp_path: Path
     assert limited(tmp_path, "train_loss > -50%").returncode == 1, "what is broken is broken"
 
 
+@pytest.mark.parametrize(("longer", "code"), [(1.0, 0), (1.5, 1)])
+def test_a_limit_on_a_tail_of_samples_is_kept_or_broken(tmp_path: Path, longer: float, code: int) -> None:
+    """As it was: only columns had a change, and of p99 nothing was known."""
+    for run_id, factor in (("aaaaaa", 1.0), ("bbbbbb", longer)):
+        place = made.suite(tmp_path, POINTS[:1], 3, row_of(0), run_id=run_id)
+        for seed in range(3):
+            rng = np.random.default_rng(seed)
+            made.samples(place / f"{seed:03d}", "step_ms", factor * rng.uniform(90, 100, 2000 if seed else 1000))
+    done = limited(tmp_path, "step_ms_p99 > +5%")
+    assert done.returncode == code and "step_ms_p99" in done.stdout, done.stdout
+    (tmp_path / place.name / "000" / "samples" / "step_ms.rank-0.f64").write_bytes(bytes(8 * 999))
+    done = limited(tmp_path, "step_ms_p99 > +60%")
+    assert done.returncode == 3 and "step_ms_p99 is not valid on both sides" in done.stdout, "fewer than 1000 samples"
+    assert limited(tmp_path, "other_ms_p99 > +5%").returncode == 3
+
+
 def limited(folder: Path, limit: str) -> subprocess.CompletedProcess[str]:
     return lossbench("compare", "aaaaaa", "bbbbbb", "--in", str(folder), "--fail-if", limit)
 

@@ -42,6 +42,9 @@ def compare(
 
       lossbench compare main mine --fail-if 'wall_s > +5%' --fail-if 'accuracy < -0.01'
 
+    A number is called what --json calls it (lost_percent); step_ms_p99 is a percentile of samples, one of each seed
+    that has enough of them.
+
     A number is the same only where the whole 95 % interval of its change lies within --margin. Exit code 0, whatever
     differs, unless --fail-if asks: then 0 if limits are kept (by that whole interval, so by two seeds at least), 1 if
     one is broken (by the mean, and with several seeds beyond chance, corrected for the lines that limits name), 3 if
@@ -72,7 +75,7 @@ def compare(
                 console.print(f"{table.title}: no difference")
         lines = comparing.result_lines(left, right, with_simulated=with_simulated)
         named += comparing.result_lines(left, right, with_simulated=with_simulated, measures=limited)
-        unknown += partners.unknown_lines(left, right, with_simulated=with_simulated)
+        unknown += partners.unknown_lines(left, right, with_simulated=with_simulated, measures=limited)
         if lines:
             unequal = partners.unequal(left, right, with_simulated=with_simulated)
             note = partners.unequal_note(unequal)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -150,10 +150,10 @@ class Line:
 
 
 def result_lines(
-    a: Suite, b: Suite, *, with_simulated: bool = False, measures: Container[str] | None = None
+    a: Suite, b: Suite, *, with_simulated: bool = False, measures: Collection[str] | None = None
 ) -> list[Line]:
     """Of what tables show, or of `measures`, shown or not."""
-    return lines_of(both(a, b, with_simulated=with_simulated), measures=measures)
+    return lines_of(both(a, b, with_simulated=with_simulated, measures=measures or ()), measures=measures)
 
 
 def measures_of(*suites: Suite) -> list[str]:

@@ -24,7 +24,9 @@ from lossbench.report.finding import untimed_apart
 from lossbench.report.groups import shown_of
 from lossbench.report.plots.canvas import Picture, numbers, svg
 from lossbench.report.plots.figures import all_pictures
+from lossbench.report.tables.digits import pads
 from lossbench.report.tables.proven import COLUMNS, reasons
+from lossbench.report.tables.table import Table
 from lossbench.report.tables.words import in_words
 from lossbench.results.index import Run, Suite
 from lossbench.results.measures import percent, short
@@ -39,6 +41,7 @@ MOST_REASONS = 12
 def write(contents: Sequence[Content], problems: Sequence[str], path: Path) -> None:
     made = Environment(loader=PackageLoader("lossbench.report.page", ""), autoescape=True, undefined=StrictUndefined)
     made.filters["in_words"] = in_words
+    made.filters["pads_of"] = _pads_of
     template = made.get_template("page.html.j2")
     script = (HERE / "page.js").read_text(encoding="utf-8")
     names = list(dict.fromkeys(one.suite.name for one in contents))
@@ -57,6 +60,12 @@ def write(contents: Sequence[Content], problems: Sequence[str], path: Path) -> N
     with disk_errors(path, full="give --html another place"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+
+
+def _pads_of(table: Table) -> list[list[str]]:
+    """Of every cell's first line; what stands below it has smaller letters."""
+    columns = [pads([cell.text.split("\n")[0] for cell in column]) for column in zip(*table.rows, strict=True)]
+    return [["", *cells] for cells in zip(*columns[1:], strict=True)]
 
 
 def _view(content: Content, where: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from lossbench.report import inference
 from lossbench.report.gathered import Gathered
 from lossbench.report.groups import Group, Value, shown_of
 from lossbench.report.inference import ALPHA
+from lossbench.report.tables.digits import filled
 from lossbench.report.tables.table import Cell, Table
 from lossbench.report.tables.words import few_samples, why_void
 from lossbench.results.index import Suite
@@ -32,8 +34,18 @@ def results(found: Gathered) -> Table | None:
         row = [Cell(group.name), *([Cell(str(group.planned))] if several else [])]
         rows.append([*row, *(_cell(group, name, best=best[name] is group, bootstrap=bootstrap) for name in names)])
         tidy += [_tidy(suite, group, name, bootstrap=bootstrap) for name in group.values]
+    rows = _with_common_decimals(rows, 2 if several else 1)
     head = ["point", *(["n"] if several else []), *names]
     return Table(f"{suite.name}: results", head, rows, _notes(groups, names, rows, bool(any(best.values()))), tidy)
+
+
+def _with_common_decimals(rows: list[list[Cell]], first: int) -> list[list[Cell]]:
+    """Of the columns of measures, from `first` on."""
+    columns = [filled([cell.text for cell in column]) for column in zip(*(row[first:] for row in rows), strict=True)]
+    return [
+        [*row[:first], *(replace(cell, text=texts[n]) for cell, texts in zip(row[first:], columns, strict=True))]
+        for n, row in enumerate(rows)
+    ]
 
 
 def _any_but_zero(groups: list[Group]) -> bool:

@@ -88,14 +88,14 @@ class Ranks:
         held, ranks_each = knows_no_gate(experiment.workload), max(1, experiment.workload.torchrun)
         threads = max(1, (os.cpu_count() or 1) // len(crews) // ranks_each)
         foreground = not any(program.foreground for program in experiment.beside)
-        shared = not experiment.topology.machines and not experiment.workload.torchrun
+        shared = not experiment.topology.machines
         for number, crew in enumerate(crews):
             first = crew[0]
             variables = self._environment(first, self.store.records_path(f"rank-{first.rank}"), threads)
             if experiment.beside:
                 variables["LOSSBENCH_BESIDE"] = ",".join(program.role for program in experiment.beside)
             if shared:
-                variables |= gpu_for(number, machine.gpus(), os.environ)
+                variables |= gpu_for(number, machine.gpus(), os.environ, ranks=ranks_each)
             if len(crew) > 1:
                 variables["LOSSBENCH_SEATS"] = str(self._seats(crew))
             log = self.store.log_path(f"rank-{first.rank}")
