@@ -162,6 +162,12 @@ def test_published_campaigns_can_still_be_planned_and_name_their_points(path: Pa
         assert all(isinstance(point, str) for point in one.only) or one.suite == "rps-workers"
 
 
+def test_every_suite_has_its_small_form_timed() -> None:
+    """As it was: without colocation-queues and switch-marks."""
+    asked = [one.suite for one in campaigns.load(ROOT / "results/published/small-forms.toml").run]
+    assert sorted(asked) == sorted(points.suite_names())
+
+
 def test_every_full_form_of_training_is_tried_at_two_points() -> None:
     asked = {one.suite: one for one in campaigns.load(ROOT / "results/published/full-forms.toml").run}
     full = {name for name in points.suite_names() if "full" in (found := read_toml(points.find(name)))

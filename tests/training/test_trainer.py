@@ -86,6 +86,20 @@ def test_every_kind_of_task_trains_and_is_judged(data: str, model: str, measure:
     )
 
 
+@pytest.mark.parametrize(
+    ("strategy", "theirs"),
+    [("rps", {"alpha_1", "alpha_2"}), ("bounded_drift", {"over_exact", "over_stated", "over_predicted"})],
+)
+def test_what_theory_speaks_of_stands_in_the_table_of_those_whom_it_is_about(
+    strategy: str, theirs: set[str], tmp_path: Path
+) -> None:
+    """As it was, estimated and in no table."""
+    trained(tmp_path, strategy=strategy, optimizer="sgd", lr=0.1)
+    (row,) = records(tmp_path, 0, "row")
+    assert theirs == {name for name in row["shown"] if name.startswith(("alpha", "over_"))}
+    assert all(row[name] > 0 for name in theirs)
+
+
 def test_learning_really_happens(tmp_path: Path) -> None:
     trained(tmp_path, steps=50, batch=16, drift_every=0)
     (row,) = records(tmp_path, 0, "row")
