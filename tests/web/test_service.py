@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import tempfile
 import threading
 import time
@@ -22,17 +23,19 @@ from lossbench.contract import Door
 from lossbench.workloads.errors import OptionError, WorkloadError
 from lossbench.workloads.web import __main__ as web
 from lossbench.workloads.web.external import External, read_h2load, read_wrk
-from lossbench.workloads.web.http import clock, nginx
+from lossbench.workloads.web.http import clock, congestion, nginx
 from lossbench.workloads.web.http.client import Client, Request
 from lossbench.workloads.web.http.connection import Connection
 from lossbench.workloads.web.options import Options
 from lossbench.workloads.web.samples import read
 from lossbench.workloads.web.schedule import Schedule
-from lossbench.workloads.web.server import Server
+from lossbench.workloads.web.server import Server, served
 from tests.forms import forms, full
 from tests.web.service import Service
 
 KINDS = ["builtin", pytest.param("nginx", marks=pytest.mark.skipif(nginx.find() is None, reason="no nginx here"))]
+
+HOSTS_OWN = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
 
 
 @pytest.fixture
@@ -125,12 +128,58 @@ def test_without_nginx_the_built_in_server_takes_its_place_unless_nginx_was_aske
     try:
         with pytest.raises(OptionError, match="there is no nginx here"):
             Server(door).run()
-        served: list[str] = []
-        monkeypatch.setattr(Server, "_builtin", lambda self: served.append("builtin"))
-        Server(Door(rank=0, world_size=1, addresses=("127.0.0.1",), options={"port": service.port})).run()
-        assert served == ["builtin"]
+        answered: list[str] = []
+        monkeypatch.setattr(Server, "_builtin", lambda self: answered.append("builtin"))
+        (service.folder / "records").mkdir()
+        path = str(service.folder / "records" / "server-0.jsonl")
+        for options in ({}, {"server": "builtin"}):
+            one = {"port": service.port, **options}
+            Server(Door(rank=0, world_size=1, addresses=("127.0.0.1",), options=one, records_path=path)).run()
+        assert answered == ["builtin", "builtin"] and len(service.records("server", "fallback")) == 1
+        (note,) = served(service.folder).notes
+        assert note == "The built-in server served, since nginx did not: there is none here (apt install nginx-light)."
     finally:
         signal.signal(signal.SIGTERM, handler)
+
+
+def test_congestion_control_is_the_hosts_own_or_the_one_asked_for_and_said(service: Service) -> None:
+    """As it was: whatever the machine had, and no word of it. Asked of the connections, from outside."""
+    service.serve(server="builtin", congestion="reno")
+    await_up(service)
+    with socket.create_connection(("127.0.0.1", service.port), timeout=10) as one:
+        one.sendall(b"GET /64 HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert one.recv(1000).startswith(b"HTTP/1.1 200")
+        assert congestion.of_socket(one, "") == (HOSTS_OWN, ""), "of this socket nobody asked for another"
+        found = served(service.folder)
+        assert (found.words(), found.notes) == ({"server": "builtin", "congestion": "reno"}, [])
+        if shutil.which("ss"):
+            said = subprocess.run(["ss", "-Htin", "src", f"127.0.0.1:{service.port}"], capture_output=True, text=True)
+            assert "reno" in said.stdout.split(), said.stdout
+
+
+def test_nginx_goes_by_the_hosts_congestion_control_which_is_set_where_it_is_the_hosts_own(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(congestion, "SYSCTL", tmp_path)
+    (tmp_path / congestion.OWN).write_text("bbr\n")
+    monkeypatch.delenv("LOSSBENCH_STACK", raising=False)
+    assert congestion.of_host("") == ("bbr", "")
+    in_force, why = congestion.of_host("cubic")
+    assert in_force == "bbr" and "not ours to set" in why
+    monkeypatch.setenv("LOSSBENCH_STACK", "own")
+    assert congestion.of_host("cubic") == ("cubic", "")
+    (tmp_path / congestion.OWN).unlink()
+    (tmp_path / congestion.OWN).mkdir()
+    assert congestion.of_host("cubic")[1].startswith("cubic: ")
+
+
+def test_a_congestion_control_that_this_kernel_lacks_leaves_the_hosts_own_and_is_said(service: Service) -> None:
+    service.serve(server="builtin", congestion="nosuch")
+    await_up(service)
+    found = served(service.folder)
+    assert found.words() == {"server": "builtin", "congestion": HOSTS_OWN}
+    (note,) = found.notes
+    assert note.startswith("The service's TCP is not as asked for: nosuch: this kernel has ") and HOSTS_OWN in note
 
 
 OLD_NGINX = """#!/bin/sh
