@@ -142,35 +142,32 @@ def test_without_nginx_the_built_in_server_takes_its_place_unless_nginx_was_aske
         signal.signal(signal.SIGTERM, handler)
 
 
-def test_congestion_control_is_the_hosts_own_or_the_one_asked_for_and_said(service: Service) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_congestion_control_is_the_hosts_own_or_the_one_asked_for_and_said(service: Service, kind: str) -> None:
     """As it was: whatever the machine had, and no word of it. Asked of the connections, from outside."""
-    service.serve(server="builtin", congestion="reno")
+    service.serve(server=kind, congestion="reno")
     await_up(service)
     with socket.create_connection(("127.0.0.1", service.port), timeout=10) as one:
         one.sendall(b"GET /64 HTTP/1.1\r\nHost: h\r\n\r\n")
         assert one.recv(1000).startswith(b"HTTP/1.1 200")
         assert congestion.of_socket(one, "") == (HOSTS_OWN, ""), "of this socket nobody asked for another"
         found = served(service.folder)
-        assert (found.words(), found.notes) == ({"server": "builtin", "congestion": "reno"}, [])
+        said = " ".join(found.notes)
+        if "its socket is out of reach" in said:
+            pytest.skip(said)
+        assert found.words() == {"server": kind, "congestion": "reno"} and "not as asked" not in said
         if shutil.which("ss"):
-            said = subprocess.run(["ss", "-Htin", "src", f"127.0.0.1:{service.port}"], capture_output=True, text=True)
-            assert "reno" in said.stdout.split(), said.stdout
+            seen = subprocess.run(["ss", "-Htin", "src", f"127.0.0.1:{service.port}"], capture_output=True, text=True)
+            assert "reno" in seen.stdout.split(), seen.stdout
 
 
-def test_nginx_goes_by_the_hosts_congestion_control_which_is_set_where_it_is_the_hosts_own(
-    tmp_path: Path, monkeypatch: Any
-) -> None:
-    monkeypatch.setattr(congestion, "SYSCTL", tmp_path)
-    (tmp_path / congestion.OWN).write_text("bbr\n")
-    monkeypatch.delenv("LOSSBENCH_STACK", raising=False)
-    assert congestion.of_host("") == ("bbr", "")
-    in_force, why = congestion.of_host("cubic")
-    assert in_force == "bbr" and "not ours to set" in why
-    monkeypatch.setenv("LOSSBENCH_STACK", "own")
-    assert congestion.of_host("cubic") == ("cubic", "")
-    (tmp_path / congestion.OWN).unlink()
-    (tmp_path / congestion.OWN).mkdir()
-    assert congestion.of_host("cubic")[1].startswith("cubic: ")
+def test_where_a_servers_socket_is_out_of_reach_the_hosts_own_is_said() -> None:
+    with subprocess.Popen(["sleep", "60"]) as other:
+        asked = congestion.of_process(other.pid, "reno")
+        none = congestion.of_process(other.pid, "")
+        other.kill()
+    assert none == (HOSTS_OWN, "") and asked[0] == HOSTS_OWN
+    assert asked[1].startswith("reno: its socket is out of reach (")
 
 
 def test_a_congestion_control_that_this_kernel_lacks_leaves_the_hosts_own_and_is_said(service: Service) -> None:

@@ -93,14 +93,13 @@ class Server:
             raise OptionError('web.server: there is no nginx here: apt install nginx-light, or server = "builtin"')
         self._port_is_free()
         self._mark_answers()
-        server, control = None, ("", "")
+        server = None
         if binary is not None:
-            control = congestion.of_host(self.asked)
             server = self._nginx(binary, needed=which == "nginx")
         elif which == "auto":
             self.door.record("fallback", to="builtin", why="there is none here (apt install nginx-light)")
         if server is not None:
-            self._watch(server, control)
+            self._watch(server)
         else:
             self._builtin()
 
@@ -143,9 +142,9 @@ class Server:
             return None
         return server
 
-    def _watch(self, server: nginx.Nginx, control: tuple[str, str]) -> None:
+    def _watch(self, server: nginx.Nginx) -> None:
         try:
-            self._ready("nginx", *control)
+            self._ready("nginx", *congestion.of_process(server.process.pid, self.asked))
             while not self.ended:
                 if server.process.poll() is not None:
                     raise WorkloadError(f"nginx ended by itself with status {server.process.returncode}")
