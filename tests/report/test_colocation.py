@@ -540,7 +540,22 @@ def test_backlog_is_the_mean_of_the_downlinks(tmp_path: Path) -> None:
     }
     (tmp_path / "q.jsonl").write_text(json.dumps(look) + "\nbroken\n")
     assert read(tmp_path / "q.jsonl") == {"web": ([1.0], [3.0])}
+    assert read(tmp_path / "q.jsonl", "uplink") == {"web": ([1.0], [0.009])}
     assert not read(tmp_path / "none.jsonl")
+
+
+def test_what_waits_in_the_sending_hosts_is_drawn_where_anything_does(tmp_path: Path) -> None:
+    """As it was: downlinks alone, while most of the waiting is here."""
+    suite = in_rates(tmp_path)
+    for run, held in zip(suite.runs, (250_000, 0), strict=True):
+        looks = [
+            {"elapsed_s": 0.25 * n, "backlog_bytes": {"h0 uplink": {"web": held}, "h0 downlink": {"web": 9000}}}
+            for n in range(8)
+        ]
+        (run.folder / "queues.jsonl").write_text("".join(json.dumps(look) + "\n" for look in looks))
+    (picture,) = [one for one in all_pictures(gather(suite)) if one.name == "uplinks"]
+    (panel,) = picture.panels
+    assert set(panel.keys[0].y) == {250.0}
 
 
 def decile_rows(place: Path, *, n: int = 20_000, known: bool = True) -> None:
