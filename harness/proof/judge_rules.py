@@ -60,7 +60,7 @@ def judge_rules(watched: Watched, between: Between) -> list[Finding]:
         if len(counts) > 1
     ]
     tests += [(f"{what} during the run", p) for what, p in significance.damage_tests(met)]
-    findings += significance.failed(tests) + _too_few(watched, between)
+    findings += significance.failed(tests, of="losses of the run") + _too_few(watched, between)
     return findings or _in_words(watched, between, checked)
 
 
