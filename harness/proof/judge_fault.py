@@ -283,4 +283,4 @@ def _judge_held(watched: Watched) -> list[Finding]:
         if wanted:
             text = f"{hook.name}: {held.overtook} of {held.packets} packets overtook, asked {wanted:.1%}"
             overtaking.append((text, statistics.binomial_two_sided(held.overtook, held.packets, wanted)))
-    return out + significance.failed(overtaking)
+    return out + significance.failed(overtaking, of="overtaking in the run")

@@ -64,7 +64,7 @@ def judge_rules(watched: Watched, between: Between) -> list[Finding]:
     ]
     tests += [(f"{what} during the run", p) for what, p in significance.damage_tests(met)]
     few, spared = _too_few(watched, between)
-    findings += significance.failed(tests) + few
+    findings += significance.failed(tests, of="losses of the run") + few
     return findings or [*_in_words(watched, between, checked), *spared]
 
 

@@ -217,6 +217,17 @@ def test_what_the_workload_met_stands_in_the_table_split_by_cause(tmp_path: Path
     assert {cell.text for cell in cells(table(found, "asked and proven"), "met").values()} == {"1.03 %\n+47.1 % queue"}
 
 
+def test_asked_and_proven_says_of_how_many_runs(tmp_path: Path) -> None:
+    """As it was: a loss over one of three runs and one over three looked the same."""
+    place = made.suite(tmp_path, POINTS, 3, losses)
+    first = place / "000" / "summary.json"
+    one = made.read(first)
+    one["columns"]["fault"] = "unknown"
+    made.write(first, one)
+    found = cells(table(gather(read_suite(place)), "asked and proven"), "n")
+    assert [cell.text for cell in found.values()] == ["2 of 3", "3", "3"]
+
+
 def test_results_whose_seeds_share_patterns_say_so(tmp_path: Path) -> None:
     assert any("seeds shared patterns" in text for text in content(tmp_path / "old", seeds_version=1).warnings)
     assert not content(tmp_path / "new").warnings

@@ -198,6 +198,14 @@ LIMITS = (
         ),
     ),
     Limit(
+        text="the other IP version at a hook: probes try one at each, hosts in turn",
+        of="matches",
+        when=lambda a: (
+            a.experiment.topology.family == "both"
+            and any(not (p.match.is_everything() or p.match.sources or p.match.destinations) for p in a.profiles)
+        ),
+    ),
+    Limit(
         text="IPv6 packets with options or a routing header: they hide from protocol and ports",
         of="matches",
         backends=("netem", "cbpf"),

@@ -8,7 +8,7 @@ from lossbench.report import within
 from lossbench.report.gathered import Gathered
 from lossbench.report.inference import Estimate
 from lossbench.report.tables.table import Cell, Table
-from lossbench.report.tables.words import why_void
+from lossbench.report.tables.words import out_of, why_void
 from lossbench.results.measures import short
 from lossbench.results.naming import key_of
 
@@ -29,7 +29,7 @@ def tails(found: Gathered) -> Table | None:
             [
                 Cell(one.label),
                 Cell(str(len(numbers))),
-                Cell(_seeds(len(one.folders), planned[key_of(one.swept)])),
+                Cell(out_of(len(one.folders), planned[key_of(one.swept)])),
                 *(_cell(value, mark, style) for value in percentiles),
                 Cell(short(float(numbers.max())) + mark, style),
             ]
@@ -84,7 +84,3 @@ def _tidy(value: Estimate | None) -> dict[str, object]:
     if value is None:
         return {"mean": None}
     return {"mean": value.mean, "low": value.low, "high": value.high, "method": value.method}
-
-
-def _seeds(having: int, planned: int) -> str:
-    return str(having) if having >= planned else f"{having} of {planned}"
