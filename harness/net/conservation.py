@@ -219,8 +219,6 @@ def lost_elsewhere(between: Between) -> dict[str, int]:
         out[f"in h{rank}'s sockets: they were full"] = inside.overflowed
         out[f"in h{rank}: fragments that found no room, sysctl net.ipv4.ipfrag_high_thresh"] = inside.unassembled
         out[f"in h{rank}: thrown away before any socket (InDiscards)"] = inside.discarded
-        out[f"in h{rank}'s TCP: its program held the socket for too long (TCPBacklogDrop)"] = inside.tcp_held
-        out[f"in h{rank}'s TCP: no room in the receive queue (TCPRcvQDrop)"] = inside.tcp_full
         out[f"in h{rank}: stopped by IPsec (xfrm)"] = inside.by_ipsec if tells else 0
         # netem's damage may hit headers, and is not counted.
         out |= _by_headers(rank, link, inside) if tells else {}
@@ -229,6 +227,17 @@ def lost_elsewhere(between: Between) -> dict[str, int]:
             out[f"in {one.place}"] = one.dropped
     if between.fabric is not None:
         out |= {f"by {name}": count for name, count in between.fabric.cards.items()}
+    return {place: count for place, count in out.items() if count}
+
+
+def kept_from_programs(between: Between) -> dict[str, int]:
+    """Segments that TCP itself threw away in a host, by place: of both links together, so they are no part of what the
+    data link lost."""
+    out: dict[str, int] = {}
+    for rank, link in between.links.items():
+        inside = link.sockets or Sockets()
+        out[f"in h{rank}'s TCP: its program held the socket for too long (TCPBacklogDrop)"] = inside.tcp_held
+        out[f"in h{rank}'s TCP: no room in the receive queue (TCPRcvQDrop)"] = inside.tcp_full
     return {place: count for place, count in out.items() if count}
 
 

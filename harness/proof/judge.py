@@ -91,7 +91,7 @@ def judge_timing(
     if quiet.throttled > THROTTLED:
         void.append(f"a control group held the run back for {quiet.throttled:.0%} of the time")
     void += quiet.stood_still()
-    text = "; ".join((text, *slow, *void, *([UNWATCHED] if quiet.gpus else [])))
+    text = "; ".join((text, *slow, *void, *quiet.beside(), *([UNWATCHED] if quiet.gpus else [])))
     if tick > LATE_MS or void:
         return _void(text), ()
     if busy <= SAMPLES and tick <= slow_ms and not slow:

@@ -32,7 +32,8 @@ def judge_absent(experiment: Experiment, watched: Watched, between: Between) -> 
     programs = {role: one for role, one in _programs(experiment).items() if not one.is_silent()}
     out = []
     for role, one in programs.items():
-        if isinstance(one, Beside) and one.from_s and one.from_s + TO_SEND_S > watched.duration_s:
+        begins = one.from_s or (None if one.barrier else 0.0) if isinstance(one, Beside) else None
+        if begins is not None and begins + TO_SEND_S > watched.duration_s:
             continue
         who, own, records = role or "the workload", _class_of(programs, role), watched.traffic.get(role, {})
         counts = [sum(said["sent"]) + sum(said["received"]) for said in records.values()]

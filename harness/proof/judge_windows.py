@@ -13,7 +13,7 @@ from lossbench.spec.experiment import Experiment, Impair
 SHARE = 0.05  # of a window that it may come or go late, or early
 NOTHING = RuleCounters()
 LEAST: dict[Unit, float] = {"s": 0.02, "step": 1}  # however short it is
-MOST: dict[Unit, float] = {"s": 1.0, "step": 10}  # of what is open until the run ends, however long that takes
+MOST: dict[Unit, float] = {"s": 1.0, "step": 10}  # of what is open until the run ends; of fast steps a second's
 
 
 def judge_windows(experiment: Experiment, watched: Watched) -> list[Finding]:
@@ -69,7 +69,8 @@ def _judge_cut(experiment: Experiment, watched: Watched) -> list[Finding]:
                 continue
             at, within = (
                 f"{end:.3g} s" if unit == "s" else f"step {end - 1:g}",
-                last - end <= _room(entry, unit, watched),
+                # Programs may report every so many steps alone: nobody knows of the last ones that they were made.
+                last - end <= max(_room(entry, unit, watched), _steps_a_second(watched) if unit == "step" else 0),
             )
             text = f"{name} was asked {_window((first, last), unit)}: the run ended after {at}, before its window did"
             step = "" if within else "; a window without an end is open until the run's"
@@ -103,7 +104,12 @@ def _room(entry: Impair, unit: Unit, watched: Watched) -> float:
     if last is not None:
         return max(SHARE * (last - (first or 0)), LEAST[unit])
     end = watched.duration_s if unit == "s" else watched.last_step
-    return min(max(SHARE * (end - (first or 0)), LEAST[unit]), MOST[unit])
+    most = MOST[unit] if unit == "s" else max(MOST[unit], _steps_a_second(watched))
+    return min(max(SHARE * (end - (first or 0)), LEAST[unit]), most)
+
+
+def _steps_a_second(watched: Watched) -> float:
+    return watched.last_step / watched.duration_s if watched.duration_s else 0.0
 
 
 def _judge(number: int, entry: Impair, unit: Unit, changes: list[Change], watched: Watched) -> Finding:

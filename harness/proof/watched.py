@@ -56,18 +56,25 @@ class Quiet:
 
     def stood_still(self) -> list[str]:
         """Why no time can be believed, whichever side it was measured on, other than for a core."""
-        whose = "the run's programs" if self.stalled_alone else "programs of this machine"
-        out = [
-            f"{whose} stood still for {'disks' if what == 'io' else what} in {share:.0%} of the time ({what}.pressure)"
-            for what, share in self.stalled.items()
-            if share > STALLED
-        ]
+        out = self._stalls("the run's programs") if self.stalled_alone else []
         room = STEP_S + SLEW * self.watched_s
         if self.suspended_s > room:
             out.append(f"the machine was suspended for {self.suspended_s:.3g} s")
         if abs(self.clock_set_s) > room:
             out.append(f"the wall clock was set by {self.clock_set_s:+.3g} s")
         return out
+
+    def beside(self) -> list[str]:
+        """What is said and voids nothing: of a run without a group of its own the kernel tells what anybody's programs
+        waited for, and one that writes on a machine with little to do is nearly all of them."""
+        return [] if self.stalled_alone else self._stalls("programs of this machine, whosever they are,")
+
+    def _stalls(self, whose: str) -> list[str]:
+        return [
+            f"{whose} stood still for {'disks' if what == 'io' else what} in {share:.0%} of the time ({what}.pressure)"
+            for what, share in self.stalled.items()
+            if share > STALLED
+        ]
 
 
 @dataclass(kw_only=True)

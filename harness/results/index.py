@@ -23,7 +23,6 @@ from lossbench.results.models import ProofRow, RunSummary, SuitePlan, Word
 from lossbench.results.naming import point_name
 
 REPLAYED = "-replay"  # a single line, run again: never meant by `latest`
-FILES_SHOWN = 4
 WORDS = get_args(Word)  # from best to worst
 
 
@@ -83,6 +82,7 @@ class Suite:
     runs: list[Run] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     changed_files: list[str] = field(default_factory=list)  # of the user's programs, from one run to another
+    changed_beside: list[str] = field(default_factory=list)  # code that lies beside them
 
     @property
     def id(self) -> str:
@@ -124,13 +124,8 @@ class Suite:
     def changed_programs(self) -> list[str]:
         """Means, differences and p-values are of one program."""
         others = ", ".join(f"{run.number:03d}" for run in self.runs if run.other_program)
-        if not others:
-            return []
-        files = ", ".join(self.changed_files[:FILES_SHOWN]) + (" and more" if self.changed_files[FILES_SHOWN:] else "")
-        return [
-            f"{self.name} {self.id}: {files} changed between its runs: those of another program than most ({others}) "
-            "are neither averaged nor compared with them. Run it again."
-        ]
+        told = programs.in_words(others, self.changed_files, self.changed_beside)
+        return [f"{self.name} {self.id}: {text}" for text in told]
 
     @property
     def verdict(self) -> str:
@@ -162,17 +157,19 @@ def read_suite(folder: Path) -> Suite:
             continue
         suite.problems += run.damaged()
         suite.runs.append(run)
-    if any(session.programs for session in suite.plan.sessions):
+    if any(session.programs and not session.lab for session in suite.plan.sessions):  # a lab's machines have their own
         _tell_programs_apart(suite)
     return suite
 
 
 def _tell_programs_apart(suite: Suite) -> None:
     in_time = sorted(suite.runs, key=lambda run: str(run.manifest.get("started", "")))
-    numbers, suite.changed_files = programs.editions(
-        [programs.digests(run.manifest.get("programs")) for run in in_time]
-    )
-    others = {in_time[place].number for place in programs.left_out(numbers)}
+    named = [programs.named(run.manifest.get("programs")) for run in in_time]
+    numbers, suite.changed_files = programs.editions(named)
+    others = {in_time[place].number for place in programs.left_out(numbers) if named[place]}
+    every = [programs.digests(run.manifest.get("programs")) for run in in_time]
+    suite.changed_beside = [name for name in programs.editions(every)[1] if name not in suite.changed_files]
+    suite.changed_beside = [name for name in suite.changed_beside if name.endswith(programs.CODE)]
     suite.runs = [replace(run, other_program=run.number in others) for run in suite.runs]  # forgets the manifests, too
 
 

@@ -162,7 +162,7 @@ class Profile(Frozen):
         return out
 
     def in_words(self) -> str:
-        """All that it does, as people say it: 5 % lost, in bursts of 8 on average; kept for 20 ms."""
+        """What it does, as people say it: 5 % lost, in bursts of 8 on average; kept for 20 ms."""
         out = [f"{100 * self.mean_loss():.3g} % lost{self._how_lost()}"] if self.mean_loss() else []
         out += [self.delay.in_words()] if self.delay is not None else []
         out += [f"{100 * self.reorder.share():.3g} % overtake"] if self.reorder is not None else []
@@ -177,7 +177,12 @@ class Profile(Frozen):
 
     def _how_lost(self) -> str:
         if isinstance(self.loss, TraceLoss):
-            return f", as in a trace of {len(self.loss.pattern())} packets"
+            trace = f"a trace of {len(self.loss.pattern())} packets"
+            return (
+                f", as in {trace}, again and again"
+                if self.loss.loop
+                else f" of the first packets, as in {trace}; then none"
+            )
         if isinstance(self.loss, BlockLoss):
             return ", whole blocks at a time"
         chain = None if isinstance(self.loss, IidLoss) else self.chain()

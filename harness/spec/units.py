@@ -51,7 +51,9 @@ def understood(data: Any, fields: Any) -> Any:
 def perhaps_shares(loss: str, sweep: Sequence[str]) -> list[str]:
     """What to say of losses without a unit that are so few that .03 of all may have been meant, and not .03 %."""
     swept = [value for one in sweep if one.startswith("loss=") for value in one.removeprefix("loss=").split(",")]
-    found = [value.strip() for value in (loss, *swept) if re.fullmatch(r"\s*[0-9]*\.[0-9]+\s*", value)]
+    found = [value.strip() for value in (loss, *swept) if re.fullmatch(r"\s*[0-9]*\.?[0-9]+\s*", value)]
+    if any(float(value) > 1 for value in found):
+        return []  # beside 5, .05 is no share
     small = [value for value in dict.fromkeys(found) if 0 < float(value) < A_SHARE]
     step = "write {0:g}% if a share was meant, {1}% if not"
     return [f"a loss of {one} counts in percent; {step.format(100 * float(one), one)}" for one in small]

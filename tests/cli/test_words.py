@@ -114,9 +114,11 @@ def test_what_else_a_profile_may_do_is_said_too() -> None:
         match=Match(protocol="tcp", destination_ports=(80,)),
     ).in_words()
     assert said == (
-        "of tcp/80: 25 % lost, as in a trace of 4 packets; kept for 20 ms, spread by 5 ms (normal); "
+        "of tcp/80: 25 % lost, as in a trace of 4 packets, again and again; kept for 20 ms, spread by 5 ms (normal); "
         "1 % delivered twice; 2 % damaged; 30 Mbit/s; marked instead of lost where the packet allows it"
     )
+    once = Profile(why="x", loss=TraceLoss(model="trace", bits="0100", loop=False)).in_words()
+    assert once == "25 % lost of the first packets, as in a trace of 4 packets; then none"
     assert Profile(why="x", loss=BlockLoss(model="block", percent=5)).in_words() == "5 % lost, whole blocks at a time"
 
 

@@ -663,6 +663,8 @@ def test_on_hosts_of_its_own_a_programs_links_say_whether_it_was_there() -> None
     for begins, ends, missed in ((2.0, 9.0, True), (2.0, 2.5, False), (2.0, 1.5, False), (0.0, 0.5, True)):
         late = {**keys, "beside": [WEB, {**NOISE, "hosts": ["h2", "h3"], "from_s": begins}], "duration_s": ends}
         assert bool(absent(entered=(9, 9, 0, 0), **late)) is missed, "as it was: one that began later was not asked"
+    slow = {**NOISE, "hosts": ["h2", "h3"], "barrier": False}  # nobody waits until it is there
+    assert absent(entered=(9, 9, 0, 0), **{**keys, "beside": [WEB, slow], "duration_s": 0.5}) == []
     keys["workload"] = {"name": "chatter"}
     assert absent(entered=(0, 0, 9, 0), **keys) == [], "the workload has these hosts, too"
 

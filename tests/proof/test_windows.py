@@ -111,8 +111,8 @@ def test_a_window_is_valid_only_within_a_twentieth_or_the_least_that_can_be_told
     [
         ({"from_s": 10.0}, 10.9, Status.VALID),
         ({"from_s": 10.0}, 11.1, Status.UNKNOWN),
-        ({"from_step": 100}, 110, Status.VALID),
-        ({"from_step": 100}, 111, Status.UNKNOWN),
+        ({"from_step": 100}, 127, Status.VALID),  # of 27.8 steps a second
+        ({"from_step": 100}, 128, Status.UNKNOWN),
     ],
 )
 def test_of_a_long_run_what_is_open_until_its_end_may_not_come_minutes_late(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from lossbench.report.between import compare, partners
 from lossbench.report.between.agreement import agreement
 from lossbench.report.between.compare import Line
 from lossbench.report.between.limits import Limit
+from lossbench.report.between.tails import with_tails
 from lossbench.report.groups import groups_of
 from lossbench.report.inference import Estimate, corrected, estimate, paired
 from lossbench.report.tables.differences import difference_cell
@@ -213,6 +215,20 @@ def test_a_limit_on_a_tail_of_samples_is_kept_or_broken(tmp_path: Path, longer: 
     done = limited(tmp_path, "step_ms_p99 > +60%")
     assert done.returncode == 3 and "step_ms_p99 is not valid on both sides" in done.stdout, "fewer than 1000 samples"
     assert limited(tmp_path, "other_ms_p99 > +5%").returncode == 3
+    assert limited(tmp_path, "step_ms_p100 > +5%").returncode == 3, "as it was: judged as p10"
+
+
+def test_a_tail_with_numbers_that_are_none_is_kept_by_nobody_and_counts_in_its_own_unit(tmp_path: Path) -> None:
+    """As it was: NaN was below every limit; and seconds were counted in thousandths."""
+    for run_id, odd in (("aaaaaa", 1.0), ("bbbbbb", math.nan)):
+        place = made.suite(tmp_path, POINTS[:1], 2, row_of(0), run_id=run_id)
+        for seed in range(2):
+            made.samples(place / f"{seed:03d}", "step_ms", np.append(np.ones(1999), odd))
+            made.samples(place / f"{seed:03d}", "turn_s", np.full(2000, 1.2), unit="s")
+    assert limited(tmp_path, "step_ms_p99 > +5%").returncode == 3
+    assert limited(tmp_path, "turn_s_p99 > +0.1").returncode == 0
+    groups = with_tails(groups_of(read_suite(place)), ["turn_s_p99"])
+    assert [value.number for value in groups[0].values["turn_s_p99"]] == [pytest.approx(1.2)] * 2
 
 
 def limited(folder: Path, limit: str) -> subprocess.CompletedProcess[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,14 @@ def test_points_stand_in_one_line_and_a_mark_moves_none() -> None:
     cells = aligned(["33.37?", "39.00", "1235\n± 2.5", "-"])
     assert cells == ["33.37?", "39.00 ", "1235    \n± 2.5  ", "-"]
     assert pads(["33.37?", "39.00", "1235", "-"]) == ["", "?", ".00?", ""] and pads(["12", "7"]) == ["", ""]
+
+
+def test_a_table_of_a_users_may_have_one_column(tmp_path: Path) -> None:
+    """As it was: its page ended in a traceback."""
+    content = gather(read_suite(made.suite(tmp_path, [{"a": 1}], 1, lambda *_: {"loss": 1.0})))
+    mine = Table("mine", ["a"], [[Cell("x")]])
+    page.write([replace(content, named={"mine": mine})], [], tmp_path / "out.html")
+    assert "<td" in (tmp_path / "out.html").read_text()
 
 
 def test_a_terminal_keeps_them_in_line() -> None:

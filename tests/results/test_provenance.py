@@ -156,6 +156,27 @@ def test_a_program_is_told_from_its_earlier_editions_by_what_both_have() -> None
         assert programs.digests(odd) == {}
 
 
+def test_what_a_command_writes_and_what_lies_beside_it_makes_no_other_program_of_it() -> None:
+    """`train.py --log loss.csv`: the second run found what the first one had written there."""
+    python = {"path": "/usr/bin/python", "sha256": "p"}
+
+    def one(log: str, plot: str) -> list[dict[str, object]]:
+        files = {"train.py": "1", "loss.csv": log}
+        return [
+            {
+                "command": ["python", "train.py", "--log", "loss.csv"],
+                "executable": python,
+                "files": files,
+                "folders": {"/a": {"python_files": {"train.py": "1", "plot.py": plot}}},
+            }
+        ]
+
+    runs = [one("a", "x"), one("b", "x"), one("c", "y")]
+    assert programs.editions([programs.named(run) for run in runs]) == ([0, 0, 0], [])
+    assert "plot.py" in programs.editions([programs.digests(run) for run in runs])[1], "said, and no more than that"
+    assert programs.named([{"files": None}]) == programs.named(None) == {}
+
+
 def test_of_a_program_each_file_stands_in_the_manifest_by_itself(tmp_path: Path) -> None:
     """Also in a checkout, whose state changes with whatever is written there."""
     folder = changed(tmp_path / "checkout")

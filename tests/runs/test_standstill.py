@@ -29,7 +29,7 @@ def said(**more: Any) -> tuple[Status, str]:
     ("seen", "text"),
     [
         ({"stalled": {"io": 0.3, "memory": 0.0}}, "the run's programs stood still for disks in 30% of the time"),
-        ({"stalled": {"io": 0.0, "memory": 0.11}, "stalled_alone": False}, "programs of this machine stood still for"),
+        ({"stalled": {"io": 0.0, "memory": 0.11}}, "the run's programs stood still for memory in 11%"),
         ({"suspended_s": 3.0}, "the machine was suspended for 3 s"),
         ({"clock_set_s": -7200.0}, "the wall clock was set by -7.2e+03 s"),
         ({"clock_set_s": 0.06}, "the wall clock was set by +0.06 s"),
@@ -54,6 +54,12 @@ def test_a_little_of_it_and_a_slewed_clock_void_nothing(seen: dict[str, Any]) ->
     assert said(**seen)[0] == Status.VALID
 
 
+def test_what_programs_of_anybodys_waited_for_is_said_and_voids_nothing() -> None:
+    """Without a group of its own a run beside somebody's backup had no times."""
+    status, words = said(stalled={"io": 0.6}, stalled_alone=False)
+    assert status == Status.VALID and "whosever they are, stood still for disks in 60% of the time" in words
+
+
 def test_gpus_that_were_held_are_said_to_be_nobodys_concern() -> None:
     assert said(gpus=True) == (Status.VALID, said()[1] + "; GPUs were used: how busy they were nobody watched")
 
@@ -75,6 +81,8 @@ def of(io_full: int, memory_full: int = 0) -> Totals:
     [
         # renewed every other second, half a second of disks in each
         ([(n / 4, of(n // 8 * 500_000)) for n in range(41)], {"io": 0.25, "memory": 0.0}),
+        # programs are read from a cold disk for three seconds, and then nothing is
+        ([(n / 4, of(min(n // 8 * 2_000_000, 3_000_000))) for n in range(101)], {"io": 0.0, "memory": 0.0}),
         # all of it before the clock started, as the kernel tells later
         ([(n / 4, of(1_900_000 * (n > 3), 7)) for n in range(41)], {"io": 0.0, "memory": 0.0}),
         ([(n / 4, of(0)) for n in range(41)], {"io": 0.0, "memory": 0.0}),  # nobody waited: nothing ever changed

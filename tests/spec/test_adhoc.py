@@ -177,7 +177,8 @@ def test_a_module_gives_its_name(command: tuple[str, ...], name: str) -> None:
     ("loss", "sweep", "doubted"),
     [
         ("0.03", (), ["0.03"]),
-        ("", ("loss=0,.05,0.05%,5", "rate=0.05"), [".05"]),
+        ("", ("loss=0,.05,0.05%,.1", "rate=0.05"), [".05"]),
+        ("", ("loss=0,.05,1,5",), []),  # beside 5 it is no share
         ("0.03%", (), []),
         ("0.5", (), []),
         ("0", ("loss=0.0,1",), []),

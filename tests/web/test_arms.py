@@ -66,6 +66,11 @@ def test_factors_of_the_shipped_suites_are_those_of_their_links(tmp_path: Path, 
                 assert misfit(tmp_path, options) == "", path.name
                 found += options.factor > 1
     assert found > 10
+    (tmp_path / "manifest.json").write_text(
+        json.dumps({"experiment": {"topology": {"uplink_rate_mbit": 40, "downlink_rate_mbit": 20}}})
+    )
+    slower = [misfit(tmp_path, read_options({"rate": 9, "factor": factor})) for factor in (50, 25)]
+    assert slower[0] == "" and "link_mbit = 500" in slower[1], "links that are not alike go by the slower one"
 
 
 def test_the_example_of_load_generators_of_others_is_an_experiment(tmp_path: Path) -> None:

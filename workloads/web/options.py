@@ -109,9 +109,12 @@ def misfit(folder: Path, options: Options) -> str:
         topology = dict(json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["experiment"]["topology"])
     rates = {topology.get(f"{way}_rate_mbit") or topology.get("rate_mbit") for way in ("uplink", "downlink")} - {None}
     should = options.link_mbit / options.factor
-    wrong = sorted(float(rate) for rate in rates if rate is not None and abs(rate / should - 1) > 0.001)
-    if options.factor == 1 or not wrong:
+    rate, link, factor = (
+        min((float(one) for one in rates if one is not None), default=should),
+        options.link_mbit,
+        options.factor,
+    )
+    if options.factor == 1 or abs(rate / should - 1) <= 0.001:
         return ""
-    rate, link, factor = wrong[0], options.link_mbit, options.factor
     said = f"links of {rate:g} Mbit/s are not those of {link:g} Mbit/s at a factor of {factor:g} ({should:g} Mbit/s)"
     return f"{said}: change together {TOGETHER}; or say link_mbit = {rate * factor:g}"

@@ -90,8 +90,14 @@ def _estimate(plan: list[Any], out: Path) -> str:
 def _network(experiment: Any) -> str:
     topology = experiment.topology
     rate = topology.uplink_mbit()
+    down = topology.downlink_mbit()
+    rates = [f"{rate:g} Mbit/s" if rate else "no rate limit"]
+    rates += [f"{f'{down:g} Mbit/s' if down else 'no rate limit'} down"] if down != rate else []
+    classes = experiment.shaping.classes
+    rates += [f"{counted(len(classes), 'class', 'classes')} of traffic in their queues"] if classes else []
     lost = "; and ".join(_in_force(entry) for entry in experiment.impair) or "nothing lost"
-    return f"{topology.hosts} hosts, {f'{rate:g} Mbit/s' if rate else 'no rate limit'}, MTU {topology.mtu}, {lost}"
+    lost += " (at each place a packet meets the last that is about it)" if experiment.impair[1:] else ""
+    return ", ".join([f"{topology.hosts} hosts", *rates, f"MTU {topology.mtu}", lost])
 
 
 def _in_force(entry: Any) -> str:

@@ -65,7 +65,7 @@ def write(contents: Sequence[Content], problems: Sequence[str], path: Path) -> N
 def _pads_of(table: Table) -> list[list[str]]:
     """Of every cell's first line; what stands below it has smaller letters."""
     columns = [pads([cell.text.split("\n")[0] for cell in column]) for column in zip(*table.rows, strict=True)]
-    return [["", *cells] for cells in zip(*columns[1:], strict=True)]
+    return [["", *cells[1:]] for cells in zip(*columns, strict=True)]
 
 
 def _view(content: Content, where: Path) -> dict[str, Any]:

@@ -34,14 +34,18 @@ def results(found: Gathered) -> Table | None:
         row = [Cell(group.name), *([Cell(str(group.planned))] if several else [])]
         rows.append([*row, *(_cell(group, name, best=best[name] is group, bootstrap=bootstrap) for name in names)])
         tidy += [_tidy(suite, group, name, bootstrap=bootstrap) for name in group.values]
-    rows = _with_common_decimals(rows, 2 if several else 1)
+    measured = [any(name in group.values for group in groups) for name in names]
+    rows = _with_common_decimals(rows, 2 if several else 1, measured)
     head = ["point", *(["n"] if several else []), *names]
     return Table(f"{suite.name}: results", head, rows, _notes(groups, names, rows, bool(any(best.values()))), tidy)
 
 
-def _with_common_decimals(rows: list[list[Cell]], first: int) -> list[list[Cell]]:
-    """Of the columns of measures, from `first` on."""
-    columns = [filled([cell.text for cell in column]) for column in zip(*(row[first:] for row in rows), strict=True)]
+def _with_common_decimals(rows: list[list[Cell]], first: int, measured: list[bool]) -> list[list[Cell]]:
+    """Of the columns of measures, from `first` on; words that look like numbers ("2.9", a version) stay."""
+    columns = [
+        filled([cell.text for cell in column]) if is_measured else [cell.text for cell in column]
+        for column, is_measured in zip(zip(*(row[first:] for row in rows), strict=True), measured, strict=True)
+    ]
     return [
         [*row[:first], *(replace(cell, text=texts[n]) for cell, texts in zip(row[first:], columns, strict=True))]
         for n, row in enumerate(rows)

@@ -94,7 +94,8 @@ def _add(line: Line, run: Run, row: dict[str, Any], key: str) -> None:
     messages = number(row.get(f"{role}n")) or 0.0
     if why.startswith(FEW) or messages / max(1, len(row[key])) < needed(TAIL):
         return
-    line.messages, line.seeds = line.messages + round(messages), line.seeds + 1
+    if not why:  # those that the mean is of
+        line.messages, line.seeds = line.messages + round(messages), line.seeds + 1
     for size, slow, *independent in row[key]:
         if line.planned == 1 and independent and independent[0] < needed(TAIL):
             continue  # of several seeds, how far they lie apart says how sure it is

@@ -37,7 +37,7 @@ class Standstill:
         self._group: Path | None = None
         self._began = Clocks(0, 0, 0)
         self._before: Totals = ()
-        self._marks: list[tuple[float, Totals]] = []  # when the kernel renewed them: the first and the last time
+        self._marks: list[tuple[float, Totals]] = []  # when the kernel renewed them: twice, and the last time
         self._since = self._next_gpu = 0.0
         self._can_hold = False
         self.gpus = False
@@ -62,13 +62,14 @@ class Standstill:
             return
         last = self._marks[-1][0] if self._marks else self._since
         if now != self._before or at - last >= RENEWED_S:
-            self._marks = [*self._marks[:1], (at, now)]
+            self._marks = [*self._marks[:2], (at, now)]
         self._before = now
 
     def shares(self) -> dict[str, float]:
-        if len(self._marks) < 2 or self._marks[1][0] - self._marks[0][0] < SHORTEST_S:
+        """Between the second time and the last: in what comes before programs are still read from disk."""
+        if len(self._marks) < 3 or self._marks[2][0] - self._marks[1][0] < SHORTEST_S:
             return {}
-        (first, before), (last, after) = self._marks
+        _, (first, before), (last, after) = self._marks
         return {
             kind: min(1.0, (new[1] - old[1]) / 1e6 / (last - first))
             for kind, old, new in zip(KINDS, before, after, strict=True)
