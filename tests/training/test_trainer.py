@@ -9,6 +9,7 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -382,3 +383,20 @@ def test_packets_that_still_wait_in_a_queue_are_awaited_before_the_count(monkeyp
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
     endless = itertools.count()
     assert settled(lambda: [{"received": [next(endless)]}]), "at most for a while"
+
+
+def test_a_workload_that_is_alone_waits_for_no_queue_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: every run of training was .9 s longer for it."""
+    said: list[dict[str, Any]] = []
+    waits: list[int] = []
+    seat = SimpleNamespace(
+        strategy=SimpleNamespace(channel=SimpleNamespace(counters=lambda: {"sent": [1], "received": [2]})),
+        door=SimpleNamespace(record=lambda _, **keys: said.append(keys)),
+    )
+    trainer = SimpleNamespace(seats=[seat])
+    monkeypatch.setattr(time, "sleep", lambda _: waits.append(1))
+    for beside in ("", "web"):
+        monkeypatch.setenv("LOSSBENCH_BESIDE", beside)
+        Trainer._say_traffic(trainer)  # type: ignore[arg-type]
+        assert bool(waits) is bool(beside)
+    assert said == [{"sent": [1], "received": [2], "complete": False}] * 2
