@@ -84,6 +84,8 @@ def judge_timing(
         slow.append(f"processes that lived too shortly to be watched waited for a core {times}")
     if busiest > SAMPLES and not quiet.waited:
         slow.append(f"a core saturated in {busiest:.0%}, and this kernel does not tell how long programs wait for one")
+    if slow or busy > SAMPLES:
+        slow += quiet.whose()
     if stolen > STOLEN:
         slow.append(f"the hypervisor took a core away for {stolen:.0%} of the time")
     if quiet.longest_gap_s > LOOK_GAP_S:

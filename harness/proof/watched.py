@@ -9,6 +9,7 @@ from lossbench.net.counters import HeldByRule, HookCounters, Reading
 from lossbench.spec.placement import Hook, Rule
 
 Unit: TypeAlias = Literal["s", "step"]
+FULL = 0.8  # of all cores, on average
 STALLED = 0.1  # of the time, in which none of the programs that had something to do could do it
 STEP_S, SLEW = 0.05, 500e-6  # of clocks against each other: more than NTP's slow way of setting one
 ROLE = "beside"  # in a summary: of which program beside the workload it is
@@ -30,7 +31,8 @@ class Quiet:
     that may be used; `busiest`, of the busiest of them; `stolen`, what a hypervisor took of all; `waited`, share of the
     time that one of the run's threads spent waiting for a core (empty: the kernel does not tell). `each_ms`: how long
     one of them waited each time, if that was most of what it did; `unseen_waits`: as long as they had a core, processes
-    waited for one that came and went between two looks; `late_ms`: how late the harness's own clock tick
+    waited for one that came and went between two looks; `own_cores`: that the run's programs kept busy, of `cores` (0:
+    the kernel does not tell); `late_ms`: how late the harness's own clock tick
     came; `longest_gap_s`: between two looks at the network; `throttled`: share of the time in which a control group
     held the run back. `stalled`: share in which all programs with something to do waited for disks ("io") or "memory"
     (empty: the kernel does not tell), of the run's own alone or, without a group of theirs, of all on the machine. In
@@ -42,6 +44,7 @@ class Quiet:
     waited: list[float] = field(default_factory=list)
     each_ms: float = 0.0
     unseen_waits: float = 0.0
+    own_cores: float = 0.0
     late_ms: list[float] = field(default_factory=list)
     longest_gap_s: float = 0.0
     throttled: float = 0.0
@@ -53,6 +56,16 @@ class Quiet:
     gpus: bool = False
     cores: int = 1
     machines: dict[str, Quiet] = field(default_factory=dict)  # of a lab; the rest is then the controller's
+
+    def whose(self) -> list[str]:
+        """Whose load it was, and what helps where all cores were full; empty where nobody knows."""
+        if not self.own_cores or not self.cpu_busy:
+            return []
+        busy = sum(self.cpu_busy) / len(self.cpu_busy)
+        others = max(0.0, self.cores * busy - self.own_cores)
+        helps = ": fewer hosts help" if self.own_cores > others else ": ending other programs helps"
+        kept = f"of {self.cores} cores the run's programs kept {self.own_cores:.1f} busy, all else {others:.1f}"
+        return [kept + (helps if busy > FULL else "")]
 
     def stood_still(self) -> list[str]:
         """Why no time can be believed, whichever side it was measured on, other than for a core."""

@@ -63,7 +63,7 @@ class Load:
     def into(self, quiet: Quiet) -> None:
         quiet.cpu_busy, quiet.busiest, quiet.stolen = self.busy, self.busiest, self.stolen
         quiet.waited, quiet.each_ms = self._waits.waited, self._waits.each_ms()
-        quiet.unseen_waits = self._waits.unseen.times()
+        quiet.unseen_waits, quiet.own_cores = self._waits.unseen.times(), self._waits.unseen.cores()
         quiet.throttled, quiet.cores = self.throttled(), self.cores
         self._standstill.into(quiet)
 

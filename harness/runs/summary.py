@@ -27,7 +27,8 @@ MEASURES = {
     "lost_percent": Measure(meaning="of these packets, by whatever cause"),
     "tcp_resent_percent": Measure(better="low", meaning="of its TCP segments, sent again by the kernel"),
     "rtt_ms": Measure(
-        better="low", meaning="a TCP packet and its answer, median of what the kernel saw, queues included"
+        better="low",
+        meaning="a TCP packet and its answer, queues included: a rank's median of what the kernel saw, mean over ranks",
     ),
     "cpu_s": Measure(better="low", meaning="processor time of a rank, mean over ranks"),
     "memory_mb": Measure(better="low", meaning="the most memory that a rank's largest process had, mean over ranks"),

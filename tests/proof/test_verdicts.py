@@ -832,6 +832,24 @@ def test_a_core_that_the_workload_fills_voids_nothing_and_one_that_it_waits_for_
 
 
 @pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (1.8, "of 2 cores the run's programs kept 1.8 busy, all else 0.2: fewer hosts help"),
+        (0.5, "of 2 cores the run's programs kept 0.5 busy, all else 1.5: ending other programs helps"),
+        (0.0, ""),
+    ],
+)
+def test_of_a_busy_machine_is_said_whose_load_it_was(own: float, said: str) -> None:
+    """As it was: "CPU saturated", whoever did it."""
+    quiet = Quiet(cpu_busy=[1.0] * 10, late_ms=[0.1] * 10, own_cores=own, cores=2)
+    found, _ = judge.judge_timing(quiet, late=[], interleaved=False)
+    text = found.reasons()[0]
+    assert found.status == Status.UNKNOWN and said in text and ("cores" in text) is bool(said)
+    calm, _ = judge.judge_timing(replace(quiet, cpu_busy=[0.5] * 10), late=[], interleaved=False)
+    assert calm.status == Status.VALID, "whose load it is voids nothing by itself"
+
+
+@pytest.mark.parametrize(
     "more",
     [
         {"longest_gap_s": 8.0},

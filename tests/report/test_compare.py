@@ -44,7 +44,7 @@ def test_what_differs_in_spec_machine_and_result(tmp_path: Path) -> None:
     a = made.suite(tmp_path, POINTS, 5, row_of(0), run_id="aaaaaa")
     b = made.suite(tmp_path, POINTS, 5, row_of(0.2), run_id="bbbbbb", options={"lr": 0.2})
     told = json.loads((b / "suite.json").read_text())
-    told["sessions"] = [made.session(machine={**made.MACHINE, "kernel": "6.12"})]
+    told["sessions"] = [made.session(machine={**made.MACHINE, "kernel": "6.12", "congestion_controls": "reno bbr"})]
     made.write(b / "suite.json", told)
     left, right = read_suite(a), read_suite(b)
     assert [[cell.text for cell in row] for row in compare.spec(left, right).rows] == [

@@ -114,11 +114,16 @@ def machine(a: Suite, b: Suite) -> Table:
 
 def _where(session: Session) -> dict[str, Any]:
     """This machine; or a lab's, beside the one that controlled them."""
-    here = {**session.machine, "gpus": ", ".join(session.gpus)}
+    here = {**_that_matters(session.machine), "gpus": ", ".join(session.gpus)}
     if not session.machines:
         return here
-    hosts = {name: {**one, "gpus": session.gpus_of(name)} for name, one in session.machines.items()}
+    hosts = {name: {**_that_matters(one), "gpus": session.gpus_of(name)} for name, one in session.machines.items()}
     return {**hosts, "lab": session.lab, "controller": here}
+
+
+def _that_matters(facts: dict[str, Any]) -> dict[str, Any]:
+    """Which other congestion controls happened to be loaded is no difference."""
+    return {name: value for name, value in facts.items() if name != "congestion_controls"}
 
 
 def _commands(suite: Suite) -> list[str]:

@@ -16,8 +16,8 @@ from lossbench.results.naming import in_brackets, key_of, said_once, whose
 
 COLUMNS = ("fault", "timing", "outcome")
 PROBES_AND_MET = (
-    "probes: lost of the proof's probes; met: lost of the workload's own packets, by rules, and below it in queues "
-    "under an asked rate or elsewhere."
+    "probes: lost of the proof's probes; met: lost of your program's own packets (second line: in full queues, or "
+    "elsewhere)."
 )
 
 

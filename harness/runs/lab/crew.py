@@ -38,6 +38,7 @@ SAID = (
     "waited",
     "each_ms",
     "unseen_waits",
+    "own_cores",
     "late_ms",
     "throttled",
     "stalled",

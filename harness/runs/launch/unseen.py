@@ -56,6 +56,11 @@ class Unseen:
             self._marks = [*self._marks[:1], now]
         self._before = now
 
+    def cores(self) -> float:
+        """That all of them kept busy on average; 0.0 where nothing is known."""
+        passed = self._before.at - self._began.at
+        return (self._before.used - self._began.used) / passed if passed >= SHORTEST_S else 0.0
+
     def share(self) -> float:
         """Of the CPU time, that processes used which nobody saw."""
         first, last = self._ends()
