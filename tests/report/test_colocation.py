@@ -585,6 +585,9 @@ def test_a_slowdown_by_size_is_over_seeds_and_no_surer_than_its_run(tmp_path: Pa
     place = made.suite(tmp_path / "b", [{"a": 1}], 3, lambda point, seed: {}, **changes)
     decile_rows(place)
     assert by_size(place) == ["60000", "3", "2?\nto 4?", "4?"]
+    summary = made.read(place / "001" / "summary.json")
+    made.write(place / "001" / "summary.json", summary | {"columns": summary["columns"] | {"timing": "valid"}})
+    assert (by_size(place) or [])[:2] == ["20000", "1 of 3"], "as it was: messages of runs that the mean is not of"
     few = made.suite(tmp_path / "c", [{"a": 1}], 1, lambda point, seed: {})
     decile_rows(few, n=1900)
     assert by_size(few) is None, "950 of a size have no p99"

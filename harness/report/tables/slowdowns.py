@@ -25,9 +25,12 @@ class Line:
 
     name: str
     planned: int
-    messages: int = 0
-    seeds: int = 0
+    runs: list[tuple[int, str]] = field(default_factory=list)  # (messages, why it is void)
     found: dict[int, list[tuple[float, str]]] = field(default_factory=dict)
+
+    def messages(self) -> list[int]:
+        """Of the runs that the mean is of; where none may be believed, of those that are shown."""
+        return [count for count, why in self.runs if not why] or [count for count, _ in self.runs]
 
 
 def slowdowns(found: Gathered) -> Table | None:
@@ -39,8 +42,8 @@ def slowdowns(found: Gathered) -> Table | None:
     rows = [
         [
             Cell(line.name),
-            Cell(str(line.messages)),
-            Cell(out_of(line.seeds, line.planned)),
+            Cell(str(sum(line.messages()))),
+            Cell(out_of(len(line.messages()), line.planned)),
             *(_cell(line.found.get(size, []), line.planned) for size in sizes),
         ]
         for line in lines
@@ -94,8 +97,7 @@ def _add(line: Line, run: Run, row: dict[str, Any], key: str) -> None:
     messages = number(row.get(f"{role}n")) or 0.0
     if why.startswith(FEW) or messages / max(1, len(row[key])) < needed(TAIL):
         return
-    if not why:  # those that the mean is of
-        line.messages, line.seeds = line.messages + round(messages), line.seeds + 1
+    line.runs.append((round(messages), why))
     for size, slow, *independent in row[key]:
         if line.planned == 1 and independent and independent[0] < needed(TAIL):
             continue  # of several seeds, how far they lie apart says how sure it is
