@@ -4,18 +4,21 @@ it is given."""
 
 from __future__ import annotations
 
-import fcntl
 import socket
-import struct
 import time
 from collections.abc import Callable, Sequence
 
 from pyroute2 import IPRoute
 
 from lossbench.errors import RunError
+from lossbench.net.host.place import Place
+from lossbench.net.tc.rtnl import Reader
+from lossbench.net.tc.rtnl_messages import LINKMSG, RTM_GETLINK, attributes
 
 LIMIT_S, PAUSE_S = 30.0, 0.002
-SIOCGIFFLAGS, IFF_RUNNING, FORWARDING = 0x8913, 0x40, 3
+FORWARDING = 3
+NAME, QUEUE = 3, 6  # IFLA_IFNAME, IFLA_QDISC
+ANY_LINK = LINKMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0, 0)
 
 
 def wait(asleep: Callable[[], list[str]]) -> None:
@@ -30,15 +33,19 @@ def wait(asleep: Callable[[], list[str]]) -> None:
         time.sleep(PAUSE_S)
 
 
-def not_running(interfaces: Sequence[str]) -> list[str]:
-    """Of the namespace that this thread is in."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        return [name for name in interfaces if not _flags(any_socket, name) & IFF_RUNNING]
+def without_queue(place: Place, interfaces: Sequence[str]) -> list[str]:
+    """What they are given is thrown away until the kernel has put a queue there, or said that there is none."""
+    reader = Reader(place)
+    try:
+        found = [attributes(body, LINKMSG.size) for body in reader.dump(RTM_GETLINK, ANY_LINK)]
+    finally:
+        reader.close()
+    ready = {_text(one[NAME]) for one in found if _text(one.get(QUEUE, b"")) not in ("", "noop")}
+    return [name for name in interfaces if name not in ready]
 
 
-def _flags(any_socket: socket.socket, name: str) -> int:
-    answer = fcntl.ioctl(any_socket, SIOCGIFFLAGS, struct.pack("<16sH22x", name.encode(), 0))
-    return int(struct.unpack_from("<H", answer, 16)[0])
+def _text(raw: bytes) -> str:
+    return raw.rstrip(b"\0").decode()
 
 
 def not_forwarding(switch: IPRoute) -> list[str]:

@@ -105,8 +105,7 @@ class Star:
     def _asleep(self) -> list[str]:
         out: list[str] = []
         for host in self.topology.all_hosts():
-            with self.place(host.name).inside():
-                found = awake.not_running((DATA_INTERFACE, CONTROL_INTERFACE))
+            found = awake.without_queue(self.place(host.name), (DATA_INTERFACE, CONTROL_INTERFACE))
             out += [f"{host.name}'s {name}" for name in found]
         return out or [f"the switch's {name}" for name in awake.not_forwarding(self.switch)]
 
