@@ -45,7 +45,8 @@ def _why_not(marker: str) -> str | None:
     if marker == "pair" and not os.environ.get("LOSSBENCH_PAIR"):
         return "two machines under QEMU (make test-guest-pair)"
     if marker == "gpu":
-        return None if machine.gpus() else "needs a GPU"
+        hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+        return "the GPUs are hidden (CUDA_VISIBLE_DEVICES)" if hidden else None if machine.gpus() else "needs a GPU"
     return None
 
 

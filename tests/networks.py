@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -66,6 +67,8 @@ def prove(network: StarNetwork, packets: int = 40_000) -> Any:
 
 
 def on_host(network: StarNetwork, host: str, *words: str, tool: str = "ip") -> str:
+    if shutil.which(tool) is None:
+        pytest.skip(f"no {tool} on this machine (iproute2)")
     with namespaces.inside(network.star.namespace(host)):
         return subprocess.run([tool, *words], check=True, capture_output=True, text=True).stdout
 

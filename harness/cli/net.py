@@ -14,6 +14,7 @@ from rich.text import Text
 from lossbench.cli.console import Terminal, say
 from lossbench.errors import NotAbleError, RunError, UsageError
 from lossbench.net.host import rootless
+from lossbench.results.machine import tcp_in_words
 from lossbench.results.naming import counted
 
 app = typer.Typer(no_args_is_help=True, help="A network that stays up: bring it up and run your own programs in it.")
@@ -60,7 +61,9 @@ def up(
     }
     lab = standing.up(spec, seed=secrets.randbits(32) if seed is None else seed)
     say(f"{lab.id}: {hosts} hosts up (h0 to h{hosts - 1}), backend {lab.backend}, {words}")
-    say("next: lossbench net exec h0 -- COMMAND, lossbench net verify, lossbench net down")
+    say(f"TCP in its hosts: {tcp_in_words(standing.tcp(lab)) or 'not known'}")
+    net = f"--net {lab.id}"
+    say(f"next: lossbench net exec {net} h0 -- COMMAND, lossbench net verify {net}, lossbench net down {net}")
 
 
 @app.command("set")
@@ -88,7 +91,8 @@ def change(
     condition, words = _condition(profile, loss, burst, delay)
     lab = standing.find(net)
     changed = standing.change(lab, [{"profile": condition, "direction": direction}])
-    say(f"{lab.id}: {words} in force at {counted(changed, 'hook')}")
+    where = f"changed in {counted(changed, 'direction')} of links" if changed else "as before: nothing changed"
+    say(f"{lab.id}: {words} in force, {where}")
 
 
 def _condition(profile: str, loss: str, burst: str, delay: str) -> tuple[Any, str]:
@@ -133,6 +137,7 @@ def _show_lab(report: dict[str, Any]) -> None:
         )
         table.add_row(*row)
     console.print(table)
+    console.print(f"TCP in its hosts: {tcp_in_words(report['tcp']) or 'not known'}", markup=False)
 
 
 @app.command("exec", context_settings={"ignore_unknown_options": True})

@@ -230,6 +230,17 @@ def lost_elsewhere(between: Between) -> dict[str, int]:
     return {place: count for place, count in out.items() if count}
 
 
+def kept_from_programs(between: Between) -> dict[str, int]:
+    """Segments that TCP itself threw away in a host, by place: of both links together, so they are no part of what the
+    data link lost."""
+    out: dict[str, int] = {}
+    for rank, link in between.links.items():
+        inside = link.sockets or Sockets()
+        out[f"in h{rank}'s TCP: its program held the socket for too long (TCPBacklogDrop)"] = inside.tcp_held
+        out[f"in h{rank}'s TCP: no room in the receive queue (TCPRcvQDrop)"] = inside.tcp_full
+    return {place: count for place, count in out.items() if count}
+
+
 def _by_headers(rank: int, link: LinkCounts, inside: Sockets) -> dict[str, int]:
     """What a host's stack did not take for what it read in them. IPsec is counted by itself and among the datagrams
     that were turned away."""

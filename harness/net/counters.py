@@ -173,7 +173,8 @@ class Queue:
 
 @dataclass(frozen=True, kw_only=True)
 class Sockets:
-    """Inside one host: UDP and UDP-Lite, both IP versions; and what its stack did to packets."""
+    """Inside one host: UDP and UDP-Lite, both IP versions; what its stack did to packets; what TCP did not take of what
+    the network brought, on its control link too and as the host merged them."""
 
     received: int = 0
     overflowed: int = 0  # reached a socket that was full
@@ -192,6 +193,11 @@ class Sockets:
     cut_6: int = 0
     pieces: int = 0  # fragments that came here
     pieces_6: int = 0
+    tcp_held: int = 0  # the program was inside its socket, and what had to wait for that was too much
+    tcp_full: int = 0  # no room in the receive queue
+    tcp_ahead: int = 0  # came ahead of their turn, and no room to wait for it
+    tcp_unaccepted: int = 0  # connections begun, that nobody accepted in time or there was no room for
+    no_memory: int = 0  # refused by any socket, because the machine had only its last memory
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 from lossbench.proof.covers.rows import also_not_judged, covered
+from lossbench.proof.covers.untold import untold
 from lossbench.proof.evidence import Proof
 from lossbench.proof.judge_fault import judge_fault, met_by_workload
 from lossbench.proof.verdict import Finding, Judgement, Status, Verdict
@@ -20,6 +20,7 @@ UNSEEN_WAITS = 1.0  # as long as processes had a core, who lived too shortly to 
 SLOW_MS, LATE_MS = 10.0, 50.0  # of the harness's own clock tick: a busy machine; nobody knows what was missed
 LOOK_GAP_S = 1.0  # meant four times a second
 THROTTLED = 0.01
+UNWATCHED = "GPUs were used: how busy they were nobody watched"
 OBSERVED_MARK = "loss observed, not counted"
 
 
@@ -29,6 +30,8 @@ def judge(*, experiment: Experiment, backend: str, proof: Proof | None, watched:
     covers = covered(experiment, backend, watched.after)
     for condition, text in proof.not_judged if proof is not None else ():
         covers = also_not_judged(covers, condition, text)
+    for text in untold(watched):
+        covers = also_not_judged(covers, "presence", text)
     if met.observed:
         marks = (*marks, OBSERVED_MARK)
         where = f"where {met.observed} of {met.packets} packets were lost between the machines"
@@ -81,13 +84,16 @@ def judge_timing(
         slow.append(f"processes that lived too shortly to be watched waited for a core {times}")
     if busiest > SAMPLES and not quiet.waited:
         slow.append(f"a core saturated in {busiest:.0%}, and this kernel does not tell how long programs wait for one")
+    if slow or busy > SAMPLES:
+        slow += quiet.whose()
     if stolen > STOLEN:
         slow.append(f"the hypervisor took a core away for {stolen:.0%} of the time")
     if quiet.longest_gap_s > LOOK_GAP_S:
         void.append(f"the watch looked away for {quiet.longest_gap_s:.1f} s")
     if quiet.throttled > THROTTLED:
         void.append(f"a control group held the run back for {quiet.throttled:.0%} of the time")
-    text = "; ".join((text, *slow, *void))
+    void += quiet.stood_still()
+    text = "; ".join((text, *slow, *void, *quiet.beside(), *([UNWATCHED] if quiet.gpus else [])))
     if tick > LATE_MS or void:
         return _void(text), ()
     if busy <= SAMPLES and tick <= slow_ms and not slow:
@@ -130,9 +136,7 @@ def judge_outcome(experiment: Experiment, watched: Watched, role: str | None = N
     for expected in experiment.expect:
         if role not in (None, _whose(expected, experiment)):
             continue
-        by_host = any(expected.field in one for one in watched.programs)
-        ranks = _ranks(experiment, by_host=by_host)
-        findings.append(_judge_expectation(expected, watched.summaries + watched.programs, ranks))
+        findings.append(_judge_expectation(expected, experiment, watched))
     if not findings:
         who = role or next((one.role for one in experiment.beside if one.foreground), "all ranks")
         findings.append(Finding(status=Status.VALID, text=f"{who} ended well after {watched.duration_s:.1f} s"))
@@ -156,11 +160,10 @@ def _ranks(experiment: Experiment, *, by_host: bool) -> dict[str, int]:
     }
 
 
-def _judge_expectation(expected: Expect, summaries: list[dict[str, Any]], ranks: dict[str, int]) -> Finding:
+def _judge_expectation(expected: Expect, experiment: Experiment, watched: Watched) -> Finding:
     """One rank may speak for all, as training scripts do, or all of them; of some of them nobody knows what the others
     would have said. What is no finite number is none that was expected."""
-    speak = [one for one in summaries if expected.field in one]
-    said = [one[expected.field] for one in speak]
+    said = [one[expected.field] for one in watched.summaries + watched.programs if expected.field in one]
     values = [value for value in said if isinstance(value, int | float) and math.isfinite(value)]
     wrong = ""
     if not said:
@@ -168,7 +171,8 @@ def _judge_expectation(expected: Expect, summaries: list[dict[str, Any]], ranks:
     elif len(values) < len(said):
         wrong = f"{len(said) - len(values)} of {len(said)} values of '{expected.field}' are no finite numbers"
     else:
-        wrong = _silent(expected.field, speak, ranks)
+        silent = said_by_some(expected.field, experiment, watched)
+        wrong = f"{silent} reported '{expected.field}'" if silent else ""
     if wrong:
         return Finding(status=Status.FAILED, text=wrong)
     mean = sum(values) / len(values)
@@ -178,13 +182,15 @@ def _judge_expectation(expected: Expect, summaries: list[dict[str, Any]], ranks:
     return Finding(status=Status.VALID if low <= mean <= high else Status.FAILED, text=text)
 
 
-def _silent(name: str, speak: list[dict[str, Any]], ranks: dict[str, int]) -> str:
-    """Some ranks of a program said a number and others did not. Of the workload any rank may speak for all; of programs
-    beside it, where each is a server or a client of its own, the first alone."""
-    for role, count in ranks.items():
+def said_by_some(name: str, experiment: Experiment, watched: Watched) -> str:
+    """In words, where some ranks of a program said a number and others did not: "only 3 of 4 ranks". Of the workload
+    its first rank may speak for all, or its last, which has the loss in a pipeline: any other that speaks alone may be
+    the one whose number was good. Of programs beside it, where each is a server or a client of its own, the first."""
+    speak = [one for one in watched.summaries + watched.programs if name in one]
+    for role, count in _ranks(experiment, by_host=any(name in one for one in watched.programs)).items():
         who = {one["rank"] for one in speak if one.get(ROLE, "") == role and "rank" in one}
-        for_all = who == {0} if role else len(who) == 1
+        for_all = who in ({0}, set() if role else {count - 1})
         if who and not for_all and len(who) < count:
-            of = f" of {role}" if role else ""
-            return f"only {len(who)} of {count} ranks{of} reported '{name}'"
+            lone = f" (rank {min(who)})" if len(who) == 1 else ""
+            return f"only {len(who)} of {count} ranks{f' of {role}' if role else ''}{lone}"
     return ""

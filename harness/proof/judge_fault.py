@@ -200,7 +200,8 @@ def _judge_conservation(watched: Watched, between: Between) -> list[Finding]:
         text = leak.in_words() + (f" (first noticed after {when:.1f} s)" if when is not None else "")
         moved = f" ({watched.moving} packets still moved while the counters were read)" if watched.moving else ""
         texts.append(text + moved)
-    for place, count in conservation.lost_elsewhere(between).items():
+    lost = {**conservation.lost_elsewhere(between), **conservation.kept_from_programs(between)}
+    for place, count in lost.items():
         texts.append(f"{count} packets were lost {place}: not by the fault that was asked for")
     if texts:
         return [Finding(status=Status.UNKNOWN, text=text) for text in texts]
@@ -283,4 +284,4 @@ def _judge_held(watched: Watched) -> list[Finding]:
         if wanted:
             text = f"{hook.name}: {held.overtook} of {held.packets} packets overtook, asked {wanted:.1%}"
             overtaking.append((text, statistics.binomial_two_sided(held.overtook, held.packets, wanted)))
-    return out + significance.failed(overtaking)
+    return out + significance.failed(overtaking, of="overtaking in the run")

@@ -12,6 +12,8 @@ from lossbench.proof.watched import Watched
 from lossbench.spec.experiment import Beside, Experiment, Program
 from lossbench.spec.shaping import SHARED
 
+TO_SEND_S = 1.0  # that a program has, once it began, to send something
+
 
 def judge_roles(experiment: Experiment, watched: Watched, between: Between) -> list[Finding]:
     """Of every role that counts its datagrams."""
@@ -25,12 +27,13 @@ def judge_roles(experiment: Experiment, watched: Watched, between: Between) -> l
 
 def judge_absent(experiment: Experiment, watched: Watched, between: Between) -> list[Finding]:
     """Who was not there, while others sent: by its own counts, by the queues of a class that is its own, or by the
-    links of hosts that no other program sends from. Elsewhere nobody can tell (`not_judged` says so). One that may
-    begin later may also have come too late."""
+    links of hosts that no other program sends from. Elsewhere nobody can tell (`not_judged` says so). One that began
+    shortly before the run's end, or not at all (a warning says so), had no time to."""
     programs = {role: one for role, one in _programs(experiment).items() if not one.is_silent()}
     out = []
     for role, one in programs.items():
-        if isinstance(one, Beside) and one.from_s is not None:
+        begins = one.from_s or (None if one.barrier else 0.0) if isinstance(one, Beside) else None
+        if begins is not None and begins + TO_SEND_S > watched.duration_s:
             continue
         who, own, records = role or "the workload", _class_of(programs, role), watched.traffic.get(role, {})
         counts = [sum(said["sent"]) + sum(said["received"]) for said in records.values()]
@@ -38,18 +41,13 @@ def judge_absent(experiment: Experiment, watched: Watched, between: Between) -> 
             out.append(f"{who} says itself that it sent nothing and got nothing")
         elif own and watched.came.get(own, 1) == 0:
             out.append(f"no packet of {who} came to the queues of its class '{own}'")
-        elif _leads(experiment, role) and _idle(experiment, role, programs, between):
+        elif _idle(experiment, role, programs, between):
             out.append(f"no packet of {who} passed the data links of its hosts, which no other program sends from")
     return [Finding(status=Status.UNKNOWN, text=f"{text} (silent = true, if that is meant)") for text in out]
 
 
 def _programs(experiment: Experiment) -> dict[str, Program]:
     return {"": experiment.workload, **{one.role: one for one in experiment.beside}}
-
-
-def _leads(experiment: Experiment, role: str) -> bool:
-    """Is this the program that the run is about?"""
-    return role == next((one.role for one in experiment.beside if one.foreground), "")
 
 
 def _idle(experiment: Experiment, role: str, programs: dict[str, Program], between: Between) -> bool:

@@ -3,6 +3,8 @@ did it not recognise, because they were pieces of larger ones? Pure."""
 
 from __future__ import annotations
 
+import math
+
 from lossbench.net.conservation import Between
 from lossbench.net.counters import TOTAL, RuleCounters, Sockets
 from lossbench.proof import significance, statistics
@@ -10,12 +12,13 @@ from lossbench.proof.verdict import Finding, Status
 from lossbench.proof.watched import Watched
 from lossbench.spec import lossmodel
 from lossbench.spec.losses import BlockLoss, TraceLoss
-from lossbench.spec.pattern import predicted
+from lossbench.spec.pattern import lost_by_trace, predicted
 from lossbench.spec.placement import Hook, Rule
 from lossbench.spec.profile import Profile
 
 PREDICT_PACKETS = 20_000_000  # of one rule; beyond this the pattern is tested statistically
 FEW = 30  # packets of a run; fewer show nothing of a share of them
+NONE_OF_SO_MANY = 0.05  # the chance of none being lost; where it is more, that none was shows nothing of the share
 PREDICT_BURSTY = 1_000_000  # which is walked packet by packet, half a second
 
 
@@ -60,34 +63,58 @@ def judge_rules(watched: Watched, between: Between) -> list[Finding]:
         if len(counts) > 1
     ]
     tests += [(f"{what} during the run", p) for what, p in significance.damage_tests(met)]
-    findings += significance.failed(tests) + _too_few(watched, between)
-    return findings or _in_words(watched, between, checked)
+    few, spared = _too_few(watched, between)
+    findings += significance.failed(tests, of="losses of the run") + few
+    return findings or [*_in_words(watched, between, checked), *spared]
 
 
-def _too_few(watched: Watched, between: Between) -> list[Finding]:
+def _too_few(watched: Watched, between: Between) -> tuple[list[Finding], list[Finding]]:
     """What all met together says nothing of one of them: not of an entry, of one of its directions, or of a host or
-    pair that it names. Of rules that are counted together at most what their port met is known."""
+    pair that it names. Of rules that are counted together at most what their port met is known. And what met none of
+    its loss and was right to: that is no doubt, but has to be said."""
     sides: dict[int, set[str]] = {}
     for hook, rules in watched.rules.items():
         for rule in rules.values():
             sides.setdefault(rule.entry, set()).add(hook.direction)
-    met: dict[tuple[int, bool, str], RuleCounters] = {}
-    profiles: dict[int, Profile] = {}
+    met: dict[tuple[int, bool, str], list[tuple[Rule, RuleCounters]]] = {}
     for hook, rules in watched.rules.items():
         here = between.hooks.get(hook, {})
         for label, rule in rules.items():
             count = here.get(label) or here.get(TOTAL) or RuleCounters()
             key = rule.entry, rule.named, _where(hook, rule, both=len(sides[rule.entry]) > 1)
-            met[key] = met.get(key, RuleCounters()).plus(count)
-            profiles[rule.entry] = rule.profile
-    entries = {number for (number, _, _), count in met.items() if count.seen}
-    few = [
-        f"impair.{number} ({profiles[number].name}){where} met {too_few} in the run: too few to show anything"
-        for (number, named, where), count in met.items()
-        if number in entries and (count.seen or not named)  # which was not there, and that is said elsewhere
-        if (too_few := _handful(profiles[number], count))
-    ]
-    return [Finding(status=Status.UNKNOWN, text=text) for text in few]
+            met.setdefault(key, []).append((rule, count))
+    entries = {number for (number, _, _), each in met.items() if any(count.seen for _, count in each)}
+    few, spared = [], []
+    for (number, named, where), each in met.items():
+        count = RuleCounters()
+        for _, one in each:
+            count = count.plus(one)
+        if number not in entries or (named and not count.seen):  # which was not there, and that is said elsewhere
+            continue
+        profile = each[0][0].profile
+        name, handful, none = f"impair.{number} ({profile.name}){where}", _handful(profile, count), _lost_none(each)
+        if handful or (none and not _predicted(each)):
+            text = f"{name} met {handful or none} in the run: too few to show anything"
+            few.append(Finding(status=Status.UNKNOWN, text=text))
+        elif none:
+            text = f"{name} met {none}: so says its pattern, packet by packet, and the workload met no loss"
+            spared.append(Finding(status=Status.VALID, text=text))
+    return few, spared
+
+
+def _lost_none(each: list[tuple[Rule, RuleCounters]]) -> str:
+    """In words, if that is likely to happen to so few, whatever was asked."""
+    share, seen = each[0][0].profile.mean_loss(), sum(count.seen for _, count in each)
+    if not 0 < share < 1 or not seen or any(count.dropped for _, count in each):
+        return ""
+    chain = each[0][0].profile.chain() or lossmodel.iid(share)  # of whole blocks, or correlated: at least that likely
+    chance = math.prod(lossmodel.none_lost(chain, max(0, count.seen)) for _, count in each)
+    likely = f"{seen} packets and lost none of them ({100 * share:.3g} % of so few is none in {chance:.0%} of cases)"
+    return likely if chance > NONE_OF_SO_MANY else ""
+
+
+def _predicted(each: list[tuple[Rule, RuleCounters]]) -> bool:
+    return all(expected_drops(rule, count) is not None for rule, count in each if count.seen)
 
 
 def _where(hook: Hook, rule: Rule, *, both: bool) -> str:
@@ -144,8 +171,10 @@ def expected_drops(rule: Rule, counters: RuleCounters) -> int | None:
     """How many of the packets seen a seeded rule must have dropped, exactly; None if that can't be said."""
     if counters.position is None or counters.position.packets != counters.seen:
         return None
-    chain, trace = rule.profile.chain(), isinstance(rule.profile.loss, TraceLoss)
-    limit = PREDICT_PACKETS if trace or (chain is not None and len(chain.states) == 1) else PREDICT_BURSTY
+    if isinstance(rule.profile.loss, TraceLoss):
+        return lost_by_trace(rule.profile.loss, counters.seen)
+    chain = rule.profile.chain()
+    limit = PREDICT_PACKETS if chain is not None and len(chain.states) == 1 else PREDICT_BURSTY
     lost = predicted(rule, counters.seen) if counters.seen <= limit else None
     return None if lost is None else int(lost.sum())
 

@@ -13,6 +13,7 @@ from lossbench.spec.experiment import Experiment, Impair
 SHARE = 0.05  # of a window that it may come or go late, or early
 NOTHING = RuleCounters()
 LEAST: dict[Unit, float] = {"s": 0.02, "step": 1}  # however short it is
+MOST: dict[Unit, float] = {"s": 1.0, "step": 10}  # of what is open until the run ends; of fast steps a second's
 
 
 def judge_windows(experiment: Experiment, watched: Watched) -> list[Finding]:
@@ -29,7 +30,7 @@ def judge_windows(experiment: Experiment, watched: Watched) -> list[Finding]:
     if timed and watched.opened_s > min(timed):
         text = f"the run's clock began {watched.opened_s:.3f} s before its ranks were let go: windows came too early"
         found.append(Finding(status=Status.UNKNOWN, text=f"{text} for them ({min(timed):.3g} s allowed)"))
-    return found + _judge_early(experiment, watched)
+    return found + _judge_early(experiment, watched) + _judge_cut(experiment, watched)
 
 
 def opens_with_the_run(entry: Impair) -> bool:
@@ -56,6 +57,27 @@ def _judge_early(experiment: Experiment, watched: Watched) -> list[Finding]:
     return out
 
 
+def _judge_cut(experiment: Experiment, watched: Watched) -> list[Finding]:
+    """A run that ended before a window did met a part of what was asked, and perhaps next to nothing of it."""
+    out = []
+    ends: tuple[tuple[Unit, float], ...] = (("s", watched.duration_s), ("step", watched.last_step + 1))
+    for number, entry in enumerate(experiment.impair):
+        for unit, end in ends:
+            first, last = _asked(entry, unit)
+            name = f"impair.{number} ({entry.profile.name})"
+            if last is None or not (first or 0) < end < last or any(name in text for text in watched.never):
+                continue
+            at, within = (
+                f"{end:.3g} s" if unit == "s" else f"step {end - 1:g}",
+                # Programs may report every so many steps alone: nobody knows of the last ones that they were made.
+                last - end <= max(_room(entry, unit, watched), _steps_a_second(watched) if unit == "step" else 0),
+            )
+            text = f"{name} was asked {_window((first, last), unit)}: the run ended after {at}, before its window did"
+            step = "" if within else "; a window without an end is open until the run's"
+            out.append(Finding(status=Status.VALID if within else Status.UNKNOWN, text=text + step))
+    return out
+
+
 def judge_always(experiment: Experiment, watched: Watched, between: Between) -> list[Finding]:
     """What was asked of every packet and for the whole run: no packet went by it that no rule took."""
     always = {
@@ -79,8 +101,15 @@ def _asked(entry: Impair, unit: Unit) -> tuple[float | None, float | None]:
 
 def _room(entry: Impair, unit: Unit, watched: Watched) -> float:
     first, last = _asked(entry, unit)
-    end = last if last is not None else watched.duration_s if unit == "s" else watched.last_step
-    return max(SHARE * (end - (first or 0)), LEAST[unit])
+    if last is not None:
+        return max(SHARE * (last - (first or 0)), LEAST[unit])
+    end = watched.duration_s if unit == "s" else watched.last_step
+    most = MOST[unit] if unit == "s" else max(MOST[unit], _steps_a_second(watched))
+    return min(max(SHARE * (end - (first or 0)), LEAST[unit]), most)
+
+
+def _steps_a_second(watched: Watched) -> float:
+    return watched.last_step / watched.duration_s if watched.duration_s else 0.0
 
 
 def _judge(number: int, entry: Impair, unit: Unit, changes: list[Change], watched: Watched) -> Finding:

@@ -20,6 +20,7 @@ BURST_S, BURST_PACKETS, BURST_BYTES = 0.01, 16, 128 * 1024
 SHORTEST_S = 0.1
 EXACT_MS = 0.05  # the kernel's stamps are of microseconds
 SOME = 100  # waits, of which fewer say nothing of their deviation
+TESTS_OF_KEPT = 3  # of a wire: how long it kept packets, the longest of them, and how differently
 PARETO = 4 / 3  # of its jitter, as netem has it
 
 
@@ -60,15 +61,16 @@ def judge_kept(watched: Watched) -> list[Finding]:
         for rule in (watched.rules.get(hook, {}).get(label),)
         if rule is not None and rule.profile.delay is not None and held.waited
     ]
-    deviations = statistics.deviations_for(2 * len(kept))
-    return [one for where, delay, held in kept for one in _judge_wire(where, delay, held, deviations)]
+    limit = statistics.limit_for(TESTS_OF_KEPT * len(kept), of="what wires kept")
+    return [one for where, delay, held in kept for one in _judge_wire(where, delay, held, limit)]
 
 
-def _judge_wire(where: str, delay: Delay, held: Held, deviations: float) -> list[Finding]:
+def _judge_wire(where: str, delay: Delay, held: Held, limit: float) -> list[Finding]:
+    deviations = statistics.deviations_at(limit)
     (mean, spread), (asked, deviation) = held.kept_ms(), delay.kept_ms()
     n = held.waited
     below = deviations * deviation / math.sqrt(n) + EXACT_MS
-    above = below + (_rare(delay, n) if delay.distribution.startswith("pareto") else 0.0)
+    above = below + (_rare(delay, n, limit) if delay.distribution.startswith("pareto") else 0.0)
     of = f"{where}: its wire kept {n} packets"
     if not -below <= mean - asked <= above:
         return [Finding(status=Status.FAILED, text=f"{of} for {mean:.2f} ms, asked {asked:.2f}")]
@@ -79,9 +81,9 @@ def _judge_wire(where: str, delay: Delay, held: Held, deviations: float) -> list
     return []
 
 
-def _rare(delay: Delay, n: int) -> float:
+def _rare(delay: Delay, n: int, limit: float) -> float:
     """What the longest of n heavy-tailed waits may add to their mean."""
-    return delay.jitter_ms * PARETO * math.pow(n / statistics.limit_for(1), 1 / 3) / n
+    return delay.jitter_ms * PARETO * math.pow(n / limit, 1 / 3) / n
 
 
 def _spread_room(delay: Delay, n: int, deviations: float) -> float | None:

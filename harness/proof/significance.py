@@ -65,7 +65,8 @@ def judge(probed: list[Probed], *, begins_good: bool, strays: int = 0) -> list[F
     tests += damage_tests(
         (f"{one.hook.name}, {one.label}", one.rule.profile, one.count) for one in probed if one.rule and one.count
     )
-    return failed(tests) + [finding for one in probed if not one.exact for finding in _judge_memory(one)]
+    losses = failed(tests, of="losses of the probes")
+    return losses + [finding for one in probed if not one.exact for finding in _judge_memory(one)]
 
 
 def _loss_tests(one: Probed, *, begins_good: bool, strays: int) -> list[tuple[str, float]]:
@@ -166,7 +167,9 @@ def judge_delays(flows: list[FlowSeen]) -> list[Finding]:
     out: list[Finding] = []
     overtaking: list[tuple[FlowSeen, tuple[str, float, bool]]] = []
     spread: dict[Delay, list[tuple[FlowSeen, np.ndarray]]] = {}
-    deviations = statistics.deviations_for(TESTS_OF_DELAYS * len(flows))
+    limit = statistics.limit_for(TESTS_OF_DELAYS * len(flows), of="delays of the probes")
+    none_waited = statistics.limit_for(len(flows), of="probes that did not wait")
+    deviations = statistics.deviations_at(limit)
     for flow in flows:
         delays = [r.profile.delay for _, r in (flow.uplink, flow.downlink) if r and r.profile.delay]
         profiles = [r.profile for _, r in (flow.uplink, flow.downlink) if r and r.profile.delay]
@@ -181,7 +184,7 @@ def judge_delays(flows: list[FlowSeen]) -> list[Finding]:
             overtaking += [(flow, _test_overtaking(flow, profiles[0]))] if flow.clock_ms <= asked / 4 else []
             seen = seen[seen >= asked / 2]
             if not len(seen):
-                out.append(_none_waited(flow, profiles[0].reorder.share()))
+                out.append(_none_waited(flow, profiles[0].reorder.share(), limit=none_waited))
                 continue
         median = float(np.median(seen))
         chance = deviations * math.hypot(*(_off_by_one(delay, 0.5, len(seen)) for delay in delays))
@@ -204,8 +207,8 @@ def judge_delays(flows: list[FlowSeen]) -> list[Finding]:
         elif len(delays) == 1 and delays[0].jitter_ms:
             out += _judge_jitter(flow, delays[0], seen, deviations)
             spread.setdefault(delays[0], []).append((flow, seen))
-    out += _judge_early(spread, statistics.limit_for(TESTS_OF_DELAYS * len(flows)))
-    limit = statistics.limit_for(len(overtaking))
+    out += _judge_early(spread, limit)
+    limit = statistics.limit_for(len(overtaking), of="overtaking of the probes")
     for flow, (text, p, fewer) in overtaking:
         if p < limit:
             # One that goes at once and comes late can't be told from one that waited.
@@ -214,9 +217,9 @@ def judge_delays(flows: list[FlowSeen]) -> list[Finding]:
     return out
 
 
-def _none_waited(flow: FlowSeen, at_once: float) -> Finding:
+def _none_waited(flow: FlowSeen, at_once: float, *, limit: float) -> Finding:
     """`at_once`: the share that is asked not to wait; of few packets it may be all."""
-    sure = at_once ** len(flow.delays_ms) < statistics.limit_for(1)
+    sure = at_once ** len(flow.delays_ms) < limit
     text = f"{flow.name}: none of {len(flow.delays_ms)} packets waited"
     return Finding(status=Status.FAILED if sure else Status.UNKNOWN, text=text)
 
@@ -233,9 +236,9 @@ def _late(flow: FlowSeen, text: str, late_ms: float, *, some_on_time: bool) -> F
     return Finding(status=Status.FAILED, text=text)
 
 
-def failed(tests: list[tuple[str, float]]) -> list[Finding]:
-    """Of tests (what, p-value) that share one budget."""
-    limit = statistics.limit_for(len(tests))
+def failed(tests: list[tuple[str, float]], *, of: str) -> list[Finding]:
+    """Of tests (what, p-value): all of this family."""
+    limit = statistics.limit_for(len(tests), of=of)
     return [
         Finding(status=Status.FAILED, text=f"{what} (p = {p:.1e}, limit {limit:.1e})") for what, p in tests if p < limit
     ]

@@ -15,20 +15,29 @@ from lossbench.spec import lossmodel
 from lossbench.spec.lossmodel import Bits, Chain
 
 FAMILY_ERROR = 1e-4  # chance that an honest network fails any of its tests
-FAMILIES = 6  # of tests: losses and overtaking, of the probes and of the run; quartiles of delays; how long wires kept
+FAMILIES = (  # of tests, that share it: each is asked for at one place, for all of its tests together
+    "losses of the probes",
+    "delays of the probes",
+    "overtaking of the probes",
+    "probes that did not wait",
+    "losses of the run",
+    "overtaking in the run",
+    "what wires kept",
+)
 WINDOW = 200  # deviations around the mean that a distribution of many packets is computed for
 
 Numbers = NDArray[np.complex128]
 
 
-def limit_for(tests: int) -> float:
-    """Below this one of so many tests has failed."""
-    return FAMILY_ERROR / FAMILIES / max(tests, 1)
+def limit_for(tests: int, *, of: str) -> float:
+    """Below this one of so many tests has failed; `of`: their family."""
+    assert of in FAMILIES, of
+    return FAMILY_ERROR / len(FAMILIES) / max(tests, 1)
 
 
-def deviations_for(tests: int) -> float:
-    """That one of so many numbers may be off, on either side."""
-    return NormalDist().inv_cdf(1 - limit_for(tests) / 2)
+def deviations_at(limit: float) -> float:
+    """That a number may be off, on either side."""
+    return NormalDist().inv_cdf(1 - limit / 2)
 
 
 def binomial_two_sided(successes: int, trials: int, probability: float) -> float:

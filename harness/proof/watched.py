@@ -9,6 +9,9 @@ from lossbench.net.counters import HeldByRule, HookCounters, Reading
 from lossbench.spec.placement import Hook, Rule
 
 Unit: TypeAlias = Literal["s", "step"]
+FULL = 0.8  # of all cores, on average
+STALLED = 0.1  # of the time, in which none of the programs that had something to do could do it
+STEP_S, SLEW = 0.05, 500e-6  # of clocks against each other: more than NTP's slow way of setting one
 ROLE = "beside"  # in a summary: of which program beside the workload it is
 
 
@@ -28,9 +31,12 @@ class Quiet:
     that may be used; `busiest`, of the busiest of them; `stolen`, what a hypervisor took of all; `waited`, share of the
     time that one of the run's threads spent waiting for a core (empty: the kernel does not tell). `each_ms`: how long
     one of them waited each time, if that was most of what it did; `unseen_waits`: as long as they had a core, processes
-    waited for one that came and went between two looks; `late_ms`: how late the harness's own clock tick
+    waited for one that came and went between two looks; `own_cores`: that the run's programs kept busy, of `cores` (0:
+    the kernel does not tell); `late_ms`: how late the harness's own clock tick
     came; `longest_gap_s`: between two looks at the network; `throttled`: share of the time in which a control group
-    held the run back."""
+    held the run back. `stalled`: share in which all programs with something to do waited for disks ("io") or "memory"
+    (empty: the kernel does not tell), of the run's own alone or, without a group of theirs, of all on the machine. In
+    `watched_s` the machine was `suspended_s`, and its wall clock `clock_set_s` ahead. `gpus`: the run held some."""
 
     cpu_busy: list[float] = field(default_factory=list)
     busiest: list[float] = field(default_factory=list)
@@ -38,11 +44,50 @@ class Quiet:
     waited: list[float] = field(default_factory=list)
     each_ms: float = 0.0
     unseen_waits: float = 0.0
+    own_cores: float = 0.0
     late_ms: list[float] = field(default_factory=list)
     longest_gap_s: float = 0.0
     throttled: float = 0.0
+    stalled: dict[str, float] = field(default_factory=dict)
+    stalled_alone: bool = True
+    watched_s: float = 0.0
+    suspended_s: float = 0.0
+    clock_set_s: float = 0.0
+    gpus: bool = False
     cores: int = 1
     machines: dict[str, Quiet] = field(default_factory=dict)  # of a lab; the rest is then the controller's
+
+    def whose(self) -> list[str]:
+        """Whose load it was, and what helps where all cores were full; empty where nobody knows."""
+        if not self.own_cores or not self.cpu_busy:
+            return []
+        busy = sum(self.cpu_busy) / len(self.cpu_busy)
+        others = max(0.0, self.cores * busy - self.own_cores)
+        helps = ": fewer hosts help" if self.own_cores > others else ": ending other programs helps"
+        kept = f"of {self.cores} cores the run's programs kept {self.own_cores:.1f} busy, all else {others:.1f}"
+        return [kept + (helps if busy > FULL else "")]
+
+    def stood_still(self) -> list[str]:
+        """Why no time can be believed, whichever side it was measured on, other than for a core."""
+        out = self._stalls("the run's programs") if self.stalled_alone else []
+        room = STEP_S + SLEW * self.watched_s
+        if self.suspended_s > room:
+            out.append(f"the machine was suspended for {self.suspended_s:.3g} s")
+        if abs(self.clock_set_s) > room:
+            out.append(f"the wall clock was set by {self.clock_set_s:+.3g} s")
+        return out
+
+    def beside(self) -> list[str]:
+        """What is said and voids nothing: of a run without a group of its own the kernel tells what anybody's programs
+        waited for, and one that writes on a machine with little to do is nearly all of them."""
+        return [] if self.stalled_alone else self._stalls("programs of this machine, whosever they are,")
+
+    def _stalls(self, whose: str) -> list[str]:
+        return [
+            f"{whose} stood still for {'disks' if what == 'io' else what} in {share:.0%} of the time ({what}.pressure)"
+            for what, share in self.stalled.items()
+            if share > STALLED
+        ]
 
 
 @dataclass(kw_only=True)

@@ -80,7 +80,7 @@ def gather(
         brief=[*brief(said), *claimed],
         problems=[*suite.problems, *problems],
         named={make.__name__: table for make in makers if (table := make(found)) is not None},
-        warnings=list(dict.fromkeys([*suite.shared_patterns(), *(t for r in suite.runs for t in r.summary.warnings)])),
+        warnings=list(dict.fromkeys([*suite.remarks(), *(t for r in suite.runs for t in r.summary.warnings)])),
     )
 
 

@@ -17,7 +17,7 @@ from lossbench.report.groups import OUTCOMES, RESENT, TIMES, Group, asked_loss, 
 from lossbench.report.inference import Difference, Estimate
 from lossbench.report.service.said import sentences
 from lossbench.report.tables.differences import MOST as MOST_TIMES
-from lossbench.results.measures import RATIOS, short, told_apart
+from lossbench.results.measures import FEW, RATIOS, short, told_apart
 from lossbench.results.naming import key_of, whose
 
 ALIKE = 1.2  # ends of an interval that are nearer than this allow to call two times equal
@@ -25,7 +25,7 @@ PARTING = 1.5  # times the drift of the first quarter, in the second half
 KEPT = 0.05  # of the loss-free value: a result is kept if its whole interval lies within it
 MOST = 4  # sentences at a terminal, at first
 TWICE = 2.0  # or half: what one seed may say of a time, if all of its interval lies beyond
-NO_TIMES = "No times are reported"
+UNTOLD = "compared with nothing: "
 ONE_SEED = "one seed can't tell (--seeds 3)"
 STEPS = {"ms_step_mean": "step_ms"}  # samples of which a run's number is the mean
 SETTING = ("backend", "topology", "shaping", "workload", "beside")  # of an experiment: what is not its condition
@@ -94,14 +94,14 @@ def findings(found: Gathered) -> list[str]:
 
 
 def brief(said: Sequence[str]) -> list[str]:
-    """The first of them, and why no times are said; a line that says that one is missing is no shorter than it."""
+    """The first of them, and why no times are said: a line about one that is missing is no shorter than it."""
     known, ends = untimed_apart(said)
     return [*(known if len(known) <= MOST + 1 else known[:MOST]), *ends]
 
 
 def untimed_apart(said: Sequence[str]) -> tuple[list[str], list[str]]:
     """(what came out, of which lines no time is said): the second is folded away nowhere."""
-    ends = [text for text in said if text.startswith(NO_TIMES)]
+    ends = [text for text in said if text.startswith("Times ") and UNTOLD in text]
     return [text for text in said if text not in ends], ends
 
 
@@ -118,17 +118,18 @@ def _not_timed(pairs: Sequence[tuple[Group, Group]], ratios: Mapping[int, Ratio 
         ratio = ratios[id(group)]
         if ratio is not None and ratio.told():
             continue
-        void = sorted({value.void for one in (group, base) for value in one.void(time)})
+        void = sorted(value.void for one in (group, base) for value in one.void(time))
         if ratio is not None or void:
-            why.setdefault(ONE_SEED if ratio is not None else void[0], []).append(group.name)
+            why.setdefault(ONE_SEED if ratio is not None else max(void, key=void.count), []).append(group.name)
     return _of_whom(why, [group.name for _, group in pairs])
 
 
 def _of_whom(why: Mapping[str, Sequence[str]], every: Sequence[str]) -> list[str]:
     out = []
     for text, some in why.items():
-        names = whose(some, every) if len(some) < len(every) else ""
-        out.append(f"{NO_TIMES}{f' of {names}' if names else ''}: {text}.")
+        marked = "" if text.startswith((ONE_SEED, FEW)) else "marked ? and "  # few: left out of the table
+        names = f" of {named}" if len(some) < len(every) and (named := whose(some, every)) else ""
+        out.append(f"Times{names} are {marked}{UNTOLD}{text}.")
     return out
 
 
@@ -200,8 +201,7 @@ def _undecided(words: str, by: str, change: Difference) -> str:
 
 
 def _of_rows(found: Gathered) -> list[str]:
-    """Contenders on the same ports, in turns: at the highest loss, against the first of them. Ratios stand even on a
-    busy machine."""
+    """Contenders on the same ports, in turns: at the highest loss, against the first. Ratios stand even when busy."""
     worst = max(asked_loss(group) for group in found.groups)
     here = [group for group in found.groups if asked_loss(group) == worst]
     first = [group for group in here if group.point == here[0].point]

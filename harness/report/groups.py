@@ -176,6 +176,12 @@ def shown_of(groups: Iterable[Group], *, words: bool = False) -> list[str]:
     return [name for name in names if any(name in g.values or (words and name in g.words) for g in some)]
 
 
+def columns_of(groups: Sequence[Group], *, words: bool = False) -> list[str]:
+    """Measures that stand in tables: a program that ended with 0 says no more than its outcome does."""
+    ended = any(value.number for group in groups for value in group.values.get(measures.EXIT, []))
+    return [name for name in shown_of(groups, words=words) if name != measures.EXIT or ended]
+
+
 def lines_of_point(suite: Suite, wanted: str, *, number: int | None = None) -> list[Group]:
     """All lines of the table that the runs of one point made: by a line's name or a part of it, or a run's number."""
     groups = groups_of(suite, with_simulated=True)

@@ -24,6 +24,7 @@ class SampleSet:
     sound: bool
     swept: dict[str, Any] = field(default_factory=dict)
     unit: str = "ms"
+    together: bool = True  # of a step or call of all ranks, else each is one of its own
     parts: list[NDArray[np.float64]] = field(default_factory=list)
     folders: list[str] = field(default_factory=list)
     void: list[str] = field(default_factory=list)  # why they may not be believed
@@ -55,7 +56,7 @@ def sample_sets(groups: list[Group], *, with_simulated: bool = False) -> tuple[l
             both = out.setdefault((key_of(run.summary.point), what), {})
             factor = in_ms(kind.unit)
             unit = kind.unit if factor is None else "ms"
-            one = both.setdefault(sound, SampleSet(name, what, sound, run.summary.point, unit))
+            one = both.setdefault(sound, SampleSet(name, what, sound, run.summary.point, unit, kind.together))
             one.parts.append(kind.events() * (1.0 if factor is None else factor))
             if kind.cut():
                 problems.append(

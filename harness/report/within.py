@@ -15,6 +15,7 @@ from lossbench.results.measures import needed
 Numbers = NDArray[np.float64]
 BLOCKS = 20  # of consecutive samples, in a run that is the only one
 BLOCK_LEAST, BLOCKS_LEAST = 10, 6
+SEEDS_LEAST = 3  # two lie apart by chance, or not
 TIMES_ITS_MEMORY = 5  # as long is a block, for it to be about independent of the next; and a look for that memory
 POINTS = (2000, 200)  # of which the memory is computed: many show a short one, few one below much noise
 TURNS_LEAST = 20  # in which two sides were measured, for a median of their ratios
@@ -23,14 +24,14 @@ TURNS_LEAST = 20  # in which two sides were measured, for a median of their rati
 def percentile(runs: Sequence[Numbers], q: float) -> Estimate | None:
     """Of all runs' samples, each run's in the order of time; None for too few. Samples follow from each other, and all
     of a run share its seed: what varies is a whole run's share of samples beyond the percentile. Of a single run it is
-    that of blocks, long enough to be about independent; where there are too few of those, there is no interval. No end
-    where it lies beyond all samples."""
+    that of blocks, long enough to be about independent; where there are too few of those, or two seeds, there is no
+    interval, nor where it would have no width. No end where it lies beyond all samples."""
     values = np.concatenate([np.empty(0), *runs])
     if len(values) < needed(q):
         return None
     value, n = float(np.quantile(values, q)), len(values)
     blocks = 0 if len(runs) > 1 else _independent_blocks(values, value)
-    if len(runs) < 2 and blocks < BLOCKS_LEAST:
+    if 1 < len(runs) < SEEDS_LEAST or (len(runs) < 2 and blocks < BLOCKS_LEAST):
         return Estimate(n=n, mean=value)
     parts = np.array_split(values, blocks) if blocks else runs
     from scipy import stats
@@ -40,6 +41,8 @@ def percentile(runs: Sequence[Numbers], q: float) -> Estimate | None:
     half = float(stats.t.ppf((1 + LEVEL) / 2, len(parts) - 1)) * math.sqrt(apart) / n
     half = max(half, float(stats.norm.ppf((1 + LEVEL) / 2)) * math.sqrt(q * (1 - q) / n))  # as if independent
     low, high = (float(np.quantile(values, level)) if 0 < level < 1 else None for level in (q - half, q + half))
+    if low is not None and low == high:
+        return Estimate(n=n, mean=value)
     return Estimate(n=n, mean=value, low=low, high=high, method="seeds" if len(runs) > 1 else "blocks")
 
 

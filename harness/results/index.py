@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from lossbench.contract import SEEDS_VERSION
 from lossbench.errors import UsageError
-from lossbench.results import models, notes
+from lossbench.results import models, notes, programs
 from lossbench.results.measures import Standing
 from lossbench.results.models import ProofRow, RunSummary, SuitePlan, Word
 from lossbench.results.naming import point_name
@@ -33,6 +33,7 @@ class Run:
     folder: Path
     number: int
     summary: RunSummary
+    other_program: bool = False
 
     @property
     def name(self) -> str:
@@ -44,7 +45,7 @@ class Run:
 
     @property
     def standing(self) -> Standing:
-        return self.summary.standing()
+        return replace(self.summary.standing(), other_program=self.other_program)
 
     @cached_property
     def manifest(self) -> dict[str, Any]:
@@ -80,6 +81,8 @@ class Suite:
     plan: SuitePlan
     runs: list[Run] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    changed_files: list[str] = field(default_factory=list)  # of the user's programs, from one run to another
+    changed_beside: list[str] = field(default_factory=list)  # code that lies beside them
 
     @property
     def id(self) -> str:
@@ -114,6 +117,16 @@ class Suite:
             "seed s-1): intervals and tests over its seeds are too narrow. Run it again."
         ]
 
+    def remarks(self) -> list[str]:
+        """What holds for the whole of it."""
+        return [*self.shared_patterns(), *self.changed_programs()]
+
+    def changed_programs(self) -> list[str]:
+        """Means, differences and p-values are of one program."""
+        others = ", ".join(f"{run.number:03d}" for run in self.runs if run.other_program)
+        told = programs.in_words(others, self.changed_files, self.changed_beside)
+        return [f"{self.name} {self.id}: {text}" for text in told]
+
     @property
     def verdict(self) -> str:
         """The worst of its runs; unknown while some are missing."""
@@ -144,7 +157,20 @@ def read_suite(folder: Path) -> Suite:
             continue
         suite.problems += run.damaged()
         suite.runs.append(run)
+    if any(session.programs and not session.lab for session in suite.plan.sessions):  # a lab's machines have their own
+        _tell_programs_apart(suite)
     return suite
+
+
+def _tell_programs_apart(suite: Suite) -> None:
+    in_time = sorted(suite.runs, key=lambda run: str(run.manifest.get("started", "")))
+    named = [programs.named(run.manifest.get("programs")) for run in in_time]
+    numbers, suite.changed_files = programs.editions(named)
+    others = {in_time[place].number for place in programs.left_out(numbers) if named[place]}
+    every = [programs.digests(run.manifest.get("programs")) for run in in_time]
+    suite.changed_beside = [name for name in programs.editions(every)[1] if name not in suite.changed_files]
+    suite.changed_beside = [name for name in suite.changed_beside if name.endswith(programs.CODE)]
+    suite.runs = [replace(run, other_program=run.number in others) for run in suite.runs]  # forgets the manifests, too
 
 
 def scan(root: Path) -> tuple[list[Suite], list[str]]:

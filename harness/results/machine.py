@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -58,10 +59,26 @@ def facts() -> dict[str, Any]:
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "distribution": _distribution(),
         "versions": versions(),
-        "congestion_control": _read("/proc/sys/net/ipv4/tcp_congestion_control"),
+        **tcp(),
         "rmem_max": _read("/proc/sys/net/core/rmem_max"),
         "netdev_max_backlog": _read("/proc/sys/net/core/netdev_max_backlog"),
     }
+
+
+def tcp() -> dict[str, str]:
+    """As whoever is in this network stack finds it."""
+    return {
+        "congestion_control": _read("/proc/sys/net/ipv4/tcp_congestion_control"),
+        "congestion_controls": _read("/proc/sys/net/ipv4/tcp_available_congestion_control"),
+    }
+
+
+def tcp_in_words(known: Mapping[str, Any]) -> str:
+    """bbr, which hardly slows down for a few percent of loss (also here: cubic, reno); empty where nobody knows."""
+    mine = str(known.get("congestion_control") or "")
+    others = ", ".join(one for one in str(known.get("congestion_controls") or "").split() if one != mine)
+    slow = ", which hardly slows down for a few percent of loss" if mine.startswith("bbr") else ""
+    return f"{mine}{slow}{f' (also here: {others})' if others else ''}" if mine else ""
 
 
 def _cpu_name() -> str:

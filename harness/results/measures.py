@@ -50,8 +50,10 @@ _SPELLED = {
 }
 # Of a number without a declared unit: what its name says. Rather void a number that is none than believe a time.
 _TIME_WORDS = "ns us ms s sec secs second seconds min mins minutes h hours time latency duration elapsed wall rtt"
-_TIME_WORDS += " latencies delay jitter ping lag ttft tpot itl"
+_TIME_WORDS += " latencies delay jitter ping lag ttft tpot itl tbt ttfb fct jct cct makespan wallclock"
+_TIME_WORDS += " nsec nsecs usec usecs msec msecs millisecond microsecond nanosecond minute hour day days"
 _RATE_WORDS = "throughput goodput qps rps tps fps ips iops mbit gbit mbps gbps kbs mbs gbs hz bandwidth bw busbw algbw"
+_RATE_WORDS += " pps bps kbps kbits mbits gbits kibps mibps gibps tpm rpm"
 _RATE_WORDS += " speed speedup flops mflops gflops tflops pflops mfu persec persecond"
 _IN_ONE_WORD = re.compile(r"\w+(time|latency|seconds|persec|persecond)")  # steptime, runtime
 
@@ -142,12 +144,15 @@ class Standing:
     simulated: bool = False
     units: Mapping[str, str] = field(default_factory=dict)
     declared: Mapping[str, Measure] | None = None  # by the workload; None: stored before that was kept
+    other_program: bool = False  # than most runs of its suite
 
     def void(
         self, measure: str, row: Mapping[str, Any] | None = None, *, with_simulated: bool = False, one_seed: bool = True
     ) -> str:
         """Why a number may not be believed or averaged; empty if it may. The one place that decides it. Of `one_seed` a
         percentile needs its own interval; of several, how far they lie apart is one."""
+        if self.other_program:
+            return "another program made it than most of the runs"
         few = too_few(row, measure) if row is not None else 0
         if few:
             return f"{FEW} {few} samples"

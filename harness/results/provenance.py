@@ -8,8 +8,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from importlib import metadata
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -100,17 +102,21 @@ def _is_file(path: Path) -> bool:
     return os.path.isfile(path)  # noqa: PTH113 - pathlib's raises where a whole program is taken for a name
 
 
-def of_program(command: list[str], folder: Path) -> dict[str, Any]:
-    """A user's own program: every file that its command names, the folder it runs in, and who interprets it."""
+def of_program(command: list[str], folder: Path, *, each: bool = False) -> dict[str, Any]:
+    """A user's own program: every file that its command names, the folder it runs in, and who interprets it. `each`:
+    and every Python file there by itself, so that runs can be told apart by it (results.programs)."""
     found = which(command[0]) or command[0]
     files = {argument: digest(folder / argument) for argument in command[1:] if _is_file(folder / argument)}
     scripts = [(folder / argument).resolve().parent for argument in files]
     interpreter = interpreter_of(found)
+    states = {str(place): folder_state(place) for place in dict.fromkeys((folder.resolve(), *scripts))}
+    if each:
+        states = {place: {**state, "python_files": _each_python_file(Path(place))} for place, state in states.items()}
     return {
         "command": command,
         "executable": {"path": found, "sha256": digest(Path(os.path.realpath(found)))},
         "files": files,
-        "folders": {str(place): folder_state(place) for place in dict.fromkeys((folder.resolve(), *scripts))},
+        "folders": states,
         "python": packages_of(interpreter) if interpreter else {},
     }
 
@@ -143,6 +149,17 @@ def _python_files(folder: Path) -> Iterator[Path]:
             for one in reversed(found)
             if one.is_dir(follow_symlinks=False) and not one.name.startswith(".")
         ]
+
+
+def _each_python_file(folder: Path) -> dict[str, str]:
+    size, out = 0, {}
+    for path in islice(_python_files(folder), MOST_FILES):
+        with suppress(OSError):
+            size += path.stat().st_size
+            if size > MOST_BYTES:
+                break
+            out[str(path.relative_to(folder))] = digest(path)
+    return out
 
 
 def _digest_of(paths: Iterable[Path], folder: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from lossbench.errors import NotAbleError
 from lossbench.net.impair import registry
+from lossbench.net.impair.backend import Kind
 from lossbench.net.kernel import Kernel
 from lossbench.net.network import Network
 from lossbench.net.star import handles
@@ -14,8 +15,10 @@ from lossbench.simulate.no_network import NoNetwork
 from lossbench.spec.about import about
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import rules_ever
+from lossbench.spec.topology import Topology
 
 SIMULATED = "simulated"
+ROUND_MBIT = (1000, 500, 200, 100, 50, 20, 10, 5, 2, 1)
 
 
 def network_of(backend: str, network_id: str, experiment: Experiment) -> Network:
@@ -46,11 +49,22 @@ def choose_backend(experiment: Experiment, kernel: Kernel) -> tuple[str, str]:
                 'scheduler = "htb", queue = "fifo" work on most; a stock kernel: lossbench vm run -- lossbench run ...'
             )
             raise NotAbleError(missing, next_step=step)
-    outrun = registry.find(chosen[0]).outrun_by(topology)
+    kind = registry.find(chosen[0])
+    outrun = kind.outrun_by(topology)
     if outrun is not None:
-        first = "give one" if topology.uplink_mbit() is None else "lower the rate"
-        raise NotAbleError(outrun, next_step=f"{first}; or a stock kernel: lossbench vm run -- lossbench run ...")
+        step = f"{_fitting_rate(kind, topology)}; or a stock kernel: lossbench vm run -- lossbench run ..."
+        raise NotAbleError(outrun, next_step=step)
     return chosen
+
+
+def _fitting_rate(kind: Kind, topology: Topology) -> str:
+    """The words that make it run here: the highest round rate that its backend carries."""
+    key = "uplink_rate_mbit" if topology.uplink_rate_mbit else "rate_mbit"
+    for mbit in ROUND_MBIT:
+        if kind.outrun_by(topology.model_copy(update={key: float(mbit)})) is None:
+            option = f"--rate {mbit}mbit (of a suite --set topology.{key}={mbit})"
+            return f"with {option if key == 'rate_mbit' else f'--set topology.{key}={mbit}'} it runs here"
+    return "fewer hosts may do"
 
 
 def _refuse_to_simulate(experiment: Experiment) -> None:

@@ -1,5 +1,5 @@
 """How busy the machine is, as far as this run may use it: cores by affinity, threads that wait for one, a hypervisor or
-control groups that hold it back."""
+control groups that hold it back, what stands still altogether."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from operator import sub
 from pathlib import Path
 
 from lossbench.proof.watched import Quiet
+from lossbench.runs.launch.standstill import Standstill
 from lossbench.runs.launch.waits import Waits
 
 Ticks = dict[int, tuple[int, int, int]]  # by core: all, idle, stolen by a hypervisor (which is no idling)
@@ -23,7 +24,7 @@ class Load:
         self._first: Ticks = {}
         self._before: Ticks = {}
         self._held_us, self._began = 0, 0.0
-        self._waits = Waits(ours)
+        self._waits, self._standstill = Waits(ours), Standstill()
         self.busy: list[float] = []
         self.busiest: list[float] = []
 
@@ -35,9 +36,11 @@ class Load:
         self._before, self._held_us, self._began = _cpu_times(self._cpus), _throttled_us(), time.monotonic()
         self._first = self._before
         self._waits.begin()
+        self._standstill.begin(self._waits.unseen.group)
 
     def sample(self) -> None:
         self._waits.sample()
+        self._standstill.sample(self._waits.processes)
         now = _cpu_times(self._cpus)
         grown = [tuple(map(sub, now[core], self._before[core])) for core in now if core in self._before]
         passed = [one for one in grown if one[0] > 0]
@@ -60,8 +63,9 @@ class Load:
     def into(self, quiet: Quiet) -> None:
         quiet.cpu_busy, quiet.busiest, quiet.stolen = self.busy, self.busiest, self.stolen
         quiet.waited, quiet.each_ms = self._waits.waited, self._waits.each_ms()
-        quiet.unseen_waits = self._waits.unseen.times()
+        quiet.unseen_waits, quiet.own_cores = self._waits.unseen.times(), self._waits.unseen.cores()
         quiet.throttled, quiet.cores = self.throttled(), self.cores
+        self._standstill.into(quiet)
 
 
 def _cpu_times(cpus: set[int]) -> Ticks:

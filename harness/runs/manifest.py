@@ -39,7 +39,7 @@ def manifest(
         if a != b
     }
     distinct = sorted(set(losses.values()))
-    programs = [of_program(command, Path.cwd()) for command in own_programs([experiment])]
+    programs = [of_program(command, Path.cwd(), each=True) for command in own_programs([experiment])]
     return {
         "run_id": run_id,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

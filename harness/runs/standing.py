@@ -14,7 +14,7 @@ from lossbench.errors import LossbenchError, NotAbleError, RunError, UsageError
 from lossbench.net import journal
 from lossbench.net.counters import counters_as_json
 from lossbench.net.host import cgroups, namespaces
-from lossbench.net.host.enter import hosts_file
+from lossbench.net.host.enter import write_host_files
 from lossbench.net.impair import registry
 from lossbench.net.journal import Journal, Removed
 from lossbench.net.kernel import Kernel
@@ -23,6 +23,7 @@ from lossbench.net.tc.shaping import classes_as_json
 from lossbench.processes import inherited
 from lossbench.proof.evidence import Proof
 from lossbench.proof.probe.probing import prove_network
+from lossbench.results import machine
 from lossbench.runs.choose import choose_backend
 from lossbench.runs.interrupt import Undo, held, last_words, undoing
 from lossbench.runs.launch.environment import Identity, outside_of_a_run
@@ -104,7 +105,7 @@ def put_up(undo: Undo, experiment: Experiment, *, backend: str, seed: int, kind:
     network.build(before_making=book.before_making)
     network.cut_to_mtu()
     put_in_force(experiment, network, seed)
-    (book.folder / "hosts").write_text(hosts_file(experiment.topology), encoding="ascii")
+    write_host_files(book.folder, experiment.topology)
     return book, network
 
 
@@ -210,10 +211,18 @@ def describe(lab: Lab) -> dict[str, Any]:
             "profiles": [entry.profile.name for entry in lab.experiment.impair],
             "experiment": lab.experiment.model_dump(),
             "hosts": hosts,
+            "tcp": tcp(lab),
             "read_back": as_read_back(network),
             "counters": counters_as_json(counters),
             "classes": classes_as_json(network.classes()),
         }
+
+
+def tcp(lab: Lab) -> dict[str, str]:
+    """The congestion controls that programs in its hosts find."""
+    network = StarNetwork(network_id=lab.id, experiment=lab.experiment, backend=lab.backend)
+    with network.star.place("h0").inside():
+        return machine.tcp()
 
 
 def verify(lab: Lab, *, packets: int) -> Proof:

@@ -9,6 +9,7 @@ from typing import Any
 from lossbench.contract import SEEDS_VERSION
 from lossbench.net.conservation import Met
 from lossbench.proof.evidence import Row, foils_among
+from lossbench.proof.judge import said_by_some
 from lossbench.proof.watched import Watched
 from lossbench.results.measures import EXIT
 from lossbench.results.models import Counted, MetCounts, RunSummary
@@ -26,7 +27,8 @@ MEASURES = {
     "lost_percent": Measure(meaning="of these packets, by whatever cause"),
     "tcp_resent_percent": Measure(better="low", meaning="of its TCP segments, sent again by the kernel"),
     "rtt_ms": Measure(
-        better="low", meaning="a TCP packet and its answer, median of what the kernel saw, queues included"
+        better="low",
+        meaning="a TCP packet and its answer, queues included: a rank's median of what the kernel saw, mean over ranks",
     ),
     "cpu_s": Measure(better="low", meaning="processor time of a rank, mean over ranks"),
     "memory_mb": Measure(better="low", meaning="the most memory that a rank's largest process had, mean over ranks"),
@@ -81,6 +83,7 @@ def summary(chosen: dict[str, Any], experiment: Experiment, result: Result) -> R
         warnings=[
             *(text for e in experiment.impair for text in e.profile.warnings()),
             *(f"{name}: not a finite number" for name in watched.not_numbers),
+            *_of_some(experiment, watched),
             *_gone(watched.gone),
             *capture.faults(result.folder),
             *(f"{role} never began: its time lay behind the run's end" for role in watched.never_came),
@@ -108,6 +111,15 @@ def _of_command(experiment: Experiment, watched: Watched, met: Met) -> dict[str,
         if met.bytes:
             found["sent_mb"] = met.bytes / 1e6
     return {name: found[name] for name in MEASURES if name in found} | found
+
+
+def _of_some(experiment: Experiment, watched: Watched) -> list[str]:
+    """Means that are not of all ranks: who did not speak may have had a worse number. By who spoke."""
+    numbers: dict[str, list[str]] = {}
+    for name in _means(watched.summaries):
+        some = said_by_some(name, experiment, watched)
+        numbers.setdefault(some, []).append(name)
+    return [f"{some} reported {', '.join(names)}: of these alone" for some, names in numbers.items() if some]
 
 
 def _gone(names: list[str]) -> list[str]:

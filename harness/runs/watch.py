@@ -112,7 +112,7 @@ class Watch:
             elapsed = self.seen.duration_s = time.monotonic() - self._start
             self.ranks.check_alive()
             if not running:
-                return
+                return self._count(elapsed) if elapsed >= next_sample else None  # who stood still as they ended
             if elapsed > limit:
                 key = "workload.time_limit_s"
                 key = f"--time-limit; in a file {key}" if self.experiment.workload.command else key
@@ -128,13 +128,17 @@ class Watch:
             self.seen.quiet.late_ms.append((time.monotonic() - before - nap_s) * 1000)
 
     def _sample(self, elapsed: float) -> None:
-        self._load.sample()
+        self._count(elapsed)
         self._tell(elapsed)
-        if not self.network.genuine:
-            return
-        self.seen.quiet.longest_gap_s = max(self.seen.quiet.longest_gap_s, elapsed - self._looked)
-        self._look(elapsed)
-        self._looked = time.monotonic() - self._start
+        if self.network.genuine:
+            self._look(elapsed)
+
+    def _count(self, elapsed: float) -> None:
+        """From look to look, with what the one before took: who stands still may do so in the middle of one."""
+        self._load.sample()
+        if self.network.genuine:
+            self.seen.quiet.longest_gap_s = max(self.seen.quiet.longest_gap_s, elapsed - self._looked)
+            self._looked = elapsed
 
     def _tell(self, elapsed: float) -> None:
         now = {"elapsed_s": elapsed, "last_step": self.seen.last_step, **self._now}

@@ -28,6 +28,10 @@ class Delay(Frozen):
     correlation_percent: Percent = 0.0
     """Of a delay with the one before; netem takes it and correlates nothing."""
 
+    def in_words(self) -> str:
+        spread = f", spread by {self.jitter_ms:g} ms ({self.distribution})" if self.jitter_ms else ""
+        return f"kept for {self.mean_ms:g} ms{spread}"
+
     def kept_ms(self) -> tuple[float, float]:
         """How long packets are kept: mean and deviation. None is kept for less than nothing."""
         deviation = self.jitter_ms * DEVIATION[self.distribution]

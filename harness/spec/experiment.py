@@ -187,7 +187,8 @@ class Capture(Frozen):
 
 
 class Expect(Frozen):
-    """A number of the workload's summary records that must lie in a range (mean over ranks; of one rank, or of all)."""
+    """A number of the workload's summary records that must lie in a range (mean over all ranks; or the first says it
+    alone, or the last)."""
 
     field: str
     """Its name in the summary records."""

@@ -123,6 +123,12 @@ def mean_loss(chain: Chain) -> float:
     return float(stationary(chain) @ lost.sum(axis=1))
 
 
+def none_lost(chain: Chain, packets: int) -> float:
+    """The chance that all of them are delivered."""
+    delivered, _ = chain.matrices()
+    return float(stationary(chain) @ np.linalg.matrix_power(delivered, packets).sum(axis=1))
+
+
 def loss_variance_per_packet(chain: Chain) -> float:
     """Variance of the number of losses among n packets, divided by n, for large n (p(1-p) if independent)."""
     delivered, lost = chain.matrices()

@@ -26,6 +26,13 @@ def predicted(
     return lossmodel.predict(chain, seed=rule.seed if seed is None else seed, count=count, state=state)
 
 
+def lost_by_trace(loss: TraceLoss, count: int) -> int:
+    """Of the first packets, however many: whole rounds and a rest."""
+    pattern = loss.pattern()
+    rounds, rest = divmod(count, len(pattern)) if loss.loop else (0, count)
+    return rounds * int(pattern.sum()) + int(pattern[:rest].sum())
+
+
 def blocks_predicted(rule: Rule, blocks: tuple[int, ...], header: dict[str, int]) -> Bits | None:
     """Of packets of these blocks; None if the rule is not about blocks."""
     loss = rule.profile.loss

@@ -161,6 +161,33 @@ class Profile(Frozen):
             )
         return out
 
+    def in_words(self) -> str:
+        """What it does, as people say it: 5 % lost, in bursts of 8 on average; kept for 20 ms."""
+        out = [f"{100 * self.mean_loss():.3g} % lost{self._how_lost()}"] if self.mean_loss() else []
+        out += [self.delay.in_words()] if self.delay is not None else []
+        out += [f"{100 * self.reorder.share():.3g} % overtake"] if self.reorder is not None else []
+        out += [f"slots {self.slot.min_ms:g} to {self.slot.max_ms:g} ms apart"] if self.slot is not None else []
+        out += [f"{self.duplicate_percent:g} % delivered twice"] if self.duplicate_percent else []
+        out += [f"{self.corrupt_percent:g} % damaged"] if self.corrupt_percent else []
+        out += [f"{self.rate_mbit:g} Mbit/s"] if self.rate_mbit is not None else []
+        out += [f"at most {self.queue_limit_packets} packets wait"] if self.queue_limit_packets else []
+        out += ["marked instead of lost where the packet allows it"] if self.ecn else []
+        said = "; ".join(out) or "nothing lost"
+        return said if self.match.is_everything() else f"of {self.match.in_words()}: {said}"
+
+    def _how_lost(self) -> str:
+        if isinstance(self.loss, TraceLoss):
+            trace = f"a trace of {len(self.loss.pattern())} packets"
+            return (
+                f", as in {trace}, again and again"
+                if self.loss.loop
+                else f" of the first packets, as in {trace}; then none"
+            )
+        if isinstance(self.loss, BlockLoss):
+            return ", whole blocks at a time"
+        chain = None if isinstance(self.loss, IidLoss) else self.chain()
+        return "" if chain is None else f", in bursts of {lossmodel.burst_mean(chain):.3g} on average"
+
     def chain(self) -> Chain | None:
         """The Markov chain of this profile's loss; None if it is not a chain."""
         if self.loss is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 UNITS: dict[str, dict[str, float]] = {
@@ -11,6 +12,7 @@ UNITS: dict[str, dict[str, float]] = {
     "s": {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0},
     "mbit": {"kbit": 1e-3, "mbit": 1.0, "gbit": 1e3},
 }
+A_SHARE = 0.1  # percent: below that a bare number may have been meant as a share of one
 _NUMBER = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([a-z%]+)\s*", re.IGNORECASE)
 
 
@@ -44,3 +46,14 @@ def understood(data: Any, fields: Any) -> Any:
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
     return out
+
+
+def perhaps_shares(loss: str, sweep: Sequence[str]) -> list[str]:
+    """What to say of losses without a unit that are so few that .03 of all may have been meant, and not .03 %."""
+    swept = [value for one in sweep if one.startswith("loss=") for value in one.removeprefix("loss=").split(",")]
+    found = [value.strip() for value in (loss, *swept) if re.fullmatch(r"\s*[0-9]*\.?[0-9]+\s*", value)]
+    if any(float(value) > 1 for value in found):
+        return []  # beside 5, .05 is no share
+    small = [value for value in dict.fromkeys(found) if 0 < float(value) < A_SHARE]
+    step = "write {0:g}% if a share was meant, {1}% if not"
+    return [f"a loss of {one} counts in percent; {step.format(100 * float(one), one)}" for one in small]

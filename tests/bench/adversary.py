@@ -34,15 +34,21 @@ from lossbench.net.tc import kinds  # noqa: E402
 from lossbench.proof.covers.conditions import CONDITIONS, NOT_JUDGED, REFUSED  # noqa: E402
 from lossbench.spec.experiment import Experiment  # noqa: E402
 from lossbench.spec.userfile import check  # noqa: E402
-from tests.bench.deeds import ASKS, DEEDS, Deed, Running, experiment, honest, nothing  # noqa: E402
+from tests.bench.deeds import ASKS, DEEDS, LIE, Deed, Running, experiment, honest, nothing  # noqa: E402
 from tests.forked import begin  # noqa: E402
 from tests.shared import wait_until_begun  # noqa: E402
 
-__all__ = ["DEEDS", "honest", "run_with", "wrong"]
+__all__ = ["ASKS", "DEEDS", "honest", "run_with", "wrong"]
 PATIENCE_S = 900  # of a whole run: what hangs for ever is wrong
 LATE_WIRE = """
 import sys, time
 if "lossbench.net.impair.relay.process" in sys.orig_argv: time.sleep(0.6)
+"""
+LYING_WIRE = """
+import os, random, sys
+if "lossbench.net.impair.relay.process" in sys.orig_argv:
+    draw = random.Random.random
+    random.Random.random = lambda self: 0.5 if os.path.exists(TOLD) else draw(self)
 """
 JUDGED = {one.name: [b for b, words in one.cells.items() if words not in (REFUSED, NOT_JUDGED)] for one in CONDITIONS}
 
@@ -58,14 +64,15 @@ def run_with(deed: Deed, backend: str, *, seed: int, folder: Path, talks: str = 
     """The run's summary, after the deed was done to it."""
     kinds.install()
     spec = folder / "adversary.toml"
-    more = {"beside": deed.beside, "limit_s": deed.limit_s}
+    more = {"beside": deed.beside, "limit_s": deed.limit_s, "match": deed.match}
     asked = experiment(backend, deed.of, talks, seed=seed, folder=folder, **more)
     spec.write_text("".join(f"{k} = {toml(v)}\n" for k, v in asked.items()))
     path = [str(ROOT / ".package"), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    if deed.late_wire:
-        (folder / "late").mkdir()
-        (folder / "late" / "sitecustomize.py").write_text(LATE_WIRE)
-        path.insert(0, str(folder / "late"))
+    if deed.late_wire or deed.lies:
+        (folder / "wire").mkdir()
+        lying = f"TOLD = {str(folder / LIE)!r}\n{LYING_WIRE}"
+        (folder / "wire" / "sitecustomize.py").write_text(LATE_WIRE if deed.late_wire else lying)
+        path.insert(0, str(folder / "wire"))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
     process = begin("run", str(spec), "--out", str(folder / "out"), "--json", cwd=ROOT, environment=environment)
     run = Running(process, random.Random(seed), check(Experiment, asked, origin="adversary"), seed, folder)

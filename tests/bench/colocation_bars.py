@@ -89,21 +89,24 @@ ASKED = [
     ),
     Asked(name="cost", suite="colocation-cost", about_s=105, seeds=3),
     Asked(name="tail", suite="background-tail", about_s=170),
-    Asked(
-        name="factor-25",
-        suite="colocation",
-        full=True,
-        settings=(
-            ONE_BUFFER,
-            "topology.rate_mbit=40",
-            "workload.options.mbit=96",
-            "beside.1.options.rate=400",
-            "beside.1.options.factor=25",
-            "beside.1.options.seconds=51.75",
-        ),
-        arms=(ALONE, "shared queue", "priority .5", "strict"),
-        about_s=52,
-        seeds=3,
+    *(
+        Asked(
+            name=f"factor-{factor}",
+            suite="colocation",
+            full=True,
+            settings=(
+                ONE_BUFFER,
+                f"topology.rate_mbit={1000 / factor:g}",
+                f"workload.options.mbit={2400 / factor:g}",
+                f"beside.1.options.rate={10_000 / factor:g}",
+                f"beside.1.options.factor={factor}",
+                f"beside.1.options.seconds={2.07 * factor:g}",
+            ),
+            arms=(ALONE, "shared queue", "priority .5", "strict"),
+            about_s=2.07 * factor,
+            seeds=3,
+        )
+        for factor in (25, 50)  # the same arms and calls for both: to be compared seed by seed, of one session
     ),
 ]
 

@@ -14,23 +14,26 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from lossbench.net.bpf import syscalls
 from lossbench.net.bpf.assembler import Assembler
+from lossbench.net.bpf.classic import classifier
 from lossbench.net.bpf.syscalls import ArrayMap
 from lossbench.net.host import namespaces
 from lossbench.net.impair import cbpf
 from lossbench.net.impair.ebpf import memory
 from lossbench.net.impair.ebpf.backend import EbpfBackend
+from lossbench.net.impair.netem import backend as netem
+from lossbench.net.impair.netem.options import options_of
 from lossbench.net.star.links import Star
 from lossbench.net.star.neighbours import NUD_PERMANENT
-from lossbench.net.tc import offloads
+from lossbench.net.tc import kinds, offloads
 from lossbench.net.tc.hook import PARENT as SIDES
-from lossbench.net.tc.hook import put_filter
+from lossbench.net.tc.hook import aside, put_filter
 from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import rules_ever, rules_in_force
 from lossbench.spec.userfile import check
@@ -41,6 +44,9 @@ from tests.shared import namespaces_of
 PARENT = {"uplink": SIDES["ingress"], "downlink": SIDES["egress"]}
 PASS_ALL = struct.pack("<HBBI", 0x06, 0, 0, 0)  # classic BPF: return TC_ACT_OK, whatever comes after
 DROP_ALL = struct.pack("<HBBI", 0x06, 0, 0, 2)  # TC_ACT_SHOT
+QUEUED = "i0u0"  # netem's device of the first entry at h0's uplink
+DEPARTING = "e0u"  # edt's there
+LIE = "lie"  # a file in a run's folder: from now on its wire lies
 SECONDS = 2.0  # that a workload talks
 TALKING = 50  # packets from h0
 STEP_S = 0.04
@@ -50,11 +56,14 @@ ALONE_LIMIT_S = 600  # of a run that nothing is done to: TCP through bursts on a
 # --- what is asked, by condition -------------------------------------------------------------------------------------
 
 LOSS = {"model": "iid", "percent": 5}
+SLOW = {"mean_ms": 10}
 WINDOW, STEPS = (0.8, 1.8), (15, 30)
 ASKS: dict[str, dict[str, Any]] = {
     "loss": {"profile": {"loss": LOSS}},
     "bursts": {"profile": {"loss": {"model": "gilbert_elliott", "mean_percent": 5, "burst_packets_mean": 8}}},
-    "delay": {"profile": {"loss": LOSS, "delay": {"mean_ms": 10}}},
+    "delay": {"profile": {"loss": LOSS, "delay": SLOW}},
+    "jitter": {"profile": {"loss": LOSS, "delay": {**SLOW, "jitter_ms": 4}}},
+    "reordering": {"profile": {"delay": SLOW, "reorder": {"percent": 25}}},
     "duplicates": {"profile": {"duplicate_percent": 3}},
     "damage": {"profile": {"corrupt_percent": 3}},
     "rate and queue": {"profile": {"loss": LOSS}, "topology": {"rate_mbit": 50}},
@@ -83,6 +92,48 @@ while True:
     time.sleep(0.02)
 end = time.monotonic() + SECONDS
 while time.monotonic() < end: to.sendall(bytes(32768)); time.sleep(0.01)
+to.close(); reader.join()
+"""
+RAILS = """
+import contextlib, os, socket, threading, time
+rank, peers = int(os.environ["RANK"]), os.environ["LOSSBENCH_ADDRESSES"].split(",")
+rails = [peers, [f"10.78.0.{number + 1}" for number in range(len(peers))]]
+doors = [socket.create_server((rail[rank], 7000)) for rail in rails]
+def take(door):
+    with door.accept()[0] as one:
+        while one.recv(1 << 16): pass
+def give(rail):
+    while True:
+        with contextlib.suppress(ConnectionRefusedError):
+            to = socket.create_connection((rail[(rank + 1) % len(peers)], 7000)); break
+        time.sleep(0.02)
+    with to:
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end: to.sendall(bytes(32768)); time.sleep(0.01)
+every = [threading.Thread(target=take, args=(door,)) for door in doors]
+every += [threading.Thread(target=give, args=(rail,)) for rail in rails]
+for one in every: one.start()
+for one in every: one.join()
+"""
+MULTIPATH = """
+import os, socket, threading, time
+from pyroute2 import MPTCP
+rank, peers = int(os.environ["RANK"]), os.environ["LOSSBENCH_ADDRESSES"].split(",")
+with MPTCP() as paths:  # what a daemon for MPTCP does
+    paths.limits("set", subflows=4, rcv_add_addrs=4)
+    paths.endpoint("add", addr=f"10.78.0.{rank + 1}", flags=1)  # told to the other side
+def stream(): return socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
+door = stream(); door.bind(("", 7000)); door.listen()
+def take():
+    with door.accept()[0] as one:
+        while one.recv(1 << 16): pass
+reader = threading.Thread(target=take); reader.start()
+while True:
+    to = stream()
+    try: to.connect((peers[(rank + 1) % len(peers)], 7000)); break
+    except ConnectionRefusedError: to.close(); time.sleep(0.02)
+end = time.monotonic() + SECONDS
+while time.monotonic() < end: to.sendall(bytes(65536)); time.sleep(0.005)
 to.close(); reader.join()
 """
 DOWNLOAD = """
@@ -126,6 +177,7 @@ while True:
 """
 SILENT = {"copy": COPY, "download": DOWNLOAD}  # report nothing of their traffic
 WORKLOADS = ("chatter", *SILENT)
+PROGRAMS = {**SILENT, "rails": RAILS, "multipath": MULTIPATH}  # the others use the control link beside the data link
 
 
 def workload(name: str, folder: Path, *, limit_s: int) -> dict[str, Any]:
@@ -134,20 +186,29 @@ def workload(name: str, folder: Path, *, limit_s: int) -> dict[str, Any]:
         options = {"steps": steps, "blocks": 2, "spacing_ms": round(1000 * STEP_S)}
         return {"name": name, "options": options, "time_limit_s": limit_s}
     program = folder / f"{name}.py"
-    program.write_text(f"SECONDS = {SECONDS}\n{SILENT[name]}")
+    program.write_text(f"SECONDS = {SECONDS}\n{PROGRAMS[name]}")
     return {"command": [sys.executable, str(program)], "barrier": False, "time_limit_s": limit_s}
 
 
 def experiment(
-    backend: str, of: str, talks: str, *, seed: int, folder: Path, beside: bool = False, limit_s: int = LIMIT_S
+    backend: str,
+    of: str,
+    talks: str,
+    *,
+    seed: int,
+    folder: Path,
+    beside: bool = False,
+    limit_s: int = LIMIT_S,
+    match: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """One that asks for a condition. Packets wait a little on the backends that are there for it."""
+    """One that asks for a condition. Packets wait a little on the backends that are there for it. `match`: instead of
+    the condition's."""
     entry = {key: value for key, value in ASKS[of].items() if key != "topology"}
     profile = {"name": "asked", "why": "t", **entry["profile"]}
     if of == "matches":
-        profile["match"] = {"protocol": "udp" if talks == "chatter" else "tcp"}
+        profile["match"] = match or {"protocol": "udp" if talks == "chatter" else "tcp"}
     if backend in ("relay", "edt") and of != "duplicates":
-        profile["delay"] = {"mean_ms": 10}
+        profile.setdefault("delay", SLOW)
     rated = {"rate_mbit": 50} if backend == "relay" else {}
     out = {
         "name": "adversary",
@@ -245,6 +306,10 @@ def plant(run: Running, profile: dict[str, Any], **entry: Any) -> None:
         if run.asked.backend == "cbpf":
             put_filter(star.switch, point, prio=2, ops=cbpf.program(here), direct_action=True)
             return
+        if run.asked.backend == "netem":  # the same queue, for other packets
+            away = aside(star.switch.link_lookup(ifname=QUEUED)[0])
+            put_filter(star.switch, point, prio=netem.FIRST_PRIO, ops=classifier(here[0].match), action=away)
+            return
         backend = EbpfBackend(star.switch, place=star.place("sw"))
         try:
             backend.put(point, here)
@@ -253,8 +318,14 @@ def plant(run: Running, profile: dict[str, Any], **entry: Any) -> None:
 
 
 def rewrite(run: Running, profile: dict[str, Any]) -> None:
-    """The numbers that its programs go by, in memory that they share with the harness: no message tells of it."""
+    """The numbers that its programs go by, in memory that they share with the harness: no message tells of it. On netem
+    those of a qdisc, which stays where it is."""
     ((rule,), *_) = rules_ever(really(run, profile), seed=run.seed).values()
+    if run.asked.backend == "netem":
+        with namespaces.open_inside(run.place("sw")) as switch:
+            (device,) = switch.link_lookup(ifname=QUEUED)
+            switch.tc("replace", "netem", device, 0x10000, parent=kinds.TC_H_ROOT, netem=options_of(rule))
+        return
     wrong = memory.asked_part(memory.rule_memory(rule))
     for one in run.maps(2 * memory.RULE_BYTES):  # of what no rule takes, and of the rule
         one.write(one.read()[: -len(wrong)] + wrong)
@@ -315,6 +386,37 @@ def less_loss(run: Running) -> None:
 
 def shorter_bursts(run: Running) -> None:
     rewrite(run, {"loss": LOSS})
+
+
+def less_loss_for_a_moment(run: Running) -> None:
+    """And as it was asked, before anybody looks."""
+    less_loss(run)
+    run.pause(0.05, 0.1)
+    rewrite(run, {})
+
+
+def another_delay(run: Running) -> None:
+    rewrite(run, {"delay": {"mean_ms": 4}})
+
+
+def no_jitter(run: Running) -> None:
+    rewrite(run, {"delay": SLOW})
+
+
+def no_overtaking(run: Running) -> None:
+    rewrite(run, {"reorder": {"percent": 0}})
+
+
+def wire_without_luck(run: Running) -> None:
+    """From now on what it draws is .5: nothing is spread, and nothing overtakes."""
+    (run.folder / LIE).touch()
+
+
+def another_queue(run: Running) -> None:
+    """One that knows no departure times, in the place of edt's."""
+    with namespaces.open_inside(run.place("sw")) as switch:
+        (device,) = switch.link_lookup(ifname=DEPARTING)
+        switch.tc("replace", "pfifo", device, 0x20000, parent=kinds.TC_H_ROOT, limit=1000)
 
 
 def no_duplicates(run: Running) -> None:
@@ -410,11 +512,53 @@ def around_the_fault(run: Running) -> None:
     """Three megabytes over the control link."""
     with namespaces.inside(run.place("h0")):
         sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    send_around(sender)
+
+
+def raw_around_the_fault(run: Running) -> None:
+    """By a protocol that no port tells of."""
+    with namespaces.inside(run.place("h0")):
+        sender = socket.socket(socket.AF_INET, socket.SOCK_RAW, 253)
+    send_around(sender)
+
+
+def send_around(sender: socket.socket) -> None:
     with sender:
         for number in range(2200):
             sender.sendto(bytes(1400), ("10.78.0.2", 9))
             if number % 50 == 0:
                 time.sleep(0.002)
+
+
+def past_the_rate(run: Running) -> None:
+    """Whole frames that no queue of the host sees (PACKET_QDISC_BYPASS): 14 MB where 50 Mbit/s are asked."""
+    h0, h1 = (run.asked.topology.host(name) for name in ("h0", "h1"))
+    udp = struct.pack("!HHHH", 4000, 9, 8 + 1200, 0) + bytes(1200)
+    head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(udp), 0, 0x4000, 64, 17, 0)
+    head += socket.inet_aton(h0.ipv4) + socket.inet_aton(h1.ipv4)
+    total = sum(struct.unpack("!10H", head))
+    total = (total & 0xFFFF) + (total >> 16)
+    macs = b"".join(bytes.fromhex(host.mac.replace(":", "")) for host in (h1, h0))
+    frame = macs + b"\x08\x00" + head[:10] + struct.pack("!H", 0xFFFF ^ total) + head[12:] + udp
+    with namespaces.inside(run.place("h0")):
+        sender = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+        sender.bind(("eth0", 0))
+    with sender:
+        sender.setsockopt(263, 20, 1)  # SOL_PACKET, PACKET_QDISC_BYPASS
+        sender.setsockopt(socket.SOL_SOCKET, 32, 1 << 26)  # SO_SNDBUFFORCE, or a downlink's queue holds it back
+        for _ in range(11_000):
+            with suppress(OSError):  # no room at the moment
+                sender.send(frame)
+
+
+def large_datagrams(run: Running) -> None:
+    """To a port that is asked for, and cut: of the pieces only the first shows it."""
+    with namespaces.inside(run.place("h0")):
+        sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with sender:
+        for _ in range(40):
+            sender.sendto(bytes(8000), ("10.77.0.2", 7000))
+            time.sleep(0.001)
 
 
 def link_of_its_own(run: Running) -> None:
@@ -517,7 +661,9 @@ class Deed:
     backends: tuple[str, ...] = ("ebpf", "cbpf", "relay", "netem", "edt")
     workloads: tuple[str, ...] = WORKLOADS
     called: str = ""
+    match: dict[str, Any] | None = field(default=None, hash=False)  # that is asked for
     late_wire: bool = False  # the process starts late
+    lies: bool = False  # it draws what it likes, once it is told
     beside: bool = False  # programs that look for others by multicast
     within_s: float = 0.6 * SECONDS  # of the run's beginning
 
@@ -536,6 +682,8 @@ REWRITTEN = (*HEARD, "seeded pattern", "its generator", "duplicated", "damaged")
 LATE = (" s late (", "steps late (", " late (", "never in force", "were let go")
 OURS = ("ebpf", "cbpf", "relay")  # that run wherever bpf(2) does
 MAPPED = ("ebpf", "relay", "edt")  # whose programs share memory with the harness
+REWRITABLE = (*MAPPED, "netem")  # or which have the numbers in a qdisc
+PLANTED = (*OURS, "netem")
 CHATTER = ("chatter",)
 SOON = 0.3
 DEEDS = {
@@ -545,10 +693,25 @@ DEEDS = {
         Deed(tcx_ahead, "loss", ("ahead of the fault", "past the rules"), backends=OURS),
         Deed(remove_clsact, "loss", HEARD),
         Deed(fault_away_for_a_moment, "loss", HEARD),
-        Deed(less_loss, "loss", REWRITTEN, backends=MAPPED),
-        Deed(shorter_bursts, "bursts", REWRITTEN, backends=MAPPED),
-        Deed(no_duplicates, "duplicates", REWRITTEN, backends=MAPPED),
-        Deed(no_damage, "damage", REWRITTEN, backends=MAPPED),
+        Deed(less_loss, "loss", REWRITTEN, backends=REWRITABLE),
+        Deed(shorter_bursts, "bursts", REWRITTEN, backends=REWRITABLE),
+        Deed(no_duplicates, "duplicates", REWRITTEN, backends=REWRITABLE),
+        Deed(no_damage, "damage", REWRITTEN, backends=REWRITABLE),
+        Deed(less_loss_for_a_moment, "loss", HEARD, backends=("netem",)),
+        Deed(another_delay, "delay", HEARD, backends=("netem",)),
+        Deed(another_queue, "delay", HEARD, backends=("edt",)),
+        Deed(no_jitter, "jitter", HEARD, backends=("netem",)),
+        Deed(no_overtaking, "reordering", HEARD, backends=("netem",)),
+        Deed(wire_without_luck, "jitter", ("with a deviation of",), backends=("relay",), lies=True, within_s=SOON),
+        Deed(
+            wire_without_luck,
+            "reordering",
+            ("packets overtook",),
+            backends=("relay",),
+            lies=True,
+            within_s=SOON,
+            called="wire_that_nothing_overtakes",
+        ),
         Deed(remove_rate, "rate and queue", ("not by lossbench", "uplink:")),
         Deed(change_rate, "rate and queue", ("not by lossbench", "downlink:")),
         Deed(shift_window, "windows in time", REWRITTEN, backends=("ebpf", "edt"), within_s=SOON),
@@ -556,19 +719,24 @@ DEEDS = {
             stop_the_harness,
             "windows in time",
             LATE,
-            backends=("cbpf", "relay"),
+            backends=("cbpf", "relay", "netem"),
             within_s=SOON,
             called="late_for_a_second",
         ),
         Deed(
             sleep_through_a_step, "windows in steps", LATE, workloads=CHATTER, within_s=SOON, called="late_for_a_step"
         ),
-        Deed(another_match, "matches", HEARD, backends=OURS),
+        Deed(another_match, "matches", HEARD, backends=PLANTED),
+        Deed(large_datagrams, "matches", ("IP fragments",), workloads=("copy",), match={"destination_ports": [7000]}),
         Deed(filter_ahead_of_a_downlink, "directions", HEARD),
-        Deed(another_pair, "pairs", HEARD, backends=OURS),
+        Deed(another_pair, "pairs", HEARD, backends=PLANTED),
         Deed(another_mtu, "MTU", ("p0: MTU", "p0 MTU")),
         Deed(offloads_on, "MTU", ("offloads were switched", "super-packets")),
         Deed(around_the_fault, "presence", ("over the control links",)),
+        Deed(raw_around_the_fault, "presence", ("over the control links",)),
+        Deed(nothing, "presence", ("over the control links",), workloads=("rails",), called="two_rails"),
+        Deed(nothing, "presence", ("over the control links",), workloads=("multipath",), called="second_path"),
+        Deed(past_the_rate, "rate and queue", ("h0 uplink:",), within_s=SOON),
         Deed(host_drops, "presence", ("h1 eth0:",)),
         Deed(host_program, "presence", ("h1: a tcx program",), backends=OURS),
         Deed(host_address, "presence", ("h1 eth0: the hardware address",)),
@@ -582,6 +750,7 @@ DEEDS = {
         Deed(steal_cpu, "loss", ("CPU saturated", "waited for a core"), voids="timing", workloads=CHATTER),
         Deed(nothing, "delay", voids="", backends=("relay",), late_wire=True, called="late_wire"),
     )
+    if "multipath" not in deed.workloads or Path("/proc/sys/net/mptcp").exists()
 }
 
 

@@ -83,7 +83,8 @@ steady() {  # FOLDER [options]: tests/bench/steady.py; on a machine that is thro
   python3 -c 'import xdist, pyroute2' 2>/dev/null || python3 -m pip install -q --no-index --no-deps --break-system-packages .wheels/*.whl
   unset PYTHONDONTWRITEBYTECODE  # every worker would compile our files anew
   python3 -m compileall -q harness workloads tests >/dev/null || true
-  CUDA_VISIBLE_DEVICES= PYTHONPATH=$PWD/.package:$PWD python3 tests/bench/steady.py --state "$1/steady.jsonl" "${@:2}"
+  # Two threads, as on the machine that decides: sixteen in each of a hundred processes only wait for each other.
+  OMP_NUM_THREADS=${OMP_NUM_THREADS:-2} CUDA_VISIBLE_DEVICES= PYTHONPATH=$PWD/.package:$PWD python3 tests/bench/steady.py --state "$1/steady.jsonl" "${@:2}"
 }
 unpacked() {  # data from .data, once and not in every rank
   [ ! -d .data ] || find .data -name '*.xz' -print0 | xargs -r -0 -n 1 -P 8 python3 -c 'import lzma, pathlib, sys

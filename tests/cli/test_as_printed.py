@@ -125,6 +125,10 @@ def test_the_lab_does_what_its_lines_say(folder: Path) -> None:
         assert found.returncode == 0, f"lossbench {line}\n{found.stdout}\n{found.stderr}"
         said[words[1]] = found.stdout
     assert "iperf Done." in said["exec"] and "fault: valid" in said["verify"]
+    (name,) = re.findall(r"^(\S+): 4 hosts up", said["up"])
+    control = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+    assert f"TCP in its hosts: {control}" in said["up"] and f"lossbench net down --net {name}" in said["up"]
+    assert said["set"].endswith("in force, changed in 4 directions of links\n")
     assert re.search(r": down \(6 namespaces, 1 process ended\)", said["down"]) and left_behind() == []
 
 

@@ -131,7 +131,10 @@ def test_a_schedule_opens_and_closes_and_the_timeline_says_when(tmp_path: Path, 
     assert all(re.search(r"impair\.0 \(brownout\) was asked .* (s|steps) late", text) for text in fault), fault
     assert columns["outcome"]["status"] == "valid" and code == (3 if fault else 0), columns
     timeline = [json.loads(line) for line in (folder / "timeline.jsonl").read_text().splitlines()]
-    assert [len(entry["in_force"]) for entry in timeline] == [0, 1, 0]
+    in_force = [len(entry["in_force"]) for entry in timeline]
+    assert in_force == [0, 1, 0] or (fault and in_force == [0, 1]), "too late to close: the program had ended"
+    if in_force == [0, 1]:
+        return
     if "step" in window:
         opened, closed = [entry["step"] for entry in timeline][1:]
         assert opened >= 10 and closed >= 30, "never early; how late, depends on the machine"
@@ -152,8 +155,8 @@ def test_many_changes_under_traffic_lose_no_packet_count(tmp_path: Path) -> None
     # netem does not count packets that no rule takes.
     _, result = run_json(tmp_path, write(tmp_path, text), "--backend", "ebpf")
     folder = Path(result["summary"][0]["dir"])
-    assert len((folder / "timeline.jsonl").read_text().splitlines()) > 4, "the schedule must have changed something"
     hooks = json.loads((folder / "counters.json").read_text())["hooks"]
+    assert sum(1 for c in hooks["h0 uplink"].values() if c["seen"]) > 4, "the schedule must have changed something"
     assert sum(c["seen"] for here in hooks.values() for c in here.values()) == 250 * 2 * 3 * 2 * 4 * 8
     findings = json.loads((folder / "verdict.json").read_text())["columns"]["fault"]["findings"]
     # On a busy machine a window may pass between two ticks, which is unknown; nothing may be failed or miscounted.

@@ -105,6 +105,8 @@ def test_what_init_writes_is_what_the_same_words_run(folder: Path) -> None:
         "loss=0,2",
         "--delay",
         "5ms",
+        "--rate",
+        "50mbit",
         "--time-limit",
         "90s",
         "--seeds",

@@ -6,6 +6,7 @@ import inspect
 import os
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +20,10 @@ from lossbench.runs.ground import ThisMachine
 from lossbench.runs.launch.program import _present
 from lossbench.spec.asking import adhoc, points, written
 from lossbench.spec.asking.adhoc import Asked
-from lossbench.spec.experiment import Workload
+from lossbench.spec.delay import Delay
+from lossbench.spec.experiment import Impair, Workload
+from lossbench.spec.losses import BlockLoss, IidLoss, TraceLoss
+from lossbench.spec.profile import Match, Profile, load, names
 
 QDISCS = ("clsact", "htb", "fq", "prio", "tbf")
 
@@ -55,7 +59,7 @@ def shown(monkeypatch: pytest.MonkeyPatch, folder: Path, asked: Asked, *, machin
 
 def test_a_plan_names_its_backend_and_the_direction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = shown(monkeypatch, tmp_path, Asked(command=("true",), loss="3%"))
-    assert "loss_3 (uplink)" in said and said.endswith("  backend: ebpf")
+    assert "loss_3 (uplink): 3 % lost\n" in said and said.endswith("  backend: ebpf")
     said = shown(monkeypatch, tmp_path, Asked(command=("true",), loss="3%"), namespaces="no permission")
     assert said.endswith("  not on this machine: no permission")
     said = shown(monkeypatch, tmp_path, Asked(command=("rong",), loss="3%"), machines=3)
@@ -68,9 +72,54 @@ def test_a_plan_that_no_backend_can_do_is_refused_as_the_run_is(
     """As it was: a delay was planned where no backend has one, and a script that is not there."""
     without = {"qdiscs": {"clsact": True, "netem": False}}
     said = shown(monkeypatch, tmp_path, Asked(command=("true",), delay="20ms"), **without)
-    assert "20_ms (uplink)" in said and "refused: no backend of this machine can do what was asked" in said
+    assert said.startswith("refused: no backend of this machine can do what was asked"), "before any of the plan"
     with pytest.raises(UsageError, match="no such script: rong.py"):
         shown(monkeypatch, tmp_path, Asked(command=("python", "rong.py")))
+
+
+def test_a_refused_plan_names_the_rate_that_makes_it_run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: of the whole plan first, and then "give one"."""
+    here: dict[str, Any] = {"tun": None, "qdiscs": {"clsact": True, "htb": True, "netem": False}}
+    asked = Asked(command=("true",), hosts="8", loss="3%", burst="8", delay="20ms")
+    said = shown(monkeypatch, tmp_path, asked, **here)
+    assert said.startswith("refused: backend relay carries") and "with --rate 50mbit (of a suite" in said
+    said = shown(monkeypatch, tmp_path, replace(asked, rate="50mbit"), **here)
+    assert "(uplink): 3 % lost, in bursts of 8 on average; kept for 20 ms\n" in said and "backend: ebpf, relay" in said
+    assert "at most 20 min of workload (2 runs x a time limit of 10 min)" in said
+    entry = Impair(profile=load("wifi_like"), hosts=("h1", "h2"), to_s=5, from_step=3)
+    assert preview._in_force(entry).startswith("wifi_like (uplink, h1, h2, until 5 s, from step 3): ")
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_a_profile_does_is_said_in_words(name: str) -> None:
+    """Every number of its file, and of a burst what it amounts to."""
+    profile = load(name)
+    said = profile.in_words()
+    assert f"{100 * profile.mean_loss():.3g} % lost" in said or not profile.mean_loss()
+    assert profile.delay is None or f"{profile.delay.mean_ms:g} ms" in said
+    assert ("overtake" in said) == (profile.reorder is not None) and ("slots" in said) == (profile.slot is not None)
+    chain = None if isinstance(profile.loss, IidLoss | None) else profile.chain()
+    assert ("bursts" in said) == (chain is not None)
+
+
+def test_what_else_a_profile_may_do_is_said_too() -> None:
+    said = Profile(
+        why="x",
+        loss=TraceLoss(model="trace", bits="0100"),
+        delay=Delay(mean_ms=20, jitter_ms=5, distribution="normal"),
+        duplicate_percent=1,
+        corrupt_percent=2,
+        rate_mbit=30,
+        ecn=True,
+        match=Match(protocol="tcp", destination_ports=(80,)),
+    ).in_words()
+    assert said == (
+        "of tcp/80: 25 % lost, as in a trace of 4 packets, again and again; kept for 20 ms, spread by 5 ms (normal); "
+        "1 % delivered twice; 2 % damaged; 30 Mbit/s; marked instead of lost where the packet allows it"
+    )
+    once = Profile(why="x", loss=TraceLoss(model="trace", bits="0100", loop=False)).in_words()
+    assert once == "25 % lost of the first packets, as in a trace of 4 packets; then none"
+    assert Profile(why="x", loss=BlockLoss(model="block", percent=5)).in_words() == "5 % lost, whole blocks at a time"
 
 
 def test_torchrun_is_refused_unless_it_knows_of_the_other_hosts(

@@ -16,6 +16,8 @@ from lossbench import __version__, api
 from lossbench.cli.app import app
 from lossbench.cli.screen import manual
 from lossbench.proof.covers import rows
+from lossbench.report.tables.words import heading, in_words
+from lossbench.runs.summary import MEASURES
 from lossbench.spec import profile
 from lossbench.spec.asking import points
 from tests.bench import pictures
@@ -143,6 +145,14 @@ def test_one_version_is_named_everywhere() -> None:
     assert f"\nversion: {__version__}\n" in cited and set(wheels) == {__version__}
 
 
+def test_a_release_is_cited_with_the_date_that_the_changelog_has() -> None:
+    """As it was: cited as released on a day, and "not released yet"."""
+    top = re.search(r"^## (\S+) \((.*)\)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert top is not None and top[1] == __version__
+    cited = re.findall(r'^date-released: "(.*)"$', (ROOT / "CITATION.cff").read_text(encoding="utf-8"), re.MULTILINE)
+    assert cited == ([] if top[2] == "not released yet" else [top[2]])
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
@@ -182,6 +192,16 @@ def test_the_page_of_commands_says_what_help_says() -> None:
     assert (ROOT / "docs" / "commands.md").read_text(encoding="utf-8") == made, (
         "lossbench schema commands --markdown > docs/commands.md"
     )
+
+
+def test_the_columns_of_any_program_are_explained_as_they_are_shown() -> None:
+    """As it was: "sent mb" and "lost percent", which stand nowhere, without the names that --fail-if wants."""
+    told = (ROOT / "docs" / "programs.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^\| ([^|]+) \| ((?:`\w+`(?:, )?)+) \|", told, re.MULTILINE)
+    named = [name for _, names in lines for name in re.findall(r"`(\w+)`", names)]
+    assert [shown for line, _ in lines for shown in line.split(", ")] == [heading(name) for name in named]
+    assert named == list(MEASURES)
+    assert f"`{in_words('sent_mb')}`" in told
 
 
 def test_every_variable_of_ours_is_explained() -> None:

@@ -191,8 +191,13 @@ def test_on_a_machine_of_its_own_no_program_of_ours_sets_a_sysctl(monkeypatch: p
     assert written == ["/proc/sys/net/ipv4/tcp_rto_min_us 5000"]
 
 
-def test_nccl_is_kept_off_rdma_which_no_rule_meets() -> None:
-    """As it was: NCCL chose InfiniBand or RoCE where a machine had it, and the fault met none of its packets."""
+@pytest.mark.parametrize(("yours", "ours"), [("", "Socket"), ("AWS Libfabric", None)])
+def test_nccl_is_kept_off_rdma_which_no_rule_meets(yours: str, ours: str | None, monkeypatch: Any) -> None:
+    """As it was: NCCL chose InfiniBand or RoCE where a machine had it, or a plugin that it found (OFI for EFA), and the
+    fault met none of its packets. Who names a network means it."""
+    monkeypatch.delenv("NCCL_NET", raising=False)
+    if yours:
+        monkeypatch.setenv("NCCL_NET", yours)
     from lossbench.runs.launch.environment import Identity, environment
     from lossbench.spec.topology import Placed, Topology
 
@@ -200,7 +205,7 @@ def test_nccl_is_kept_off_rdma_which_no_rule_meets() -> None:
     for topology in (Topology(hosts=2), Topology(hosts=2, machines=(here, here))):
         run = Identity(run_id="x", token=0, seed=0)
         found = environment(topology.all_hosts()[0], topology, run, folder=where, records=where, threads=1)
-        assert found["NCCL_IB_DISABLE"] == "1"
+        assert found["NCCL_IB_DISABLE"] == "1" and found.get("NCCL_NET") == ours
 
 
 def test_on_a_machine_of_its_own_nccl_may_use_what_is_inside_and_in_namespaces_it_may_not() -> None:

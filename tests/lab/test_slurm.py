@@ -109,3 +109,18 @@ def test_several_ranks_of_a_script_can_be_asked_for_on_every_host(
     assert plan.experiment.workload.torchrun == 8
     done = CliRunner().invoke(app, ["run", "proof", *where, "--ranks", "8"])
     assert "--ranks applies only to a command" in str(done.exception) and "workload.torchrun=8" in str(done.exception)
+
+
+def test_a_batch_script_is_not_written_through_a_link(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As it was: whoever can write to the folder chose which file of the user's became the script."""
+    monkeypatch.setattr(slurm, "_asked", lambda _: "Submitted batch job 7")
+    (tmp_path / "lossbench.sbatch").write_text("of the time before")
+    path, _ = slurm.submit("#!/bin/sh\n", tmp_path)
+    assert path.read_text() == "#!/bin/sh\n"
+    mine = tmp_path / "mine"
+    mine.write_text("mine")
+    path.unlink()
+    path.symlink_to(mine)
+    with pytest.raises(NotAbleError, match="is a link"):
+        slurm.submit("#!/bin/sh\n", tmp_path)
+    assert mine.read_text() == "mine"

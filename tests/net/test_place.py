@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from lossbench.net import journal
 from lossbench.net.host import namespaces
+from lossbench.net.host.enter import BOOT_ID, write_host_files
 from lossbench.net.host.place import Here, Namespace, Place
+from lossbench.spec.topology import Topology
 
 pytestmark = pytest.mark.netns
 
@@ -76,6 +79,32 @@ def test_a_program_runs_where_nobody_may_set_a_hostname(tmp_path: Path, monkeypa
             assert running.poll() == 0, (tmp_path / "log").read_text()
     finally:
         namespaces.remove(name)
+
+
+def test_each_host_has_a_boot_id_of_its_own_and_is_known_to_be_of_this_machine(tmp_path: Path) -> None:
+    """As it was: torch.distributed.rpc (TensorPipe) found the same one on all hosts, and sent through shared memory."""
+    hosts = write_host_files(tmp_path, Topology(hosts=2))
+    found = [journal.boot_id()]
+    for host in ("h0", "h1", "h1"):
+        name = f"lb-place-{secrets.token_hex(4)}"
+        namespaces.create(name)
+        try:
+            with open(tmp_path / "log", "wb") as output:
+                running = Namespace(host, name).start(
+                    ["cat", str(BOOT_ID)], environment=dict(os.environ), output=output, hosts_path=hosts
+                )
+                until = time.monotonic() + 60
+                while running.poll() is None:
+                    assert time.monotonic() < until
+                    time.sleep(0.01)
+            found.append((tmp_path / "log").read_text().strip())
+            if found[-1] == found[0]:
+                pytest.skip("nothing may be mounted over files of /proc here")
+        finally:
+            namespaces.remove(name)
+    assert len(set(found)) == 3 and found[2] == found[3] and len({len(one) for one in found}) == 1
+    assert all(journal.same_boot(one, found[0]) for one in found) and journal.boot_id() == found[0]
+    assert not journal.same_boot(found[0], "another") and not journal.same_boot("here", "another")
 
 
 def test_a_program_runs_there_and_its_end_is_told(place: Place, tmp_path: Path) -> None:

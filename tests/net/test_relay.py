@@ -178,7 +178,7 @@ def _relays() -> list[str]:
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("topology.hosts=4", "--rate 100mbit, topology.rate_mbit); give one; or"),
+        ("topology.hosts=8", "; with --rate 50mbit (of a suite --set topology.rate_mbit=50) it runs here; or"),
         ("topology.rate_mbit=1000", "at most 120 Mbit/s each"),
     ],
 )

@@ -10,9 +10,11 @@ import time
 from typing import Any
 
 import pytest
+from pyroute2 import IPRoute
 
 from lossbench.errors import RunError
 from lossbench.net.host import namespaces
+from lossbench.net.star import awake
 from lossbench.net.star.links import IFA_F_NODAD, NUD_NOARP, Star
 from lossbench.net.star.neighbours import NUD_PERMANENT
 from lossbench.net.star.network import StarNetwork
@@ -103,6 +105,27 @@ def test_every_host_reaches_every_other(build: Build, family: str) -> None:
         assert sorted(receive_all(receiver, at_least=len(hosts))) == [h.name.encode() for h in hosts]
     for one in (*receivers, *senders):
         one.close()
+
+
+def test_a_network_is_built_when_all_its_links_carry(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: on a busy machine the kernel came round to a port after the first packets, which nobody had lost."""
+    real, looks = awake.not_forwarding, list[list[str]]()
+
+    def late(switch: IPRoute) -> list[str]:
+        looks.append(real(switch) if len(looks) > 2 else ["p0"])
+        return looks[-1]
+
+    monkeypatch.setattr(awake, "not_forwarding", late)
+    network = build(topology={"hosts": 2}, impair=[])
+    assert len(looks) > 3 and looks[-1] == []
+    port = network.star.ports[1]
+    network.star.switch.link("set", index=port, state="down")
+    assert real(network.star.switch) == ["p1"]
+    assert awake.without_queue(network.place("h1"), ("eth0", "ctl0", "eth9")) == ["eth9"]
+    monkeypatch.setattr(awake, "LIMIT_S", 0.0)
+    with pytest.raises(RunError, match=r"the kernel has not brought up the switch's p1 in 0 s"):
+        awake.wait(network.star._asleep)
+    network.star.switch.link("set", index=port, state="up")
 
 
 def test_no_neighbour_is_learned_on_any_link(build: Build) -> None:

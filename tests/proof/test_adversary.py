@@ -37,6 +37,11 @@ CASES = [
     pytest.param("ebpf", "link_of_its_own", "copy", marks=full),
     pytest.param("ebpf", "host_mtu", "copy", marks=full),
     pytest.param("ebpf", "longer_queue", "copy", marks=full),
+    ("ebpf", "two_rails", "rails"),
+    pytest.param("ebpf", "second_path", "multipath", marks=full),
+    pytest.param("ebpf", "raw_around_the_fault", "copy", marks=full),
+    pytest.param("ebpf", "past_the_rate", "copy", marks=full),
+    pytest.param("ebpf", "large_datagrams", "copy", marks=full),
     ("ebpf", "flood_a_port", "chatter"),
     ("ebpf", "another_mtu", "chatter"),
     pytest.param("ebpf", "offloads_on", "copy", marks=full),
@@ -47,12 +52,26 @@ CASES = [
     ("cbpf", "fault_away_for_a_moment", "chatter"),
     ("relay", "kill_the_wire", "chatter"),
     pytest.param("relay", "stop_the_wire", "copy", marks=full),
+    pytest.param("relay", "wire_without_luck", "copy", marks=full),
+    pytest.param("relay", "wire_that_nothing_overtakes", "chatter", marks=full),
     pytest.param("relay", "late_wire", "chatter", marks=full),
     pytest.param("ebpf", "steal_cpu", "chatter", marks=pytest.mark.wallclock),
     pytest.param("netem", "filter_ahead", "chatter", marks=pytest.mark.guest),
     pytest.param("netem", "fault_away_for_a_moment", "chatter", marks=pytest.mark.guest),
     pytest.param("netem", "flood_a_port", "chatter", marks=pytest.mark.guest),
+    pytest.param("netem", "less_loss_for_a_moment", "copy", marks=pytest.mark.guest),
+    pytest.param("netem", "less_loss", "chatter", marks=pytest.mark.guest),
+    pytest.param("netem", "shorter_bursts", "chatter", marks=pytest.mark.guest),
+    pytest.param("netem", "another_delay", "chatter", marks=pytest.mark.guest),
+    pytest.param("netem", "no_jitter", "chatter", marks=pytest.mark.guest),
+    pytest.param("netem", "no_overtaking", "chatter", marks=pytest.mark.guest),
+    pytest.param("netem", "no_duplicates", "chatter", marks=pytest.mark.guest),
+    pytest.param("netem", "no_damage", "chatter", marks=pytest.mark.guest),
+    pytest.param("netem", "late_for_a_second", "chatter", marks=pytest.mark.guest),
+    pytest.param("netem", "another_match", "chatter", marks=pytest.mark.guest),
+    pytest.param("netem", "another_pair", "chatter", marks=pytest.mark.guest),
     pytest.param("edt", "filter_ahead", "chatter", marks=pytest.mark.guest),
+    pytest.param("edt", "another_queue", "chatter", marks=pytest.mark.guest),
 ]
 
 
@@ -63,6 +82,8 @@ def test_a_run_that_was_touched_is_never_valid_in_the_column_concerned(
     reason = registry.able(Kernel.tried())[backend]
     if reason is not None:
         pytest.skip(f"{backend}: {reason}")
+    if deed == "second_path" and deed not in adversary.DEEDS:
+        pytest.skip("this kernel has no MPTCP")
     done = adversary.DEEDS[deed]
     summary = adversary.run_with(done, backend, seed=5, folder=tmp_path, talks=talks)
     assert not adversary.wrong(done, summary)
@@ -78,6 +99,8 @@ def test_a_run_that_was_touched_is_never_valid_in_the_column_concerned(
         ("ebpf", "bursts", "multicast", "chatter"),
         ("ebpf", "pairs", "busy", "download"),
         ("relay", "delay", "nothing", "download"),
+        ("relay", "jitter", "nothing", "copy"),
+        ("relay", "reordering", "nothing", "chatter"),
     ],
 )
 def test_a_run_that_was_left_alone_is_valid(tmp_path: Path, backend: str, of: str, beside: str, talks: str) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from lossbench.net import conservation
+from lossbench.net.bpf import links
 from lossbench.net.conservation import Between
 from lossbench.net.counters import LinkCounts, Reading, Sockets
 from lossbench.net.host import namespaces
@@ -18,12 +19,15 @@ from lossbench.net.star.gauges import HOSTS_A_LOOK
 from lossbench.net.star.neighbours import NUD_PERMANENT
 from lossbench.net.star.network import StarNetwork
 from lossbench.proof.covers.rows import covered, not_judged
+from lossbench.proof.judge import judge
+from lossbench.proof.judge_fault import _judge_conservation
 from lossbench.proof.judge_rules import judge_fragments
 from lossbench.proof.watched import Watched
+from lossbench.spec.experiment import Experiment
 from lossbench.spec.placement import Hook, Rule
 from lossbench.spec.profile import Profile
 from lossbench.workloads.transport.udp.admission import admit_only
-from tests.attached import How, attached, attached_by_a_program
+from tests.attached import How, attach, attached, attached_by_a_program
 from tests.forms import forms
 from tests.networks import Build, on_host, open_socket, receive_all
 from tests.shared import foreign_network
@@ -158,14 +162,37 @@ def test_such_a_program_of_somebody_elses_is_nothing_to_the_run(build: Build) ->
 
 @netns
 @LINKED
-def test_a_program_at_a_firewalls_hooks_that_no_process_holds_may_stand_in_a_host(build: Build) -> None:
+def test_a_program_at_a_firewalls_hooks_that_no_process_holds_may_stand_in_a_host(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As it was: one that is pinned was taken for somebody else's. (Here this process holds it, which is not asked.)"""
     network = build(topology={"hosts": 2}, impair=[{"profile": "clean"}])
     network.listen()
+    monkeypatch.setattr(links, "_holders", lambda _: [])  # others on this machine look at it, too, and hold it then
     with attached("netfilter", network.star.namespace("h1")):
         assert missed(network) == 20
         found = network.hosts_wrong(some=True)
     assert found == ["maybe in a host: a BPF program came to a firewall's hooks (netfilter) during the run"]
+
+
+@netns
+@LINKED
+def test_a_program_whose_holder_ends_while_it_is_asked_about_is_gone_not_nobodys(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was: our own look kept it alive, nobody else held it, and any run's fault was unknown."""
+    network = build(topology={"hosts": 2})
+    last = links.newest()
+    with namespaces.inside(network.star.namespace("h1")):
+        held = attach("netfilter", 0)
+
+    def ends(_: int) -> list[int]:
+        for one in held:
+            os.close(one)
+        return []
+
+    monkeypatch.setattr(links, "_holders", ends)
+    assert links.since(last, (1,))[0] == []
 
 
 @netns
@@ -345,6 +372,14 @@ def test_what_a_stack_turns_away_for_its_source_or_by_a_filter_is_lost_elsewhere
     assert "rp_filter" in source and count == 30
 
 
+class Told(Stack):
+    def __init__(self, texts: dict[str, str]) -> None:
+        self.texts = texts
+
+    def _text(self, name: str) -> str:
+        return self.texts.get(name, "")
+
+
 def test_sockets_of_udp_lite_are_among_those_that_can_be_full() -> None:
     """As it was: of its own tables nobody read a line."""
     texts = {
@@ -353,13 +388,31 @@ def test_sockets_of_udp_lite_are_among_those_that_can_be_full() -> None:
         "netstat": "",
         "xfrm_stat": "",
     }
-
-    class Told(Stack):
-        def __init__(self) -> None:
-            pass
-
-        def _text(self, name: str) -> str:
-            return texts[name]
-
-    found = Told().read()
+    found = Told(texts).read()
     assert (found.overflowed, found.received, found.misled) == (43201, 537, 6)
+
+
+TCP = "TcpExt: ListenOverflows ListenDrops TCPBacklogDrop PFMemallocDrop TCPOFODrop TCPRcvQDrop"
+
+
+def test_what_tcp_did_not_take_of_what_the_network_brought_is_lost_elsewhere_or_named() -> None:
+    """As it was: of TcpExt one field was read, and what its backlog or its receive queue threw away was nobody's."""
+    before, after = (
+        Told({"netstat": f"{TCP}\nTcpExt: {numbers}\n"}).read() for numbers in ("9 9 9 9 9 9", "10 11 12 13 14 15")
+    )
+    watched = Watched(before=Reading(links={1: LinkCounts(sockets=before)}))
+    watched.after = Reading(links={1: LinkCounts(sockets=after)})
+    between = Between(watched.before, watched.after)
+    assert conservation.lost_elsewhere(between) == {}, "of both links together: no loss of the data link's"
+    assert conservation.kept_from_programs(between) == {
+        "in h1's TCP: its program held the socket for too long (TCPBacklogDrop)": 3,
+        "in h1's TCP: no room in the receive queue (TCPRcvQDrop)": 6,
+    }
+    asked = Experiment.model_validate({"name": "t", "workload": {"name": "chatter"}})
+    assert "3 packets were lost in h1's TCP" in str(_judge_conservation(watched, between))
+    said = judge(experiment=asked, backend="ebpf", proof=None, watched=watched).not_judged
+    assert [text.partition(" ")[2] for text in said] == [
+        "h1 5 packets that came ahead of their turn found no room in TCP (TCPOFODrop)",
+        "h1 2 connections were not taken by TCP at their first try (ListenDrops)",
+        "h1 4 packets were refused by sockets, because the machine had only its last memory (PFMemallocDrop)",
+    ]

@@ -15,7 +15,8 @@ from lossbench.net.counters import Reading
 from lossbench.net.impair import cbpf, registry
 from lossbench.net.impair.netem.options import differences, options_of
 from lossbench.proof.covers.conditions import BACKENDS, CONDITIONS, NOT_JUDGED, REFUSED
-from lossbench.proof.covers.limits import LIMITS, Asked
+from lossbench.proof.covers.limit import Asked
+from lossbench.proof.covers.limits import LIMITS
 from lossbench.proof.covers.rows import covered, not_judged
 from lossbench.proof.verdict import Status
 from lossbench.spec.experiment import Experiment
@@ -223,6 +224,14 @@ CBPF_TWO = {"impair": [{"profile": "loss_1"}, {"profile": "loss_5", "hosts": ["h
             "late by up to 2 ms",
         ),
         ({"topology": {"rate_mbit": 5}}, "netem", "rate and queue", "whether links reach their rate"),
+        (
+            {"workload": {"name": "noop"}, "impair": [{"profile": "loss_1"}]},
+            "ebpf",
+            "presence",
+            "whether any packet met",
+        ),
+        ({"workload": {"command": ["python", "t.py"]}}, "ebpf", "presence", "through this machine's memory"),
+        ({"workload": {"command": ["python", "t.py"], "torchrun": 2}}, "ebpf", "presence", "several ranks speak"),
     ],
 )
 def test_what_is_not_judged_stands_in_the_row_of_its_condition(
@@ -257,6 +266,14 @@ def test_a_verdict_carries_the_rows_of_what_was_asked_and_none_where_nothing_is_
     assert covered(false.asked(), "simulated") == ()
 
 
-def test_every_condition_that_ebpf_judges_is_made_false_in_a_kernel_too() -> None:
-    done = {deed.of for deed in adversary.DEEDS.values() if "ebpf" in deed.backends and deed.voids == "fault"}
-    assert {condition for condition, backend in JUDGED if backend == "ebpf"} <= done
+@pytest.mark.parametrize("judging", ["ebpf", "netem", "cbpf", "relay"])
+def test_every_condition_that_is_judged_is_made_false_in_a_kernel_too(judging: str) -> None:
+    """As it was: on ebpf alone. netem had no deed for nine conditions, relay none for jitter and reordering."""
+    done = {deed.of for deed in adversary.DEEDS.values() if judging in deed.backends and deed.voids == "fault"}
+    assert {condition for condition, backend in JUDGED if backend == judging} <= done
+
+
+def test_every_condition_that_is_judged_is_drawn_and_left_alone_too() -> None:
+    """As it was: nobody asked for jitter and reordering."""
+    judged = {condition for condition, _ in JUDGED}
+    assert set(adversary.ASKS) == judged and {deed.of for deed in adversary.DEEDS.values()} == judged

@@ -477,7 +477,25 @@ def test_a_rank_without_a_number_fails_what_is_expected_of_all(values: list[Any]
 @pytest.mark.parametrize(
     "spoke, said",
     [
-        ([1], "only 1 of 3 ranks of clients reported 'clients.ok'"),
+        ([0], ""),
+        ([3], ""),
+        ([1], "only 1 of 4 ranks (rank 1) reported 'accuracy'"),
+        ([0, 3], "only 2 of 4 ranks reported 'accuracy'"),
+        ([0, 1, 2, 3], ""),
+    ],
+)
+def test_alone_speaks_the_first_rank_for_all_or_the_last(spoke: list[int], said: str) -> None:
+    """As it was: any of them, so whoever reported only finite numbers had one speaker where three of four diverged."""
+    watched = Watched(summaries=[{"rank": rank, "accuracy": 0.95} for rank in spoke])
+    asked = experiment(topology={"hosts": 4}, expect=[{"field": "accuracy", "min": 0.9}])
+    found = judge.judge_outcome(asked, watched)
+    assert found.status == (Status.FAILED if said else Status.VALID) and said in found.reasons()[0]
+
+
+@pytest.mark.parametrize(
+    "spoke, said",
+    [
+        ([1], "only 1 of 3 ranks of clients (rank 1) reported 'clients.ok'"),
         ([0, 2], "only 2 of 3 ranks of clients"),
         ([0], ""),
         ([0, 1, 2], ""),
@@ -606,7 +624,7 @@ NOTHING = {rank: {"sent": [0] * 4, "received": [0] * 4, "complete": True} for ra
 
 def absent(*, entered: tuple[int, ...] = (9, 9, 9, 9), left: tuple[int, ...] = (9,) * 4, **keys: Any) -> list[str]:
     """Who was not there, on links that carried so many packets each, nine of them for all."""
-    seen = {name: keys.pop(name) for name in ("traffic", "came") if name in keys}
+    seen = {name: keys.pop(name) for name in ("traffic", "came", "duration_s") if name in keys}
     links = {rank: LinkCounts(entered=one, left=two) for rank, (one, two) in enumerate(zip(entered, left, strict=True))}
     between = Between(Reading(links=dict.fromkeys(links, LinkCounts())), Reading(links=links, for_all=9))
     asked = experiment(**{"topology": {"hosts": 4, "rate_mbit": 50}, "workload": {"name": "chatter"}, **keys})
@@ -641,7 +659,12 @@ def test_on_hosts_of_its_own_a_programs_links_say_whether_it_was_there() -> None
     said = "no packet of web passed the data links of its hosts, which no other program sends from"
     assert absent(entered=(0, 0, 9, 0), **keys) == [said]
     assert absent(entered=(0, 1, 9, 0), **keys) == absent(entered=(0, 0, 9, 0), left=(9, 12, 9, 9), **keys) == []
-    assert absent(entered=(9, 9, 0, 0), **keys) == [], "the run is not about noise"
+    assert absent(entered=(9, 9, 0, 0), **keys) == [said.replace("web", "noise")], "as it was: asked of web alone"
+    for begins, ends, missed in ((2.0, 9.0, True), (2.0, 2.5, False), (2.0, 1.5, False), (0.0, 0.5, True)):
+        late = {**keys, "beside": [WEB, {**NOISE, "hosts": ["h2", "h3"], "from_s": begins}], "duration_s": ends}
+        assert bool(absent(entered=(9, 9, 0, 0), **late)) is missed, "as it was: one that began later was not asked"
+    slow = {**NOISE, "hosts": ["h2", "h3"], "barrier": False}  # nobody waits until it is there
+    assert absent(entered=(9, 9, 0, 0), **{**keys, "beside": [WEB, slow], "duration_s": 0.5}) == []
     keys["workload"] = {"name": "chatter"}
     assert absent(entered=(0, 0, 9, 0), **keys) == [], "the workload has these hosts, too"
 
@@ -668,6 +691,37 @@ def test_each_entry_has_to_meet_enough_packets_to_show_something() -> None:
     assert few(many, RuleCounters(seen=40, dropped=12)) == []
     assert few(many, RuleCounters(seen=3, dropped=3), percent=100) == [], "every packet"
     assert few(many, RuleCounters()) == [], "it was not met at all, which is said elsewhere"
+
+
+def none_lost(seen: int, percent: float, *, seeded: bool) -> tuple[list[Status], str]:
+    """What is said of so many packets of which none was lost; `seeded`: the kernel says where its generator stands."""
+    loss = {"model": "iid", "percent": percent}
+    asked = Profile.model_validate({"name": "x", "why": "t", "loss": loss})
+    chain = lossmodel.iid(percent / 100)
+    seed = next(n for n in range(9999) if not lossmodel.predict(chain, seed=n, count=seen).any()) if seeded else 1
+    rule = Rule(label="0:x", profile=asked, match=Match(), seed=seed, block_seed=1)
+    at = Position(generator=lossmodel.advanced(seed, seen), state=0, packets=seen) if seeded else None
+    links = {0: LinkCounts()}
+    after = Reading(hooks={UP: {"0:x": RuleCounters(seen=seen, position=at)}}, links=links)
+    found = judge_rules(Watched(rules={UP: {"0:x": rule}}), Between(Reading(hooks={UP: {}}, links=links), after))
+    return [one.status for one in found], "; ".join(one.text for one in found)
+
+
+@pytest.mark.parametrize(("seen", "percent", "chance"), [(40, 1.0, 67), (500, 0.1, 61), (250, 1.0, 8)])
+def test_that_none_was_lost_shows_nothing_where_it_was_likely(seen: int, percent: float, chance: int) -> None:
+    """As it was: 30 packets were enough for any share, and "0 of 40 lost, as asked" was all that was said."""
+    status, said = none_lost(seen, percent, seeded=False)
+    assert status == [Status.UNKNOWN] and said.endswith("too few to show anything")
+    assert f"met {seen} packets and lost none of them ({percent:.3g} % of so few is none in {chance}% of cases)" in said
+    status, said = none_lost(seen, percent, seeded=True)
+    assert status == [Status.VALID, Status.VALID] and said.endswith("packet by packet, and the workload met no loss")
+
+
+def test_that_none_was_lost_of_enough_is_no_handful() -> None:
+    assert (
+        "too few" not in none_lost(310, 1.0, seeded=False)[1]
+        and "met no loss" not in none_lost(40, 0.0, seeded=True)[1]
+    )
 
 
 def met_by(*met: tuple[Hook, dict[str, Any], int], counted: Any = (), **asked: Any) -> list[str]:
@@ -740,6 +794,19 @@ def test_of_rules_that_are_counted_together_what_their_port_met_is_asked() -> No
     assert few(RuleCounters(seen=500, dropped=20), labels=(TOTAL,)) == []
 
 
+@pytest.mark.parametrize("loop", [True, False])
+@pytest.mark.parametrize("off", [0, 1, -1])
+def test_a_trace_is_judged_to_the_packet_however_many_met_it(loop: bool, off: int) -> None:
+    """As it was: beyond 20 million at a hook nobody judged it, nobody said so, and any number was valid."""
+    trace = Profile(name="x", why="t", loss={"model": "trace", "bits": "1101000", "loop": loop})
+    rule, seen = replace(RULE, profile=trace), 50_000_003  # 7 142 857 rounds, and four packets
+    lost = (7_142_857 * 3 + 3 if loop else 3) + off
+    count = RuleCounters(seen=seen, dropped=lost, position=replace(START, packets=seen))
+    between = Between(Reading(hooks={UP: {}}), Reading(hooks={UP: {RULE.label: count}}))
+    found = judge_rules(Watched(rules={UP: {RULE.label: rule}}), between)
+    assert max(one.status for one in found) == (Status.FAILED if off else Status.VALID), found
+
+
 def timing(*, interleaved: bool = False, late: Any = (), **more: Any) -> tuple[Status, Any]:
     quiet = Quiet(**{"cpu_busy": [0.5] * 10, "late_ms": [0.1] * 10, **more})
     found, marks = judge.judge_timing(quiet, late=list(late), interleaved=interleaved)
@@ -762,6 +829,24 @@ def test_a_core_that_the_workload_fills_voids_nothing_and_one_that_it_waits_for_
     assert timing(**full)[0] == Status.UNKNOWN, "a kernel that does not tell who waits"
     assert timing(stolen=[0.3] * 10)[0] == timing(late_ms=[20.0] * 10)[0] == Status.UNKNOWN
     assert timing(waited=[0.5, *[0.0] * 9])[0] == Status.VALID, "now and then"
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (1.8, "of 2 cores the run's programs kept 1.8 busy, all else 0.2: fewer hosts help"),
+        (0.5, "of 2 cores the run's programs kept 0.5 busy, all else 1.5: ending other programs helps"),
+        (0.0, ""),
+    ],
+)
+def test_of_a_busy_machine_is_said_whose_load_it_was(own: float, said: str) -> None:
+    """As it was: "CPU saturated", whoever did it."""
+    quiet = Quiet(cpu_busy=[1.0] * 10, late_ms=[0.1] * 10, own_cores=own, cores=2)
+    found, _ = judge.judge_timing(quiet, late=[], interleaved=False)
+    text = found.reasons()[0]
+    assert found.status == Status.UNKNOWN and said in text and ("cores" in text) is bool(said)
+    calm, _ = judge.judge_timing(replace(quiet, cpu_busy=[0.5] * 10), late=[], interleaved=False)
+    assert calm.status == Status.VALID, "whose load it is voids nothing by itself"
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,49 @@ def test_a_window_is_valid_only_within_a_twentieth_or_the_least_that_can_be_told
     assert found.status == status, found
 
 
+@pytest.mark.parametrize(
+    ("window", "came", "status"),
+    [
+        ({"from_s": 10.0}, 10.9, Status.VALID),
+        ({"from_s": 10.0}, 11.1, Status.UNKNOWN),
+        ({"from_step": 100}, 127, Status.VALID),  # of 27.8 steps a second
+        ({"from_step": 100}, 128, Status.UNKNOWN),
+    ],
+)
+def test_of_a_long_run_what_is_open_until_its_end_may_not_come_minutes_late(
+    window: dict[str, Any], came: float, status: Status
+) -> None:
+    """As it was: a twentieth of what was left, 179 s of an hour's run."""
+    watched = Watched(changes=changes(window, came, None), duration_s=3600.0, last_step=100_000)
+    (found,) = judge_windows(asked(**window), watched)
+    assert found.status == status, found
+
+
+@pytest.mark.parametrize(
+    ("window", "end", "status", "said"),
+    [
+        ({"from_s": 1.0, "to_s": 5.0}, 1.05, Status.UNKNOWN, "the run ended after 1.05 s, before its window did"),
+        ({"from_s": 1.0, "to_s": 5.0}, 4.9, Status.VALID, "the run ended after 4.9 s, before its window did"),
+        ({"to_s": 5.0}, 2.0, Status.UNKNOWN, "was asked to 5 s: the run ended after 2 s"),
+        ({"from_step": 10, "to_step": 20}, 11, Status.UNKNOWN, "the run ended after step 11, before its window did"),
+        ({"from_step": 10, "to_step": 20}, 18, Status.VALID, "the run ended after step 18, before"),
+        ({"from_step": 10, "to_step": 20}, 19, None, ""),
+        ({"from_s": 1.0, "to_s": 5.0}, 5.0, None, ""),
+        ({"from_s": 1.0, "to_s": 5.0}, 0.9, None, ""),
+        ({"from_s": 1.0}, 1.05, None, ""),
+    ],
+)
+def test_a_run_that_ended_before_its_window_did_says_so(
+    window: dict[str, Any], end: float, status: Status | None, said: str
+) -> None:
+    """As it was: "asked from 1 to 5 s and in force from 1 s", valid, of a run that met a twentieth of a second."""
+    in_steps = "to_step" in window
+    watched = Watched(duration_s=100.0 if in_steps else end, last_step=int(end) if in_steps else 0)
+    found = judge_windows(asked(**window), watched)
+    assert [one.status for one in found] == ([status] if status is not None else [])
+    assert all(said in one.text for one in found)
+
+
 def test_what_came_late_is_told_with_both_times() -> None:
     (found,) = judge_windows(asked(**SECONDS), Watched(changes=changes(SECONDS, 1.2341, 1.273)))
     assert "asked from 1 s to 1.25 s and in force from 1.234 s to 1.273 s: 0.234 s late (0.02 s" in found.text

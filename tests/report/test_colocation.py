@@ -393,9 +393,9 @@ def test_what_a_message_costs_is_a_table_with_what_was_carried(tmp_path: Path, m
     table = cost(Gathered(suite=suite, groups=groups_of(suite), sets=[]))
     assert table is not None
     said = {row[0].text: [cell.text.split("\n")[0] for cell in row[1:]] for row in table.rows}
-    assert said["2 ms, priority 0"] == ["200", "0", "1", "100 to 200"]
-    assert said["2 ms, priority 1"][1::2] == ["0.25", "200 to 700"]
-    assert said["10 ms, priority 1"][0] == "above 700"
+    assert table.head[1] == "n" and said["2 ms, priority 0"] == ["1 of 3", "200", "0", "1", "100 to 200"]
+    assert said["2 ms, priority 1"][2::2] == ["0.25", "200 to 700"]
+    assert said["10 ms, priority 1"][:2] == ["0 of 3", "above 700"]
 
 
 def test_a_rate_is_carried_where_learning_never_paused_and_only_its_loss_is_not_known() -> None:
@@ -470,9 +470,9 @@ def test_numbers_of_a_busy_machine_are_shown_with_a_question_mark_and_why(tmp_pa
     columns = {"fault": "valid", "timing": "unknown", "outcome": "valid"}
     content = gather(in_rates(tmp_path, columns=columns))
     rows = {row[0].text: [cell.text for cell in row[1:]] for row in content.named["cost"].rows}
-    assert rows["5 ms, priority 0"] == ["6548?", "0?", "1?", "2000 to 7000"]
-    assert rows["5 ms, priority 1"] == ["12856?", "0.25?", "0.5093?", "7000 to 14000"]
-    assert rows["10 ms, priority 1"][0] == "above 14000?"
+    assert rows["5 ms, priority 0"] == ["0 of 1", "6548?", "0?", "1?", "2000 to 7000"]
+    assert rows["5 ms, priority 1"] == ["0 of 1", "12856?", "0.25?", "0.5093?", "7000 to 14000"]
+    assert rows["10 ms, priority 1"][1] == "above 14000?"
     for name in ("colocation", "cost"):
         table = content.named[name]
         assert any(note.startswith("?: not averaged: the machine") for note in table.notes)
@@ -515,7 +515,8 @@ def test_the_table_says_the_papers_number_beside_ours_and_the_factor(tmp_path: P
     assert any("the paper's simulation 1.21" in note for note in table.notes)
     assert any("1/50" in note for note in table.notes)
     slow = slowdowns(gathered)
-    assert slow is not None and slow.head[1:] == ["to 1 kB", "to 50 kB"] and slow.rows[0][1].text == "2.5"
+    assert slow is not None and slow.head[1:] == ["n", "seeds", "to 1 kB", "to 50 kB"]
+    assert slow.rows[0][3].text == "2.5"
 
 
 @pytest.mark.parametrize(
@@ -540,7 +541,22 @@ def test_backlog_is_the_mean_of_the_downlinks(tmp_path: Path) -> None:
     }
     (tmp_path / "q.jsonl").write_text(json.dumps(look) + "\nbroken\n")
     assert read(tmp_path / "q.jsonl") == {"web": ([1.0], [3.0])}
+    assert read(tmp_path / "q.jsonl", "uplink") == {"web": ([1.0], [0.009])}
     assert not read(tmp_path / "none.jsonl")
+
+
+def test_what_waits_in_the_sending_hosts_is_drawn_where_anything_does(tmp_path: Path) -> None:
+    """As it was: downlinks alone, while most of the waiting is here."""
+    suite = in_rates(tmp_path)
+    for run, held in zip(suite.runs, (250_000, 0), strict=True):
+        looks = [
+            {"elapsed_s": 0.25 * n, "backlog_bytes": {"h0 uplink": {"web": held}, "h0 downlink": {"web": 9000}}}
+            for n in range(8)
+        ]
+        (run.folder / "queues.jsonl").write_text("".join(json.dumps(look) + "\n" for look in looks))
+    (picture,) = [one for one in all_pictures(gather(suite)) if one.name == "uplinks"]
+    (panel,) = picture.panels
+    assert set(panel.keys[0].y) == {250.0}
 
 
 def decile_rows(place: Path, *, n: int = 20_000, known: bool = True) -> None:
@@ -556,19 +572,22 @@ def decile_rows(place: Path, *, n: int = 20_000, known: bool = True) -> None:
 def by_size(place: Path) -> list[str] | None:
     suite = read_suite(place)
     table = slowdowns(Gathered(suite=suite, groups=groups_of(suite), sets=[]))
-    return None if table is None else [cell.text for cell in table.rows[0][1:]]
+    return None if table is None else [cell.text for cell in table.rows[0][1:]]  # n, seeds, sizes
 
 
 def test_a_slowdown_by_size_is_over_seeds_and_no_surer_than_its_run(tmp_path: Path) -> None:
     """As it was: a line for each seed, whether its run may be believed or not, of however few messages."""
     sound = made.suite(tmp_path / "a", [{"a": 1}], 3, lambda point, seed: {})
     decile_rows(sound)
-    assert by_size(sound) == ["3\n± 2.484", "4"]
+    assert by_size(sound) == ["60000", "3", "3\n± 2.484", "4"]
     changes: dict[str, Any] = {"columns": {"fault": "valid", "timing": "unknown", "outcome": "valid"}}
     changes["measures"] = {"web.slowdown_p99": {"better": "low", "column": "timing"}}
     place = made.suite(tmp_path / "b", [{"a": 1}], 3, lambda point, seed: {}, **changes)
     decile_rows(place)
-    assert by_size(place) == ["2?\nto 4?", "4?"]
+    assert by_size(place) == ["60000", "3", "2?\nto 4?", "4?"]
+    summary = made.read(place / "001" / "summary.json")
+    made.write(place / "001" / "summary.json", summary | {"columns": summary["columns"] | {"timing": "valid"}})
+    assert (by_size(place) or [])[:2] == ["20000", "1 of 3"], "as it was: messages of runs that the mean is not of"
     few = made.suite(tmp_path / "c", [{"a": 1}], 1, lambda point, seed: {})
     decile_rows(few, n=1900)
     assert by_size(few) is None, "950 of a size have no p99"
@@ -586,7 +605,7 @@ def test_a_rate_of_which_much_was_never_answered_is_the_end_of_what_is_carried(t
         made.write(path, one)
     table = cost(Gathered(suite=read_suite(place), groups=groups_of(read_suite(place)), sets=[]))
     assert table is not None
-    carried_at = {row[0].text: row[1].text for row in table.rows}
+    carried_at = {row[0].text: row[2].text for row in table.rows}
     assert carried_at["10 ms, priority 0"] == "12856" and carried_at["10 ms, priority 1"] == "14000"
 
 

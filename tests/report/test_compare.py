@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from lossbench.report.between import compare, partners
 from lossbench.report.between.agreement import agreement
 from lossbench.report.between.compare import Line
 from lossbench.report.between.limits import Limit
+from lossbench.report.between.tails import with_tails
 from lossbench.report.groups import groups_of
 from lossbench.report.inference import Estimate, corrected, estimate, paired
 from lossbench.report.tables.differences import difference_cell
@@ -42,7 +44,7 @@ def test_what_differs_in_spec_machine_and_result(tmp_path: Path) -> None:
     a = made.suite(tmp_path, POINTS, 5, row_of(0), run_id="aaaaaa")
     b = made.suite(tmp_path, POINTS, 5, row_of(0.2), run_id="bbbbbb", options={"lr": 0.2})
     told = json.loads((b / "suite.json").read_text())
-    told["sessions"] = [made.session(machine={**made.MACHINE, "kernel": "6.12"})]
+    told["sessions"] = [made.session(machine={**made.MACHINE, "kernel": "6.12", "congestion_controls": "reno bbr"})]
     made.write(b / "suite.json", told)
     left, right = read_suite(a), read_suite(b)
     assert [[cell.text for cell in row] for row in compare.spec(left, right).rows] == [
@@ -197,6 +199,36 @@ def test_a_line_that_b_has_no_valid_number_of_is_unknown_not_kept(tmp_path: Path
     assert done.returncode == 3 and "kept" not in done.stdout, done.stdout
     assert "train_loss is not valid on both sides" in done.stdout
     assert limited(tmp_path, "train_loss > -50%").returncode == 1, "what is broken is broken"
+
+
+@pytest.mark.parametrize(("longer", "code"), [(1.0, 0), (1.5, 1)])
+def test_a_limit_on_a_tail_of_samples_is_kept_or_broken(tmp_path: Path, longer: float, code: int) -> None:
+    """As it was: only columns had a change, and of p99 nothing was known."""
+    for run_id, factor in (("aaaaaa", 1.0), ("bbbbbb", longer)):
+        place = made.suite(tmp_path, POINTS[:1], 3, row_of(0), run_id=run_id)
+        for seed in range(3):
+            rng = np.random.default_rng(seed)
+            made.samples(place / f"{seed:03d}", "step_ms", factor * rng.uniform(90, 100, 2000 if seed else 1000))
+    done = limited(tmp_path, "step_ms_p99 > +5%")
+    assert done.returncode == code and "step_ms_p99" in done.stdout, done.stdout
+    (tmp_path / place.name / "000" / "samples" / "step_ms.rank-0.f64").write_bytes(bytes(8 * 999))
+    done = limited(tmp_path, "step_ms_p99 > +60%")
+    assert done.returncode == 3 and "step_ms_p99 is not valid on both sides" in done.stdout, "fewer than 1000 samples"
+    assert limited(tmp_path, "other_ms_p99 > +5%").returncode == 3
+    assert limited(tmp_path, "step_ms_p100 > +5%").returncode == 3, "as it was: judged as p10"
+
+
+def test_a_tail_with_numbers_that_are_none_is_kept_by_nobody_and_counts_in_its_own_unit(tmp_path: Path) -> None:
+    """As it was: NaN was below every limit; and seconds were counted in thousandths."""
+    for run_id, odd in (("aaaaaa", 1.0), ("bbbbbb", math.nan)):
+        place = made.suite(tmp_path, POINTS[:1], 2, row_of(0), run_id=run_id)
+        for seed in range(2):
+            made.samples(place / f"{seed:03d}", "step_ms", np.append(np.ones(1999), odd))
+            made.samples(place / f"{seed:03d}", "turn_s", np.full(2000, 1.2), unit="s")
+    assert limited(tmp_path, "step_ms_p99 > +5%").returncode == 3
+    assert limited(tmp_path, "turn_s_p99 > +0.1").returncode == 0
+    groups = with_tails(groups_of(read_suite(place)), ["turn_s_p99"])
+    assert [value.number for value in groups[0].values["turn_s_p99"]] == [pytest.approx(1.2)] * 2
 
 
 def limited(folder: Path, limit: str) -> subprocess.CompletedProcess[str]:

@@ -59,7 +59,7 @@ def test_memory_is_no_result_and_a_reader_is_told_why_no_time_is_said(tmp_path: 
     assert found == [
         "Against reliable 0, rps 10 sends 4 % of its TCP segments again (one seed).",
         "Against reliable 0, tcp 10 sends 4 % of its TCP segments again (one seed).",
-        "No times are reported: the machine was too busy for times.",
+        "Times are marked ? and compared with nothing: the machine was too busy for times.",
     ]
 
 
@@ -134,14 +134,14 @@ def test_one_seed_says_of_a_time_only_what_lies_far_apart_by_its_steps(tmp_path:
     assert near == "Against reliable 0, rps 10 ends with the same accuracy (0.9, one seed: no test)."
     ends = re.search(r"takes (4\.\d\d) x the time \((4\.\d\d) to (4\.\d\d) by its steps, one seed\)", far)
     assert ends and float(ends[2]) < float(ends[1]) < float(ends[3]), far
-    assert why == "No times are reported of rps 10: one seed can't tell (--seeds 3)."
+    assert why == "Times of rps 10 are compared with nothing: one seed can't tell (--seeds 3)."
 
 
 def test_one_seed_without_samples_says_nothing_of_time(tmp_path: Path) -> None:
     """A whole program's duration is one number: nobody knows what its next run takes."""
     first, _, why = said(tmp_path, 1)
     assert "the time" not in first and "(one seed: no test)" in first
-    assert why == "No times are reported: one seed can't tell (--seeds 3)."
+    assert why == "Times are compared with nothing: one seed can't tell (--seeds 3)."
 
 
 def test_a_line_whose_times_are_unknown_says_so(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_line_whose_times_are_unknown_says_so(tmp_path: Path) -> None:
         made.write(path, {**told, "columns": {**told["columns"], "timing": busy}})
     kept, lost, why = gather(read_suite(place)).findings
     assert "rps 10" in kept and "the time" not in kept and "the time" in lost
-    assert why == "No times are reported of rps 10: the machine was too busy for times."
+    assert why == "Times of rps 10 are marked ? and compared with nothing: the machine was too busy for times."
 
 
 def test_times_of_a_busy_machine_are_not_found_anything(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_contenders_in_turns_are_compared_at_the_highest_loss_even_on_a_busy_mac
     text, why = gather(read_suite(place)).findings
     known = r"At 10, against lossy: gloo takes 5\.00 x the time \(4\.[89]\d to 5\.[01]\d by its turns, one seed\)\."
     assert re.fullmatch(known, text), text
-    assert why == "No times are reported of nccl: one seed can't tell (--seeds 3)."
+    assert why == "Times of nccl are compared with nothing: one seed can't tell (--seeds 3)."
 
 
 def test_an_interval_that_says_nothing_is_not_called_equal(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from lossbench.proof import prove, statistics
 from lossbench.report import page
 from lossbench.report.content import Content, gather
+from lossbench.report.page import head
 from lossbench.report.plots import canvas, distributions, paper
 from lossbench.report.plots.figures import all_pictures
 from lossbench.results.index import read_suite
@@ -73,6 +74,20 @@ def test_what_came_out_is_said_first_then_drawn_then_tabled_then_how_it_was_made
     first = "rank 1 ended with status 7"
     places = [text.index(words) for words in (first, "<figure", "asked and proven", "made: results", "Where and how")]
     assert places == sorted(places) and "photo.jpg" in text
+
+
+def test_below_the_title_stands_what_was_done(html: Path, tmp_path: Path) -> None:
+    text = html.read_text()
+    line = "suite made, 4 hosts, no rate limit; "
+    assert text.index("<h1>") < text.index(line) < text.index("<figure") and "; 3 seeds; 2026-11-15</p>" in text
+    place = made.suite(tmp_path / "own", [{"arm": {"name": "clean"}}, {"arm": {"name": "loss 5%"}}], 2, lambda *_: {})
+    plan = made.read(place / "suite.json")
+    for one in plan["plan"]:
+        topology = {"hosts": 2, "rate_mbit": 1000.0}
+        one["experiment"] = {"topology": topology, "workload": {"command": ["python", "train.py", "a b"]}}
+    made.write(place / "suite.json", plan)
+    said = head.done(read_suite(place))
+    assert said == "python train.py 'a b', 2 hosts, 1000 Mbit/s; clean, loss 5%; 2 seeds; 2026-11-15"
 
 
 def test_every_number_leads_to_its_run_folder(html: Path) -> None:
@@ -413,7 +428,7 @@ def test_that_no_time_is_said_is_folded_away_nowhere(tmp_path: Path) -> None:
     page.write([found], [], tmp_path / "out.html")
     text = (tmp_path / "out.html").read_text()
     folded = re.findall(r"<details><summary>\d+ more finding.*?</details>", text, re.DOTALL)
-    untimed = [one for one in found.findings if one.startswith("No times are reported")]
+    untimed = [one for one in found.findings if one.startswith("Times are ")]
     assert untimed and all(one in text and not any(one in part for part in folded) for one in untimed), found.findings
 
 

@@ -79,3 +79,25 @@ def test_a_run_that_is_shorter_says_so_below_the_picture(figure: str, options: d
     )
     picture = paper.beside_the_paper(drawn)
     assert picture is not None and picture.says.endswith(text or "16 workers)."), picture.says
+
+
+@pytest.mark.parametrize(("figure", "lines"), [("4a", 11), ("5a", 10)])
+def test_each_line_of_a_whole_suite_says_and_shows_what_was_lost_and_by_which_rule(figure: str, lines: int) -> None:
+    """As it was: from eight lines on all of one arrival had one name and one look, packets or blocks, own or zero."""
+    suite, groups = points.find(f"rps-figure-{figure}"), []
+    for _, spec in points.points(suite, settings=[], full=True):
+        manifest = {"experiment": spec.model_dump(mode="json"), "path_loss": spec.impair[0].profile.mean_loss()}
+        groups.append(SimpleNamespace(runs=[SimpleNamespace(manifest=manifest, simulated=False)], number=len(groups)))
+    drawn: Any = SimpleNamespace(
+        groups=groups,
+        loss=lambda one: Curve(np.array([1.0, 500.0]), np.array([2.0, 1.0 + one.number])),
+        epoch=lambda _: 100.0,
+        label=lambda _: "a name too long for eleven",
+    )
+    picture = paper.beside_the_paper(drawn)
+    assert picture is not None
+    ours = [key for key in picture.panels[0].keys if key.name.startswith("ours")]
+    assert len(ours) == len({key.name for key in ours}) == len({(key.colour, key.dash) for key in ours}) == lines
+    by_name, rule = {key.name: key for key in ours}, ", own" if figure == "5a" else ""
+    packets, blocks = (by_name[f"ours 95%, {unit}{rule}"] for unit in ("packets", "blocks"))
+    assert packets.colour == blocks.colour and (packets.dash, blocks.dash) == ("-", "--")

@@ -188,9 +188,20 @@ def test_what_only_the_slowest_remember_is_seen_and_below_much_noise_too() -> No
 
 
 def test_a_percentile_whose_interval_goes_beyond_all_samples_has_no_end_there() -> None:
-    runs = [np.linspace(1, 100, 600), np.linspace(1, 300, 600)]
+    runs = [np.linspace(1, 100, 600), np.linspace(1, 100, 600), np.linspace(1, 300, 600)]
     found = percentile(runs, 0.99)
-    assert found is not None and found.high is None and found.n == 1200
+    assert found is not None and found.low is not None and found.high is None and found.n == 1800
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [[np.linspace(1, 100, 600)] * 2, [np.linspace(1, 100, 600), np.linspace(1, 300, 600)], [np.full(600, 5.1)] * 3],
+    ids=["two alike", "two apart", "no width"],
+)
+def test_two_seeds_and_equal_samples_have_no_interval(runs: list[np.ndarray]) -> None:  # type: ignore[type-arg]
+    """As it was: "5.133 to 5.133"."""
+    found = percentile(runs, 0.9)
+    assert found is not None and (found.low, found.high, found.method) == (None, None, "")
 
 
 def test_equal_numbers_are_said_once_and_others_in_digits_that_differ() -> None:

@@ -18,7 +18,7 @@ from lossbench.report.content import Content, gather
 from lossbench.report.groups import groups_of, lines_of_point
 from lossbench.report.tables import table as tables
 from lossbench.report.tables.probes import ROWS_SHOWN, rule_by_rule
-from lossbench.results import measures, naming
+from lossbench.results import machine, measures, naming
 from lossbench.results.index import read_suite
 from lossbench.results.models import ProofRow
 from lossbench.spec.about import Measure
@@ -68,6 +68,16 @@ def test_best_is_marked_only_beyond_doubt(tmp_path: Path) -> None:
 
     clear = cells(table(content(tmp_path / "b", row=apart), "results"), "train_loss")
     assert [name for name, cell in clear.items() if cell.style == "best"] == ["reliable loss_10"]
+
+
+def test_what_a_sweep_sets_itself_has_no_best(tmp_path: Path) -> None:
+    """As it was: bold where least was asked to be lost."""
+
+    def resent(point: dict[str, Any], seed: int) -> dict[str, Any]:
+        return {"tcp_resent_percent": WORSE[point["strategy"]] + 1e-5 * seed * (1 + len(point["strategy"]))}
+
+    found = table(content(tmp_path, row=resent, measures={"tcp_resent_percent": {"better": "low"}}), "results")
+    assert not [name for name, cell in cells(found, "tcp_resent_percent").items() if cell.style == "best"]
 
 
 def test_a_target_that_was_not_reached_is_called_so_and_whose_time_is_told(tmp_path: Path) -> None:
@@ -121,15 +131,30 @@ def test_a_percentile_of_few_samples_is_not_printed(tmp_path: Path) -> None:
 
 
 def test_tails_stand_on_samples(tmp_path: Path) -> None:
-    place = made.suite(tmp_path, POINTS[:1], 2, losses)
-    for run in ("000", "001"):
+    place = made.suite(tmp_path, POINTS[:1], 3, losses)
+    for run in ("000", "001", "002"):
         made.samples(place / run, "step_ms", np.linspace(1, 100, 600))
     (row,) = table(gather(read_suite(place)), "tail").rows
-    first = ["reliable loss_10", "1200", "2", "50.5", "99.01", "-", "100"]
+    first = ["reliable loss_10", "1800", "3", "50.5", "99.01", "-", "100"]
     assert [cell.text.split("\n")[0] for cell in row] == first
-    assert row[3].text == "50.5\n47.7 to 53.3", "equal seeds: as wide as independent samples leave it"
+    assert row[3].text == "50.5\n48.26 to 52.74", "equal seeds: as wide as independent samples leave it"
     tidy = [one for one in table(gather(read_suite(place)), "tail").tidy if one["measure"] == "step_ms p50"]
-    assert [(round(one["low"], 1), one["method"]) for one in tidy] == [(47.7, "seeds")]
+    assert [(round(one["low"], 1), one["method"]) for one in tidy] == [(48.3, "seeds")]
+
+
+def test_what_is_one_sample_of_a_tail_is_said_of_steps_requests_and_round_trips(tmp_path: Path) -> None:
+    """As it was: a round trip was called as long as its slowest rank took, beside a median of another make."""
+    place = made.suite(tmp_path, POINTS[:1], 2, losses)
+    for run in ("000", "001"):
+        made.samples(place / run, "rtt_ms", np.linspace(1, 100, 600), together=False)
+    found = table(gather(read_suite(place)), "tail")
+    assert cells(found, "p50")["reliable loss_10: rtt"].text == "50.5\n-", "two seeds"
+    assert any("each rank's median" in note for note in found.notes)
+    assert not any("slowest rank" in note for note in found.notes)
+    made.samples(place / "000", "get_ms", np.linspace(1, 100, 600), together=False)
+    made.samples(place / "000", "step_ms", np.linspace(1, 100, 600))
+    notes = table(gather(read_suite(place)), "tail").notes
+    assert any("slowest rank" in note for note in notes) and any(note.startswith("Of get_ms each") for note in notes)
 
 
 def test_seeds_that_failed_are_missed_in_every_table(tmp_path: Path) -> None:
@@ -196,6 +221,9 @@ def test_requests_of_several_clients_are_blocks_of_time_and_not_of_clients(tmp_p
         *((name, {}, True) for name in ("stepTime", "samplesPerSecond", "fps", "runtime", "speedup", "GBs")),
         *((name, {}, False) for name in ("accuracyTop", "timesLost", "sometimes", "learning_rate", "f1", "psnr")),
         ("gain", {"gain": "FPS"}, True),
+        *((name, {}, True) for name in ("tokens_per_minute", "samples_per_hour", "epochs_per_day", "step_usec")),
+        *((name, {}, True) for name in ("minute", "hour", "wallclock", "ttfb", "fct", "jct", "cct", "tbt", "makespan")),
+        *((name, {}, True) for name in ("pps", "bps", "kbps", "mibps", "mbits", "link_gibps", "tpm")),
     ],
 )
 def test_a_number_is_a_time_by_its_declared_unit_else_by_its_name(
@@ -214,9 +242,39 @@ def test_what_the_workload_met_stands_in_the_table_split_by_cause(tmp_path: Path
     assert {cell.text for cell in cells(table(found, "asked and proven"), "met").values()} == {"1.03 %\n+47.1 % queue"}
 
 
+def test_asked_and_proven_says_of_how_many_runs(tmp_path: Path) -> None:
+    """As it was: a loss over one of three runs and one over three looked the same."""
+    place = made.suite(tmp_path, POINTS, 3, losses)
+    first = place / "000" / "summary.json"
+    one = made.read(first)
+    one["columns"]["fault"] = "unknown"
+    made.write(first, one)
+    found = cells(table(gather(read_suite(place)), "asked and proven"), "n")
+    assert [cell.text for cell in found.values()] == ["2 of 3", "3", "3"]
+
+
 def test_results_whose_seeds_share_patterns_say_so(tmp_path: Path) -> None:
     assert any("seeds shared patterns" in text for text in content(tmp_path / "old", seeds_version=1).warnings)
     assert not content(tmp_path / "new").warnings
+
+
+def test_runs_of_two_programs_are_never_one_line(tmp_path: Path) -> None:
+    """As it was: three seeds of a script and two of what became of it had one mean, and a p-value."""
+    place = made.suite(tmp_path, POINTS[:2], 5, lambda point, seed: {"accuracy": 0.9 if seed < 3 else 0.1})
+    plan = json.loads((place / "suite.json").read_text())
+    plan["sessions"][0]["programs"] = [{"command": ["python", "train.py"]}]
+    made.write(place / "suite.json", plan)
+    for number in range(10):
+        files = {"train.py": "first" if number % 5 < 3 else "second"}
+        program = {"command": ["python", "train.py"], "executable": {"sha256": "x"}, "files": files, "folders": {}}
+        manifest = {"started": f"2026-11-15T10:00:{number % 5:02d}+0000", "programs": [program]}
+        made.write(place / f"{number:03d}" / "manifest.json", manifest)
+    found = gather(read_suite(place))
+    assert {group.name: group.sound("accuracy") for group in found.groups} == {
+        group.name: dict.fromkeys(range(3), 0.9) for group in found.groups
+    }
+    (said,) = found.warnings
+    assert "train.py changed between its runs: those of another program than most (003, 004, 008, 009) are" in said
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -464,10 +522,28 @@ def test_a_percentile_of_few_independent_samples_needs_several_seeds(seeds: int,
 
 def test_an_exit_is_a_column_where_a_program_ended_otherwise_than_with_0(tmp_path: Path) -> None:
     def ended(code: int) -> Content:
-        return content(tmp_path / str(code), 1, lambda point, seed: {"wall_s": 9.0, "exit": code}, own_program=True)
+        return content(tmp_path / str(code), 2, lambda point, seed: {"wall_s": 9.0, "exit": code}, own_program=True)
 
-    assert "exit" not in table(ended(0), "results").head
+    well = ended(0)
+    assert "exit" not in table(well, "results").head and "exit" not in table(well, "change").head
     assert cells(table(ended(-9), "results"), "exit")["rps loss_10"].text == "-9"
+
+
+def test_of_a_program_of_ones_own_its_tcp_is_said(tmp_path: Path) -> None:
+    """As it was: 1 % of loss changed nothing, and nobody said that the machine's TCP was bbr."""
+
+    def notes(folder: Path, **of: Any) -> list[str]:
+        row = {"wall_s": 9.0, "tcp_resent_percent": 1.0}
+        place = made.suite(folder, POINTS[:2], 1, lambda *_: row, **of)
+        plan = made.read(place / "suite.json")
+        plan["sessions"][0]["machine"] |= {"congestion_control": "bbr", "congestion_controls": "reno bbr cubic"}
+        made.write(place / "suite.json", plan)
+        return [note for note in table(gather(read_suite(place)), "results").notes if note.startswith("TCP")]
+
+    slow = "which hardly slows down for a few percent of loss"
+    said = f"TCP: bbr, {slow} (also here: reno, cubic), unless the program asks for another."
+    assert notes(tmp_path / "own", own_program=True) == [said] and notes(tmp_path / "suite") == []
+    assert machine.tcp_in_words({"congestion_control": "cubic"}) == "cubic" and machine.tcp_in_words({}) == ""
 
 
 def test_a_note_says_which_lines_it_is_about(tmp_path: Path) -> None:

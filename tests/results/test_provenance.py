@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lossbench.results import provenance
+from lossbench.results import programs, provenance
 
 NAMED = {  # where a configuration may name a program that git would start
     "fsmonitor": "[core]\nfsmonitor = {evil}\n",
@@ -134,3 +134,62 @@ def test_variables_of_an_outer_git_are_not_believed(tmp_path: Path, monkeypatch:
     before = provenance.git_state(mine)["commit"]
     monkeypatch.setenv("GIT_DIR", str(other / ".git"))
     assert provenance.git_state(mine)["commit"] == before
+
+
+def made_by(cwd: str, **files: str) -> dict[str, str]:
+    """What a manifest would say of `python train.py`, whose files have such digests."""
+    named = {name: found for name, found in files.items() if name == "train.py"}
+    folders = {cwd: {"python_files": files}, f"{cwd}/src": {"git": {}, "python_files": {"model.py": "m"}}}
+    python = {"path": "/usr/bin/python", "sha256": "p"}
+    one = {"command": ["python", "train.py"], "executable": python, "files": named, "folders": folders}
+    return programs.digests([one])
+
+
+def test_a_program_is_told_from_its_earlier_editions_by_what_both_have() -> None:
+    first = made_by("/a", **{"train.py": "1"})
+    assert first == {"train.py": "1", "src/model.py": "m", "the interpreter or program 'python'": "p"}
+    moved = made_by("/b", **{"train.py": "1", "out.py": "x"})  # which wrote a file, elsewhere
+    edited = made_by("/a", **{"train.py": "2", "out.py": "y"})
+    assert programs.editions([first, moved, edited, {}, first, edited]) == ([0, 0, 1, 0, 0, 1], ["train.py", "out.py"])
+    assert programs.left_out([0, 0, 1, 0]) == {2} and programs.left_out([0, 1]) == {0} and not programs.left_out([])
+    for odd in (None, [None], [{"folders": []}], [{"folders": {"/a": None}, "files": {}, "command": []}]):
+        assert programs.digests(odd) == {}
+
+
+def test_what_a_command_writes_and_what_lies_beside_it_makes_no_other_program_of_it() -> None:
+    """`train.py --log loss.csv`: the second run found what the first one had written there."""
+    python = {"path": "/usr/bin/python", "sha256": "p"}
+
+    def one(log: str, plot: str) -> list[dict[str, object]]:
+        files = {"train.py": "1", "loss.csv": log}
+        return [
+            {
+                "command": ["python", "train.py", "--log", "loss.csv"],
+                "executable": python,
+                "files": files,
+                "folders": {"/a": {"python_files": {"train.py": "1", "plot.py": plot}}},
+            }
+        ]
+
+    runs = [one("a", "x"), one("b", "x"), one("c", "y")]
+    assert programs.editions([programs.named(run) for run in runs]) == ([0, 0, 0], [])
+    assert "plot.py" in programs.editions([programs.digests(run) for run in runs])[1], "said, and no more than that"
+    assert programs.named([{"files": None}]) == programs.named(None) == {}
+
+
+def test_of_a_program_each_file_stands_in_the_manifest_by_itself(tmp_path: Path) -> None:
+    """Also in a checkout, whose state changes with whatever is written there."""
+    folder = changed(tmp_path / "checkout")
+    found = provenance.of_program(["python", "a.py"], folder, each=True)
+    before = programs.digests([found])
+    (folder / "results").mkdir()
+    (folder / "results" / "log.txt").write_text("x")
+    same = programs.digests([provenance.of_program(["python", "a.py"], folder, each=True)])
+    assert same == before and "a.py" in same
+    (folder / "b.py").write_text("y = 1\n")
+    assert programs.editions(
+        [before, programs.digests([provenance.of_program(["python", "a.py"], folder, each=True)])]
+    ) == ([0, 0], [])
+    (folder / "a.py").write_text("x = 3\n")
+    after = programs.digests([provenance.of_program(["python", "a.py"], folder, each=True)])
+    assert programs.editions([before, after]) == ([0, 1], ["a.py"])

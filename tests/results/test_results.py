@@ -195,7 +195,7 @@ def test_a_terminal_shows_point_steps_and_what_the_network_loses(tmp_path: Path)
 
 def test_elsewhere_a_run_is_one_line(made_once: tuple[Path, str]) -> None:
     lines = [line for line in made_once[1].splitlines() if line.startswith("run ")]
-    assert lines == [f"run {n + 1} of 4: {6 if n < 2 else 8}, seed {n % 2}" for n in range(4)]
+    assert lines == [f"run {n + 1} of 4: {8 if n % 2 else 6}, seed {n // 2}" for n in range(4)]
 
 
 def test_a_run_writes_what_ci_wants(tmp_path: Path) -> None:

@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 
 from lossbench.errors import NotAbleError, UsageError
-from lossbench.runs.many import campaign, offline, planning
+from lossbench.results.folders import SuiteFolder
+from lossbench.results.models import RunSummary
+from lossbench.runs.many import campaign, offline, planning, suite
 from lossbench.runs.many.campaign import Part
+from lossbench.runs.many.suite import Planned
 from lossbench.spec.asking import campaign as campaigns
 from lossbench.spec.asking import points
 from lossbench.spec.userfile import read_toml
@@ -60,6 +63,37 @@ def test_every_point_has_its_first_seed_before_any_has_its_second(file: Path, mo
     part = Part(name="chatter", plan=planning.planned("chatter", [], 2, full=False, out=Path(), resume=False)[2])
     made = _made(part, Clock(monkeypatch), limit=1e9, takes=lambda _: 1)
     assert [seed for _, seed in made] == [0] * 4 + [1] * 4
+
+
+def test_a_suite_runs_seed_by_seed_into_the_folders_of_its_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was: point by point, so whatever drifted on the machine was a difference of the points."""
+    plan = planning.planned("chatter", [], 2, full=False, out=Path(), resume=False)[2]
+    ran, shown = [], []
+
+    def execute(experiment: Any, *, seed: int, folder: Any, progress: Any, **_: Any) -> None:
+        del experiment
+        folder.make()
+        ran.append((int(folder.path.name), seed))
+        progress("1 checking")
+
+    def show(one: Planned, total: int, todo: int, what: str) -> None:
+        del what
+        shown.append((one.number, total, todo))
+
+    def summary(chosen: Any, *_: Any) -> RunSummary:
+        return RunSummary(
+            point=chosen, seed=ran[-1][1], backend="ebpf", hosts=2, verdict="valid", columns={}, duration_s=1
+        )
+
+    monkeypatch.setattr(suite, "execute", execute)
+    monkeypatch.setattr(suite, "summary", summary)
+    folder = SuiteFolder.new(tmp_path, "chatter", "x")
+    found = suite.run_plan(plan, folder=folder, run_id="x", ground=None, progress=show)  # type: ignore[arg-type]
+    assert ran == [(0, 0), (2, 0), (4, 0), (6, 0), (1, 1), (3, 1), (5, 1), (7, 1)]
+    assert shown == [(number, 8, 8 - place) for place, (number, _) in enumerate(ran)]
+    assert [one.seed for one in found.summaries] == [0, 1] * 4, "as planned"
 
 
 def test_seeds_begin_with_the_first_one_that_is_asked_for() -> None:
@@ -126,6 +160,12 @@ def test_published_campaigns_can_still_be_planned_and_name_their_points(path: Pa
     assert all(part.plan for part in planning.parts_of(path))
     for one in campaigns.load(path).run:
         assert all(isinstance(point, str) for point in one.only) or one.suite == "rps-workers"
+
+
+def test_every_suite_has_its_small_form_timed() -> None:
+    """As it was: without colocation-queues and switch-marks."""
+    asked = [one.suite for one in campaigns.load(ROOT / "results/published/small-forms.toml").run]
+    assert sorted(asked) == sorted(points.suite_names())
 
 
 def test_every_full_form_of_training_is_tried_at_two_points() -> None:

@@ -16,6 +16,7 @@ from lossbench.runs import summary
 from lossbench.runs.launch.member import Member
 from lossbench.runs.watch import Watch
 from lossbench.spec.experiment import Experiment
+from lossbench.spec.topology import Topology
 
 
 def heard(folder: Path, lines: dict[int, list[dict[str, Any]]], experiment: Experiment, role: str = "") -> Watched:
@@ -53,6 +54,16 @@ def test_a_rank_that_has_no_number_leaves_no_mean_of_the_others(tmp_path: Path) 
     """NaN and infinity are kept as nothing; a rank that does not speak of it is another thing."""
     lines = {0: [said(0, loss=3.0, accuracy=0.9)], 1: [said(1, loss=float("nan"))]}
     assert summary._means(heard(tmp_path, lines, asked()).summaries) == {"loss": None, "accuracy": 0.9}
+
+
+def test_a_mean_of_some_ranks_says_so(tmp_path: Path) -> None:
+    """As it was: the mean of one rank of four stood in the table as everybody's. Rank 0 may record alone."""
+    lines = {0: [said(0, wall=1.0, best=2.0)], 1: [said(1, loss=3.0)], 2: [said(2, loss=3.0, lr=1.0)]}
+    experiment = asked().model_copy(update={"topology": Topology(hosts=4)})
+    assert summary._of_some(experiment, heard(tmp_path, lines, experiment)) == [
+        "only 2 of 4 ranks reported loss: of these alone",
+        "only 1 of 4 ranks (rank 2) reported lr: of these alone",
+    ]
 
 
 def test_a_rank_that_speaks_in_anothers_name_counts_once_and_as_itself(tmp_path: Path) -> None:

@@ -31,3 +31,13 @@ def test_each_host_gets_a_gpu_of_its_own_in_turn() -> None:
     assert [gpu_for(rank, two, {})["CUDA_VISIBLE_DEVICES"] for rank in range(4)] == ["0", "1", "0", "1"]
     assert gpu_for(1, two, {"CUDA_VISIBLE_DEVICES": "5,GPU-7"}) == {"CUDA_VISIBLE_DEVICES": "GPU-7"}
     assert gpu_for(1, two[:1], {}) == gpu_for(1, [], {}) == gpu_for(1, two, {"CUDA_VISIBLE_DEVICES": ""}) == {}
+
+
+def test_hosts_of_several_ranks_get_gpus_of_their_own() -> None:
+    """As it was: with --ranks every host's first rank took the machine's first GPU."""
+    four = ["A", "B", "C", "D"]
+    each = [gpu_for(host, four, {}, ranks=2)["CUDA_VISIBLE_DEVICES"] for host in range(3)]
+    assert each == ["0,1", "2,3", "0,1"]
+    assert gpu_for(1, four, {}, ranks=3) == {"CUDA_VISIBLE_DEVICES": "3,0,1"}
+    assert gpu_for(1, four[:2], {}, ranks=3) == {}, "more ranks than GPUs: all are seen"
+    assert gpu_for(1, four, {"CUDA_VISIBLE_DEVICES": "5,6,7,8"}, ranks=2) == {"CUDA_VISIBLE_DEVICES": "7,8"}

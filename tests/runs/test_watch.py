@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from lossbench.proof.judge_roles import judge_roles
 from lossbench.proof.verdict import Status
 from lossbench.proof.watched import Quiet, Watched
 from lossbench.results.measures import Standing
+from lossbench.runs import watch as watching
 from lossbench.runs.launch.member import SAID_BY
 from lossbench.runs.watch import Watch
 from lossbench.spec.experiment import Expect, Experiment
@@ -120,3 +122,29 @@ def test_datagrams_of_every_rank_of_a_host_count(silent: int, status: Status) ->
     (found,) = judge_roles(asked, watched, Between(Reading(links=links), Reading(links=links)))
     assert found.status == status, found
     assert found.text.startswith("the workload misses 0 of 40 datagrams" if not silent else "only 3 of 4 ranks")
+
+
+@pytest.mark.parametrize(("stood_s", "gap_s", "samples"), [(5.0, 5.0, 2), (0.1, 0.0, 1)])
+def test_a_watch_that_stood_still_as_programs_ended_says_so(
+    stood_s: float, gap_s: float, samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it was: the last of its gaps, and what programs had waited meanwhile, were left out."""
+    watch, clock, sampled, nothing = Watch.__new__(Watch), [0.0], list[float](), lambda *_: None
+    watch.experiment, watch.seen, watch.network = BESIDE, Watched(), SimpleNamespace(genuine=True)  # type: ignore[assignment]
+    parts = {
+        "ranks": SimpleNamespace(
+            running=lambda: [] if clock[0] else ["rank-0"], read=list, check_alive=nothing, come_and_go=nothing
+        ),
+        "schedule": SimpleNamespace(keep=nothing, nap_s=lambda _: stood_s),
+        "_load": SimpleNamespace(sample=lambda: sampled.append(clock[0])),
+        "_tell": nothing,
+        "_look": nothing,
+        "_start": 0.0,
+        "_looked": 0.0,
+    }
+    for name, part in parts.items():
+        setattr(watch, name, part)
+    fake = SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda seconds: clock.__setitem__(0, seconds))
+    monkeypatch.setattr(watching, "time", fake)
+    watch._watch()
+    assert (watch.seen.quiet.longest_gap_s, len(sampled)) == (gap_s, samples)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -170,3 +171,22 @@ def test_the_name_is_the_scripts() -> None:
 def test_a_module_gives_its_name(command: tuple[str, ...], name: str) -> None:
     """As it was: every `python -m pkg.train` was stored as the suite "python"."""
     assert tomllib.loads(adhoc.text(Asked(command=command)))["name"] == name
+
+
+@pytest.mark.parametrize(
+    ("loss", "sweep", "doubted"),
+    [
+        ("0.03", (), ["0.03"]),
+        ("", ("loss=0,.05,0.05%,.1", "rate=0.05"), [".05"]),
+        ("", ("loss=0,.05,1,5",), []),  # beside 5 it is no share
+        ("0.03%", (), []),
+        ("0.5", (), []),
+        ("0", ("loss=0.0,1",), []),
+        ("3", (), []),
+    ],
+)
+def test_a_loss_that_may_be_meant_as_a_share_is_doubted(loss: str, sweep: tuple[str, ...], doubted: list[str]) -> None:
+    """As it was: --loss 0.03 lost three packets in ten thousand, without a word."""
+    said = units.perhaps_shares(loss, sweep)
+    assert [text.split()[3] for text in said] == doubted
+    assert all(re.search(r"write [35]% if a share was meant, 0?\.0[35]% if not", text) for text in said)

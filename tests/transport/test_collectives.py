@@ -231,7 +231,9 @@ def test_whoever_comes_last_changes_no_reliable_sum_unless_sums_are_asked_for_as
 ) -> None:
     """1e8 - 1e8 + 1 is one, 1e8 + 1 - 1e8 is none."""
     values, found = (0.0, 1e8, -1e8, 1.0), set[float]()
-    for last in (3, 2):
+    for last in (3, 2) * 5:  # who comes before the owner itself has begun waits for it, and is added in another order
+        if len(found) == 2:
+            break
         made = ranks(4, policy=Policy(sum_order=sum_order))
 
         def job(group: Group) -> float:

@@ -14,9 +14,10 @@ import pytest
 from lossbench.contract import Door
 from lossbench.workloads.errors import OptionError
 from lossbench.workloads.web import checks
+from lossbench.workloads.web.__main__ import Clients
 from lossbench.workloads.web.conclude import conclude
 from lossbench.workloads.web.learning import learning_loss
-from lossbench.workloads.web.options import Options, read_options
+from lossbench.workloads.web.options import Options, misfit, read_options
 from lossbench.workloads.web.samples import Floats, Lost, Measured, read, times
 from lossbench.workloads.web.schedule import Schedule, draw
 from lossbench.workloads.web.sizes import Sizes, distributions
@@ -635,6 +636,66 @@ def test_a_rate_at_which_requests_were_dropped_voids_itself_and_no_other(tmp_pat
     low, high = [one for one in found if one["kind"] == "row"]
     assert "doubt" not in low and "at 200/s arrivals are not a Poisson process" in high["doubt"]
     assert not [one["text"] for one in found if one["kind"] == "doubt" and "Poisson" in one["text"]]
+
+
+def in_pages(folder: Path, begin: np.ndarray) -> None:  # type: ignore[type-arg]
+    """Every client's requests come in pages of three, at these times, one after the other within a page."""
+    rng = np.random.default_rng(7)
+    for rank in (0, 1):
+        due = np.repeat(begin, 3)
+        lag = np.tile([0.05, 0.1, 0.15], len(begin))
+        columns = {
+            "at_s": due,
+            "completion_ms": rng.exponential(20.0, len(due)),
+            "size_bytes": np.full(len(due), 1e5),
+            "page": np.repeat(np.arange(float(len(begin))), 3),
+            "lag_ms": lag,
+            "sent_s": due + lag / 1000,
+        }
+        for name, values in columns.items():
+            values.tofile(folder / "samples" / f"web.{name}.rank-{rank}.f64")
+
+
+@pytest.mark.parametrize("even", [False, True])
+def test_pages_must_begin_as_a_poisson_process(tmp_path: Path, even: bool) -> None:
+    """As it was: never looked at, and pages at even times were believed."""
+    gaps = np.random.default_rng(5).exponential(0.03, 1000)
+    in_pages(stored(tmp_path), 0.03 * np.arange(1.0, 1001.0) if even else np.cumsum(gaps))
+    said = [one["text"] for one in conclude(tmp_path, "web", Options(rate=200, page=3)) if one["kind"] == "doubt"]
+    assert [text.startswith("at 200/s beginnings of pages are not a Poisson process") for text in said] == [True] * even
+
+
+def run_on(folder: Path, **topology: float) -> None:
+    (folder / "manifest.json").write_text(json.dumps({"experiment": {"topology": topology}}))
+
+
+@pytest.mark.parametrize(
+    ("rate_mbit", "options", "fits"),
+    [
+        (20, {"factor": 50}, True),
+        (20, {"factor": 25}, False),
+        (20, {"factor": 25, "link_mbit": 500}, True),
+        (20, {}, True),
+        (None, {"factor": 25}, True),
+    ],
+)
+def test_a_factor_that_is_not_that_of_the_links_is_no_label(
+    tmp_path: Path, rate_mbit: float | None, options: dict[str, float], fits: bool
+) -> None:
+    """As it was: whatever was written down, in every row."""
+    run_on(stored(tmp_path), rate_mbit=rate_mbit)
+    given = Options(rate=200, **options)  # type: ignore[arg-type]
+    said = misfit(tmp_path, given)
+    assert (said == "") is fits
+    row = row_of(tmp_path, given)
+    assert row["equivalent"] == 200 * (given.factor if fits else 1) and ("factor" in row["shown"]) is (
+        fits and given.factor != 1
+    )
+    door = Door(rank=0, world_size=2, addresses=("a", "b"), records_path=str(tmp_path / "records" / "x"))
+    if not fits:
+        assert "topology.rate_mbit" in said and "or say link_mbit = 500" in said and said in row["note"]
+        with pytest.raises(OptionError, match="links of 20 Mbit/s are not those of 1000"):
+            Clients(door, given)
 
 
 def write_down(folder: Path, name: str, *records: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import tempfile
 import threading
 import time
@@ -22,17 +23,19 @@ from lossbench.contract import Door
 from lossbench.workloads.errors import OptionError, WorkloadError
 from lossbench.workloads.web import __main__ as web
 from lossbench.workloads.web.external import External, read_h2load, read_wrk
-from lossbench.workloads.web.http import clock, nginx
+from lossbench.workloads.web.http import clock, congestion, nginx
 from lossbench.workloads.web.http.client import Client, Request
 from lossbench.workloads.web.http.connection import Connection
 from lossbench.workloads.web.options import Options
 from lossbench.workloads.web.samples import read
 from lossbench.workloads.web.schedule import Schedule
-from lossbench.workloads.web.server import Server
+from lossbench.workloads.web.server import Server, served
 from tests.forms import forms, full
 from tests.web.service import Service
 
 KINDS = ["builtin", pytest.param("nginx", marks=pytest.mark.skipif(nginx.find() is None, reason="no nginx here"))]
+
+HOSTS_OWN = Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
 
 
 @pytest.fixture
@@ -125,12 +128,55 @@ def test_without_nginx_the_built_in_server_takes_its_place_unless_nginx_was_aske
     try:
         with pytest.raises(OptionError, match="there is no nginx here"):
             Server(door).run()
-        served: list[str] = []
-        monkeypatch.setattr(Server, "_builtin", lambda self: served.append("builtin"))
-        Server(Door(rank=0, world_size=1, addresses=("127.0.0.1",), options={"port": service.port})).run()
-        assert served == ["builtin"]
+        answered: list[str] = []
+        monkeypatch.setattr(Server, "_builtin", lambda self: answered.append("builtin"))
+        (service.folder / "records").mkdir()
+        path = str(service.folder / "records" / "server-0.jsonl")
+        for options in ({}, {"server": "builtin"}):
+            one = {"port": service.port, **options}
+            Server(Door(rank=0, world_size=1, addresses=("127.0.0.1",), options=one, records_path=path)).run()
+        assert answered == ["builtin", "builtin"] and len(service.records("server", "fallback")) == 1
+        (note,) = served(service.folder).notes
+        assert note == "The built-in server served, since nginx did not: there is none here (apt install nginx-light)."
     finally:
         signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_congestion_control_is_the_hosts_own_or_the_one_asked_for_and_said(service: Service, kind: str) -> None:
+    """As it was: whatever the machine had, and no word of it. Asked of the connections, from outside."""
+    service.serve(server=kind, congestion="reno")
+    await_up(service)
+    with socket.create_connection(("127.0.0.1", service.port), timeout=10) as one:
+        one.sendall(b"GET /64 HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert one.recv(1000).startswith(b"HTTP/1.1 200")
+        assert congestion.of_socket(one, "") == (HOSTS_OWN, ""), "of this socket nobody asked for another"
+        found = served(service.folder)
+        said = " ".join(found.notes)
+        if "its socket is out of reach" in said:
+            pytest.skip(said)
+        assert found.words() == {"server": kind, "congestion": "reno"} and "not as asked" not in said
+        if shutil.which("ss"):
+            seen = subprocess.run(["ss", "-Htin", "src", f"127.0.0.1:{service.port}"], capture_output=True, text=True)
+            assert "reno" in seen.stdout.split(), seen.stdout
+
+
+def test_where_a_servers_socket_is_out_of_reach_the_hosts_own_is_said() -> None:
+    with subprocess.Popen(["sleep", "60"]) as other:
+        asked = congestion.of_process(other.pid, "reno")
+        none = congestion.of_process(other.pid, "")
+        other.kill()
+    assert none == (HOSTS_OWN, "") and asked[0] == HOSTS_OWN
+    assert asked[1].startswith("reno: its socket is out of reach (")
+
+
+def test_a_congestion_control_that_this_kernel_lacks_leaves_the_hosts_own_and_is_said(service: Service) -> None:
+    service.serve(server="builtin", congestion="nosuch")
+    await_up(service)
+    found = served(service.folder)
+    assert found.words() == {"server": "builtin", "congestion": HOSTS_OWN}
+    (note,) = found.notes
+    assert note.startswith("The service's TCP is not as asked for: nosuch: this kernel has ") and HOSTS_OWN in note
 
 
 OLD_NGINX = """#!/bin/sh

@@ -16,7 +16,7 @@ LAGS = 16
 
 
 def stated_limit(p: float) -> float:
-    """Squared distance of two workers over the variance of one update, as the paper states it."""
+    """Squared distance of two workers over the variance of one update, as the paper states it, by a reader's notes."""
     return 2 * p / (1 + p)
 
 

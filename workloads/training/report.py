@@ -17,7 +17,8 @@ LAST = 0.1  # of all steps: the training loss is their mean
 WORST_TAIL = 0.99
 CUT_SAID = 0.001
 NOT_REACHED = "not reached"
-MIXING = {"alpha_1": "left", "alpha_2": "shifted"}
+MIXING = {"alpha_1": "left", "alpha_2": "shifted"}  # of RPS
+THEORY = ("over_exact", "over_stated", "over_predicted")  # of strategies whose parameters have owners
 SPEEDS = ("samples_s", "samples_s_worker", "tokens_s", "tokens_s_worker")
 SHOWN = [
     "strategy",
@@ -25,6 +26,8 @@ SHOWN = [
     "MEASURE",
     "drift_first",
     "drift_last",
+    *THEORY,
+    *MIXING,
     "arrived",
     "mb_step",
     "ms_step",
@@ -34,15 +37,7 @@ SHOWN = [
     *SPEEDS,
 ]
 UNITS = {"ms_step": "ms", "ms_step_mean": "ms", "target_s": "s", "ms_step_p99": "ms", **dict.fromkeys(SPEEDS, "1/s")}
-SHOWN_OF_NOISE = [
-    "strategy",
-    "drift_last",
-    "over_exact",
-    "over_stated",
-    "over_predicted",
-    "owner_over_exact",
-    "arrived",
-]
+SHOWN_OF_NOISE = ["strategy", "drift_last", *THEORY, "owner_over_exact", "arrived"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,9 +22,9 @@ from lossbench.contract import Door
 from lossbench.workloads.errors import OptionError, WorkloadError, status_of
 from lossbench.workloads.web.http.client import Client, Request
 from lossbench.workloads.web.http.clock import now
-from lossbench.workloads.web.options import Options, read_options
+from lossbench.workloads.web.options import Options, misfit, read_options
 from lossbench.workloads.web.schedule import Schedule, draw
-from lossbench.workloads.web.steer import Steer
+from lossbench.workloads.web.steer import Steer, folder_of
 
 SERVERS_S = 60.0  # servers may take so long to come up
 GAP_S = 2.0  # between two rates: what is under way ends, and it is decided how to go on
@@ -37,6 +37,8 @@ class Clients:
     def __init__(self, door: Door, options: Options) -> None:
         if door.world_size < 2:
             raise OptionError("web: clients ask the servers of other hosts: there must be two")
+        if door.rank == 0 and door.records_path and (wrong := misfit(folder_of(door), options)):
+            raise OptionError(f"web: {wrong}")
         self.door, self.options = door, options
         self.client = Client(door, options)
         signal.signal(signal.SIGTERM, self._told)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from lossbench.workloads.web.options import Options
-from lossbench.workloads.web.samples import Floats, Measured, Times
+from lossbench.workloads.web.samples import Floats, Measured, Times, arrivals
 
 FAILED_SHARE = 0.001  # of all requests: more of them, and the rest are a choice of the lucky ones
 OF_A_TAIL = 0.1  # the share of it that late requests may be
@@ -279,10 +279,12 @@ def late(here: Measured, phase: dict[str, Any], *, hint: str) -> str:
     return f"requests were sent up to {lag:.2f} ms late (p99), {share}{hint}"
 
 
-def not_poisson(here: Measured, phase: dict[str, Any]) -> str:
+def not_poisson(here: Measured, phase: dict[str, Any], options: Options) -> str:
     """What clients sent at this rate: where some of it was dropped, it is another process."""
-    streams = [one[(one >= phase["from_s"]) & (one < phase["to_s"])] for one in here.sent_s]
+    sent = arrivals(here, options.page)
+    streams = [one[(one >= phase["from_s"]) & (one < phase["to_s"])] for one in sent]
     p = min((exponential_p(np.diff(one)) for one in streams), default=1.0)
     if p >= ERROR / max(1, len(streams)):
         return ""
-    return f"at {phase['rate']:g}/s arrivals are not a Poisson process (Anderson-Darling, p = {p:.1e})"
+    what = "beginnings of pages" if options.page else "arrivals"
+    return f"at {phase['rate']:g}/s {what} are not a Poisson process (Anderson-Darling, p = {p:.1e})"

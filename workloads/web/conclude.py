@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from lossbench.workloads.web import checks, samples
 from lossbench.workloads.web.learning import learning_loss, load_doubt
-from lossbench.workloads.web.options import Options, read_options
+from lossbench.workloads.web.options import Options, misfit, read_options
 from lossbench.workloads.web.samples import Measured, Times
 from lossbench.workloads.web.server import Served, served
 from lossbench.workloads.web.slowdown import slowdowns
@@ -35,6 +36,8 @@ CLOSED = "Closed loop: clients wait with the service, its tail is understated."
 
 
 def conclude(folder: Path, role: str, options: Options) -> Iterator[dict[str, Any]]:
+    unfit = misfit(folder, options)  # of a lab; elsewhere its clients have said so, and ended
+    options = replace(options, factor=1.0) if unfit else options
     records = list(_records(folder, role))
     measured = samples.read(folder, role)
     asked = [r for r in records if r["kind"] == "requests"]
@@ -58,6 +61,7 @@ def conclude(folder: Path, role: str, options: Options) -> Iterator[dict[str, An
     stopped = str(decided.get("stop", ""))
     ends = min(ends, decided.get("until_s", np.inf))
     server = served(folder)
+    server.notes.extend([f"No factor: {unfit}."] if unfit else [])
     said: dict[str, Any] = {"load": load_doubt(folder) if several else "", "hint": _hint(records), "server": server}
     for phase in phases:
         here = measured.between(phase["from_s"], min(phase["to_s"], ends))
@@ -128,15 +132,15 @@ def _phase(
         **slowdowns(here.between(steady.at_s[0], np.inf), alone, mean=not unknown_mean),
         "goodput_mbit": round(_bytes_by(here, float(times.at_s[0]) + span) * 8 / span / 1e6, 4),
         **beside,
-        "shown": [*SHOWN, *beside],
-        **({"server": str(server)} if server.which else {}),
+        "shown": [*_told_apart(options, server), *beside],
+        **server.words(),
         **({"bytes_cut": options.drawn().cut} if options.most_bytes else {}),
         **({"note": " ".join(filter(None, notes))} if any(notes) else {}),
     }
     said = [checks.unsteady(steady, phase, span, found=found), load]
     said += [checks.unanswered(here, phase, options)] if several else []
     said += [checks.late(here, phase, hint=hint), late.get("p99", "")] if options.loop == "open" else []
-    said += [checks.not_poisson(here, phase)] if options.loop == "open" and not options.page else []
+    said += [checks.not_poisson(here, phase, options)] if options.loop == "open" else []
     said += [] if stopped else [checks.not_known(steady, options)]
     doubt = "; ".join(filter(None, said))
     yield {"kind": "row", **row, **({"doubt": doubt, **void} if doubt and several else {})}
@@ -144,6 +148,13 @@ def _phase(
         yield {"kind": "summary", **{key: row[key] for key in (*numbers, "n", "goodput_mbit")}}
         if doubt:
             yield {"kind": "doubt", "text": doubt}
+
+
+def _told_apart(options: Options, server: Served) -> list[str]:
+    """What is shown of every row; what rates are of, and who served, where it is not as anybody would think."""
+    by = ["factor"] if options.factor != 1 else []
+    other = ["server"] if set(server.which) - {"nginx"} else []
+    return [*SHOWN[:2], *by, *SHOWN[2:], *other]
 
 
 def _bytes_by(here: Measured, when_s: float) -> float:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, Literal
 
 from lossbench.workloads.errors import OptionError
 from lossbench.workloads.web.sizes import Sizes
 
 PORT = 8080
+TOGETHER = "topology.rate_mbit, options.rate(s), seconds and factor of web, options.mbit of replay, shaping.target_ms"
 _UNTIL = re.compile(r"p(\d\d(?:\.\d+)?)\s*=\s*(\d+(?:\.\d+)?)\s*%")
 
 
@@ -32,6 +36,7 @@ class Options:
     most_open: int = 1000  # requests of a host under way; more are dropped, and counted
     port: int = PORT
     factor: float = 1.0  # how many times slower than what is modelled: rate * factor is its rate
+    link_mbit: float = 1000.0  # of what is modelled: by the factor it must be the links' own rate
     until: str = ""  # p99=5%: end when its 95 % interval is that narrow; `seconds` is the longest it may take
     stop_mean_ms: float = 0.0  # of several rates: the first whose mean is above it is the last
     stop_ratio: float = 0.0  # of several rates: the first with p99/p50 above it is held on to
@@ -72,7 +77,7 @@ def read_options(given: Mapping[str, Any]) -> Options:
 
 
 def _check(options: Options) -> None:
-    for name in ("rate", "bytes", "users", "timeout_s", "most_open", "factor"):
+    for name in ("rate", "bytes", "users", "timeout_s", "most_open", "factor", "link_mbit"):
         if not getattr(options, name) > 0:
             raise OptionError(f"web: {name} must be above 0")
     if any(rate <= 0 for rate in options.rates) or list(options.rates) != sorted(set(options.rates)):
@@ -93,3 +98,23 @@ def _check(options: Options) -> None:
     if options.loop == "closed" and (options.page or options.rates):
         raise OptionError("web: a closed loop has users, not pages or rates")
     options.drawn()
+
+
+def misfit(folder: Path, options: Options) -> str:
+    """Why the factor is not that of this run's links, with what to do: rates are divided by hand, and one that was
+    changed alone would give every row a wrong label. Empty where it is, where nothing is scaled, or links have no rate.
+    `folder`: the run's; on a lab's machines there is no manifest in it, and the end of the run tells."""
+    topology: dict[str, Any] = {}
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        topology = dict(json.loads((folder / "manifest.json").read_text(encoding="utf-8"))["experiment"]["topology"])
+    rates = {topology.get(f"{way}_rate_mbit") or topology.get("rate_mbit") for way in ("uplink", "downlink")} - {None}
+    should = options.link_mbit / options.factor
+    rate, link, factor = (
+        min((float(one) for one in rates if one is not None), default=should),
+        options.link_mbit,
+        options.factor,
+    )
+    if options.factor == 1 or abs(rate / should - 1) <= 0.001:
+        return ""
+    said = f"links of {rate:g} Mbit/s are not those of {link:g} Mbit/s at a factor of {factor:g} ({should:g} Mbit/s)"
+    return f"{said}: change together {TOGETHER}; or say link_mbit = {rate * factor:g}"

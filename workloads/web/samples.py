@@ -47,6 +47,7 @@ class Measured:
     client: Floats
     lag_ms: Floats
     sent_s: tuple[Floats, ...]  # by client
+    due_s: tuple[Floats, ...] = ()  # the same requests' intended times
     lost: Lost = field(default_factory=Lost)
     under_way_s: Floats = field(default_factory=_none)  # intended times of those that have not come to any end yet
     known_to_s: float = math.inf  # so far all clients have written down what they sent
@@ -90,6 +91,7 @@ def read(folder: Path, role: str) -> Measured:
     lost: dict[str, list[Floats]] = {name: [_none()] for name in (*LOST, "client")}
     lags: list[Floats] = [_none()]
     sent: list[Floats] = []
+    intended: list[Floats] = []
     under_way: list[Floats] = [_none()]
     known_to = math.inf
     for rank in _ranks(folder, prefix):
@@ -99,9 +101,10 @@ def read(folder: Path, role: str) -> Measured:
         _add(done, found, rank)
         _add(lost, missed, rank)
         lags.append(late)
-        sent.append(sent_s)
         whole = min(len(late), len(sent_s))
+        sent.append(sent_s[:whole])
         due = sent_s[:whole] - late[:whole] / 1000
+        intended.append(due)
         under_way.append(_without(due, np.concatenate([found["at_s"], missed["at_s"]])))
         known_to = min(known_to, float(due.max(initial=-math.inf)))
     return Measured(
@@ -109,6 +112,7 @@ def read(folder: Path, role: str) -> Measured:
         lost=Lost(**_in_order(lost)),
         lag_ms=np.concatenate(lags),
         sent_s=tuple(sent),
+        due_s=tuple(intended),
         under_way_s=np.sort(np.concatenate(under_way)),
         known_to_s=known_to,
     )
@@ -158,6 +162,15 @@ def times(here: Measured, page: int) -> Times:
         return _pages(here, page, at_s, ms)
     order = np.argsort(at_s, kind="stable")
     return Times(at_s[order], ms[order])
+
+
+def arrivals(here: Measured, page: int) -> tuple[Floats, ...]:
+    """By client: when each request was sent; where they come in pages, the first of each, whose intended times are
+    one."""
+    if not page:
+        return here.sent_s
+    first = [np.diff(due, prepend=-np.inf) > NEAR_S for due in here.due_s]
+    return tuple(sent[one] for sent, one in zip(here.sent_s, first, strict=True))
 
 
 def _pages(here: Measured, requests: int, at_s: Floats, ms: Floats) -> Times:

@@ -1,6 +1,7 @@
 """The web service of one host: nginx if it is there and comes up, else the built-in server. GET /N answers N bytes.
 
-Options: server ("auto", "nginx", "builtin"), port, bytes and most_bytes (sizes beside those of sizes.csv).
+Options: server ("auto", "nginx", "builtin"), port, bytes and most_bytes (sizes beside those of sizes.csv), congestion
+(control of its TCP: cubic, bbr, ...; none: the host's own, as it is when the server starts).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 from lossbench.contract import Door, own_stack
 from lossbench.workloads.errors import OptionError, WorkloadError, status_of
-from lossbench.workloads.web.http import nginx
+from lossbench.workloads.web.http import congestion, nginx
 from lossbench.workloads.web.http.builtin import Builtin
 from lossbench.workloads.web.options import PORT, Options
 from lossbench.workloads.web.sizes import known_sizes
@@ -29,29 +30,41 @@ CHOICES = ("auto", "nginx", "builtin")
 
 @dataclass(frozen=True)
 class Served:
-    """Which server answered on how many hosts, and what readers should know of it."""
+    """Which server answered on how many hosts, with which congestion control, and what readers should know of it."""
 
     which: dict[str, int]
+    congestion: dict[str, int]
     notes: list[str]
 
     def __str__(self) -> str:
-        one = len(self.which) == 1
-        return ", ".join(name if one else f"{name} on {hosts}" for name, hosts in sorted(self.which.items()))
+        return _said(self.which)
+
+    def words(self) -> dict[str, str]:
+        """Of a row."""
+        known = {"server": self.which, "congestion": self.congestion}
+        return {name: _said(by_hosts) for name, by_hosts in known.items() if by_hosts}
+
+
+def _said(by_hosts: dict[str, int]) -> str:
+    one = len(by_hosts) == 1
+    return ", ".join(name if one else f"{name} on {hosts}" for name, hosts in sorted(by_hosts.items()))
 
 
 def served(folder: Path) -> Served:
     """As the servers of a run said it themselves."""
-    found: dict[str, list[dict[str, Any]]] = {"server": [], "fallback": [], "unmarked": []}
+    found: dict[str, list[dict[str, Any]]] = {"server": [], "fallback": [], "unmarked": [], "congestion": []}
     for path in sorted((folder / "records").glob("*.jsonl")):
         for line in path.read_text(encoding="utf-8").splitlines():
             with suppress(ValueError):  # cut off by whoever killed it
                 record = json.loads(line)
                 found.get(str(record.get("kind")), []).append(record)
     which = Counter(str(one["which"]) for one in found["server"])
+    control = Counter(str(one["congestion"]) for one in found["server"] if one.get("congestion"))
     notes = [f"The built-in server served, since nginx did not: {why}." for why in _reasons(found["fallback"])]
-    if which["nginx"]:
+    if "nginx" in which:
         notes += [f"nginx marked no answers: {why}." for why in _reasons(found["unmarked"])]
-    return Served({name: hosts for name, hosts in which.items() if hosts}, notes)
+    notes += [f"The service's TCP is not as asked for: {why}." for why in _reasons(found["congestion"])]
+    return Served(dict(which), dict(control), notes)
 
 
 def _reasons(records: list[dict[str, Any]]) -> list[str]:
@@ -65,6 +78,7 @@ class Server:
         self.port = int(door.options.get("port", PORT))
         self.address = door.addresses[door.rank]
         self.ended = False
+        self.asked = str(door.options.get("congestion", ""))
         signal.signal(signal.SIGTERM, self._told)
 
     def _told(self, *_: object) -> None:
@@ -79,7 +93,11 @@ class Server:
             raise OptionError('web.server: there is no nginx here: apt install nginx-light, or server = "builtin"')
         self._port_is_free()
         self._mark_answers()
-        server = self._nginx(binary, needed=which == "nginx") if binary is not None else None
+        server = None
+        if binary is not None:
+            server = self._nginx(binary, needed=which == "nginx")
+        elif which == "auto":
+            self.door.record("fallback", to="builtin", why="there is none here (apt install nginx-light)")
         if server is not None:
             self._watch(server)
         else:
@@ -126,7 +144,7 @@ class Server:
 
     def _watch(self, server: nginx.Nginx) -> None:
         try:
-            self._ready("nginx")
+            self._ready("nginx", *congestion.of_process(server.process.pid, self.asked))
             while not self.ended:
                 if server.process.poll() is not None:
                     raise WorkloadError(f"nginx ended by itself with status {server.process.returncode}")
@@ -137,14 +155,16 @@ class Server:
     def _builtin(self) -> None:
         server = Builtin(self.address, self.port, dscp=self.door.dscp)
         try:
-            self._ready("builtin")
+            self._ready("builtin", *congestion.of_socket(server.listener, self.asked))
             server.serve(lambda: self.ended)
         finally:
             server.close()
 
-    def _ready(self, which: str) -> None:
+    def _ready(self, which: str, in_force: str, why: str) -> None:
         """Said before the gate opens: clients try servers before they are ready themselves."""
-        self.door.record("server", which=which, port=self.port)
+        if why:
+            self.door.record("congestion", why=why)
+        self.door.record("server", which=which, port=self.port, congestion=in_force)
         self.door.record("ready")
 
 

@@ -36,6 +36,7 @@ def init(
     from lossbench.files import disk_errors
     from lossbench.spec.asking import adhoc, written
 
+    words.say_of_shares(loss, sweep)
     condition = {"hosts": hosts, "loss": loss, "burst": burst, "delay": delay, "rate": rate, "profile": profile}
     command = words.command_of(ctx) or adhoc.EXAMPLE
     asked = adhoc.Asked(command=command, **condition, sweep=tuple(sweep), time_limit=time_limit)

@@ -19,6 +19,7 @@ def show(suite: Any, *, out: Path, machines: int = 0, **chosen: Any) -> None:
     once, a network that this machine can't make once the plan has been read."""
     from lossbench import api
     from lossbench.results.naming import point_name
+    from lossbench.runs.many.suite import seed_by_seed
 
     plan = api.planned(suite, out=out, machines=machines, **chosen)
     if not plan:
@@ -26,17 +27,25 @@ def show(suite: Any, *, out: Path, machines: int = 0, **chosen: Any) -> None:
         return
     if not machines:
         _there(plan)
+    backends = "backend: whatever the machines can do; they are not asked" if machines else _backends(plan)
     first = plan[0].experiment
     say(f"{first.name}: {counted(len(plan), 'run')}")
     for line in _program(first.workload):
         say(f"  {line}")
-    for one in plan:
+    for one in seed_by_seed(plan):
         say(f"  {one.number:3}  {point_name(one.chosen)}, seed {one.seed}: {_network(one.experiment)}")
-    limit = sum(one.experiment.workload.limit_s() for one in plan)
-    bound = f"at most {_minutes(limit)} of workload (time limits)" if limit < math.inf else "no time limit"
     say(f"  {_estimate(plan, out)}")
-    say(f"  {bound}; building and proving a network take seconds a run")
-    say(f"  {'backend: whatever the machines can do; they are not asked' if machines else _backends(plan)}")
+    say(f"  {_bound([one.experiment.workload.limit_s() for one in plan])}; building and proving take seconds a run")
+    say(f"  {backends}")
+
+
+def _bound(limits: list[float]) -> str:
+    """By the time limits alone."""
+    if max(limits) == math.inf:
+        return "no time limit"
+    alike = len(set(limits)) == 1
+    each = f"{counted(len(limits), 'run')} x a time limit of {_minutes(limits[0])}" if alike else "its time limits"
+    return f"at most {_minutes(sum(limits))} of workload ({each})"
 
 
 def _there(plan: list[Planned]) -> None:
@@ -81,9 +90,25 @@ def _estimate(plan: list[Any], out: Path) -> str:
 def _network(experiment: Any) -> str:
     topology = experiment.topology
     rate = topology.uplink_mbit()
-    profiles = [f"{entry.profile.name or 'a profile'} ({entry.direction})" for entry in experiment.impair]
-    lost = ", ".join(profiles) or "nothing lost"
-    return f"{topology.hosts} hosts, {f'{rate:g} Mbit/s' if rate else 'no rate limit'}, MTU {topology.mtu}, {lost}"
+    down = topology.downlink_mbit()
+    rates = [f"{rate:g} Mbit/s" if rate else "no rate limit"]
+    rates += [f"{f'{down:g} Mbit/s' if down else 'no rate limit'} down"] if down != rate else []
+    classes = experiment.shaping.classes
+    rates += [f"{counted(len(classes), 'class', 'classes')} of traffic in their queues"] if classes else []
+    lost = "; and ".join(_in_force(entry) for entry in experiment.impair) or "nothing lost"
+    lost += " (at each place a packet meets the last that is about it)" if experiment.impair[1:] else ""
+    return ", ".join([f"{topology.hosts} hosts", *rates, f"MTU {topology.mtu}", lost])
+
+
+def _in_force(entry: Any) -> str:
+    """What will be done to packets, and not only what that is called; of a part of the links, or of the run, which."""
+    where = [entry.direction]
+    where += [", ".join(f"{a} to {b}" for a, b in entry.pairs)] if entry.pairs else []
+    where += [", ".join(entry.hosts)] if entry.hosts != "all" else []
+    for unit, first, last in ((" s", entry.from_s, entry.to_s), ("", entry.from_step, entry.to_step)):
+        where += [f"from {'' if unit else 'step '}{first:g}{unit}"] if first is not None else []
+        where += [f"until {'' if unit else 'step '}{last:g}{unit}"] if last is not None else []
+    return f"{entry.profile.name or 'a profile'} ({', '.join(where)}): {entry.profile.in_words()}"
 
 
 def _program(workload: Any) -> list[str]:

@@ -54,6 +54,8 @@ def replay(
         errors.print(text, markup=False, soft_wrap=True)
     for text in old.shared_patterns():
         errors.print(f"warning: {text} Its patterns will not come again.", markup=False, soft_wrap=True)
+    for text in old.changed_programs():
+        errors.print(f"warning: {text}", markup=False, soft_wrap=True)
     lines = groups.lines_of_point(old, row, number=index.number_of(run))
     with live.View(errors, quiet=False) as view:
         again = api.replay(old, lines, out=out, lab=lab, these_nics=yes_these_nics, progress=view.show)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand
 
+from lossbench.cli.console import say
 from lossbench.errors import UsageError
+from lossbench.spec import units
 
 if TYPE_CHECKING:
     from lossbench.spec.asking.adhoc import Asked
@@ -98,6 +100,7 @@ def asked(ctx: typer.Context, suite: str | None, *, sweep: list[str], **said: st
     from lossbench.spec.asking.adhoc import Asked
 
     if command_of(ctx):
+        say_of_shares(said["loss"], sweep)
         hosts = said["hosts"] if _typed(ctx, "hosts") else ""  # a lab has as many as it has
         return Asked(command=command_of(ctx), sweep=tuple(sweep), **{**said, "hosts": hosts})
     _refuse_a_program(suite)
@@ -108,6 +111,11 @@ def asked(ctx: typer.Context, suite: str | None, *, sweep: list[str], **said: st
             f"{option} applies only to a command given after --", next_step=_for_a_suite(typed[0]) if suite else EXAMPLE
         )
     return None
+
+
+def say_of_shares(loss: str, sweep: Sequence[str]) -> None:
+    for text in units.perhaps_shares(loss, sweep):
+        say(f"warning: {text}", err=True)
 
 
 def refuse_idle(ctx: typer.Context, *, lab: bool, slurm: bool) -> None:

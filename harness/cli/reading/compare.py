@@ -42,6 +42,9 @@ def compare(
 
       lossbench compare main mine --fail-if 'wall_s > +5%' --fail-if 'accuracy < -0.01'
 
+    A number is called what --json calls it (lost_percent); step_ms_p99 is a percentile of samples, one of each seed
+    that has enough of them.
+
     A number is the same only where the whole 95 % interval of its change lies within --margin. Exit code 0, whatever
     differs, unless --fail-if asks: then 0 if limits are kept (by that whole interval, so by two seeds at least), 1 if
     one is broken (by the mean, and with several seeds beyond chance, corrected for the lines that limits name), 3 if
@@ -63,7 +66,7 @@ def compare(
     for left, right in pairs:
         console.print(f"A: {left.name} {left.id}, {left.folder}", markup=False, soft_wrap=True)
         console.print(f"B: {right.name} {right.id}, {right.folder}", markup=False, soft_wrap=True)
-        for text in (*left.shared_patterns(), *right.shared_patterns()):
+        for text in (*left.remarks(), *right.remarks()):
             console.print(f"warning: {text}", markup=False, soft_wrap=True)
         for table in (comparing.spec(left, right), comparing.machine(left, right)):
             if table.rows:
@@ -72,7 +75,7 @@ def compare(
                 console.print(f"{table.title}: no difference")
         lines = comparing.result_lines(left, right, with_simulated=with_simulated)
         named += comparing.result_lines(left, right, with_simulated=with_simulated, measures=limited)
-        unknown += partners.unknown_lines(left, right, with_simulated=with_simulated)
+        unknown += partners.unknown_lines(left, right, with_simulated=with_simulated, measures=limited)
         if lines:
             unequal = partners.unequal(left, right, with_simulated=with_simulated)
             note = partners.unequal_note(unequal)

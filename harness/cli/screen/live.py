@@ -58,7 +58,7 @@ class View:
 
     def _show(self, one: Planned, total: int, todo: int, what: str | dict[str, Any]) -> None:
         if one.number != self._number:
-            self._next_point(one, total)
+            self._next_point(one, total, todo)
         if isinstance(what, dict):
             numbers = {name: measures.number(value) for name, value in what.items()}
             self._now = {name: value for name, value in numbers.items() if value is not None}
@@ -70,7 +70,7 @@ class View:
         if self._on_screen:
             self._live.update(self._screen(one, total, todo))
 
-    def _next_point(self, one: Planned, total: int) -> None:
+    def _next_point(self, one: Planned, total: int, todo: int) -> None:
         if self._number < 0:
             self._began = time.monotonic()
             if self.here and not self.quiet and (said := interpreter(one.experiment.workload)):
@@ -78,7 +78,7 @@ class View:
         self._number, self._now, self._network = one.number, {}, ""
         self._made += 1
         if not self._on_screen and not self.quiet:
-            self.console.print(f"run {one.number + 1} of {total}: {_name(one)}", markup=False, soft_wrap=True)
+            self.console.print(f"run {total - todo + 1} of {total}: {_name(one)}", markup=False, soft_wrap=True)
 
     def _look_at_network(self, now: dict[str, Any]) -> None:
         if not self._on_screen or time.monotonic() - self._looked < LOOK_S:
@@ -113,7 +113,7 @@ class View:
         within = self._within()
         head = Table.grid(padding=(0, 1))
         head.add_row(
-            Text(f"{one.experiment.name}: run {one.number + 1} of {total}"),
+            Text(f"{one.experiment.name}: run {total - todo + 1} of {total}"),
             ProgressBar(total=total, completed=total - todo + within, width=24),
             Text(self._left(within, todo), style="dim"),
         )

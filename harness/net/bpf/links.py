@@ -46,8 +46,19 @@ def since(last: int, known: Collection[int]) -> tuple[list[Held], int]:
             held = _told(fd, last, known)
         finally:
             os.close(fd)
-        out += [held] if held is not None and held.namespace in (0, *known) else []
+        if held is None or held.namespace not in (0, *known):
+            continue
+        if held.namespace or _stands(last):  # else its process ended while we asked who holds it
+            out.append(held)
     return out, last
+
+
+def _stands(link: int) -> bool:
+    try:
+        os.close(syscalls._bpf(_FD_BY_ID, struct.pack("<III", link, 0, 0)))
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _after(last: int) -> int | None:

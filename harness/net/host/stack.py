@@ -22,6 +22,11 @@ _NAMES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "misled": (_PACKETS, ("InAddrErrors",)),
     "unfit": (_PACKETS, ("InHdrErrors", "InTruncatedPkts", "InNoRoutes")),
     "from_elsewhere": (("TcpExt",), ("IPReversePathFilter",)),
+    "tcp_held": (("TcpExt",), ("TCPBacklogDrop",)),
+    "tcp_full": (("TcpExt",), ("TCPRcvQDrop",)),
+    "tcp_ahead": (("TcpExt",), ("TCPOFODrop",)),
+    "tcp_unaccepted": (("TcpExt",), ("ListenDrops",)),
+    "no_memory": (("TcpExt",), ("PFMemallocDrop",)),
 }
 _FILES = ("snmp", "netstat", "snmp6", "xfrm_stat")
 _SHOWN = ("packet", "raw", "raw6")  # tables of sockets whose losses nobody counts

@@ -213,6 +213,7 @@ class Half:
         """Without what a machine does to packets of all its networks: what sockets of UDP lost alone."""
         stack = ["discarded", "misled", "unassembled", "cut", "cut_6", "pieces", "pieces_6"]
         stack += ["unfit", "from_elsewhere", "by_ipsec", "turned_away"]
+        stack += ["tcp_held", "tcp_full", "tcp_ahead", "tcp_unaccepted", "no_memory"]
         return replace(self._sockets.read(), **dict.fromkeys(stack, 0))
 
     def _card(self, look: Look) -> dict[str, int]:

@@ -11,6 +11,7 @@ from pyroute2 import IPRoute
 
 from lossbench.net.host import cgroups, namespaces
 from lossbench.net.host.place import Namespace
+from lossbench.net.star import awake
 from lossbench.net.star.neighbours import add_neighbours, lead_nowhere, where_nobody_is
 from lossbench.net.tc import offloads
 from lossbench.net.tc.hook import HookPoint, Side
@@ -99,6 +100,14 @@ class Star:
         for host in self.topology.all_hosts():
             self._build_host(host)
         self._open_ports()
+        awake.wait(self._asleep)
+
+    def _asleep(self) -> list[str]:
+        out: list[str] = []
+        for host in self.topology.all_hosts():
+            found = awake.without_queue(self.place(host.name), (DATA_INTERFACE, CONTROL_INTERFACE))
+            out += [f"{host.name}'s {name}" for name in found]
+        return out or [f"the switch's {name}" for name in awake.not_forwarding(self.switch)]
 
     def _open_ports(self) -> None:
         by_name = self._links()

@@ -2,55 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-
-from lossbench.net.counters import Reading
-from lossbench.proof.covers.conditions import BACKENDS, bursty, in_steps, in_time, profiles_of, rated
-from lossbench.spec.experiment import Experiment, Impair
+from lossbench.proof.covers.conditions import bursty, in_steps, in_time, rated
+from lossbench.proof.covers.limit import Asked, Limit
 from lossbench.spec.losses import BlockLoss, GilbertElliottLoss, IidLoss, State4Loss
 from lossbench.spec.profile import Profile
 
 OVERTAKING_FROM_MS = 4.0  # below this a packet that goes at once can't be told from one that waits
 HOSTS_SHOWN = 6
-
-
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """A run: what was asked, of whom, and what `after` it is known to have been."""
-
-    experiment: Experiment
-    backend: str
-    after: Reading | None = None
-
-    @property
-    def entries(self) -> tuple[Impair, ...]:
-        return self.experiment.impair
-
-    @property
-    def profiles(self) -> list[Profile]:
-        return profiles_of(self.experiment)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limit:
-    """What of a condition no verdict speaks of, although it is judged. `more` is said behind the text."""
-
-    text: str
-    of: str
-    when: Callable[[Asked], object]
-    backends: tuple[str, ...] = BACKENDS  # none of them: others
-    machines: bool = False  # of a lab only
-    more: Callable[[Asked], str] = field(default=lambda _: "")
-
-    def holds(self, asked: Asked) -> bool:
-        here = asked.backend in self.backends if asked.backend in BACKENDS else self.backends in (BACKENDS, ())
-        return here and (not self.machines or bool(asked.experiment.topology.machines)) and bool(self.when(asked))
-
-    def where(self) -> str:
-        if self.machines or not self.backends:
-            return "machines of a lab" if self.machines else "others"
-        return "all" if self.backends == BACKENDS else ", ".join(self.backends)
 
 
 def _delayed_twice(asked: Asked) -> bool:
@@ -73,6 +31,16 @@ def _told_together(asked: Asked) -> bool:
 
 def _bare(asked: Asked) -> tuple[str, ...]:
     return asked.after.bare if asked.after is not None else ()
+
+
+def _silent(asked: Asked) -> bool:
+    return bool(asked.entries) and all(one.is_silent() for one in (asked.experiment.workload, *asked.experiment.beside))
+
+
+def _by_command(asked: Asked) -> bool:
+    """Programs that are not ours, on hosts that share a machine."""
+    programs = (asked.experiment.workload, *asked.experiment.beside)
+    return not asked.experiment.topology.machines and any(one.command for one in programs)
 
 
 LIMITS = (
@@ -230,6 +198,14 @@ LIMITS = (
         ),
     ),
     Limit(
+        text="the other IP version at a hook: probes try one at each, hosts in turn",
+        of="matches",
+        when=lambda a: (
+            a.experiment.topology.family == "both"
+            and any(not (p.match.is_everything() or p.match.sources or p.match.destinations) for p in a.profiles)
+        ),
+    ),
+    Limit(
         text="IPv6 packets with options or a routing header: they hide from protocol and ports",
         of="matches",
         backends=("netem", "cbpf"),
@@ -255,6 +231,21 @@ LIMITS = (
         when=lambda a: a.experiment.beside,
     ),
     Limit(
+        text="whether any packet met what was asked: its programs send none by design (silent)",
+        of="presence",
+        when=_silent,
+    ),
+    Limit(
+        text="what programs count of their own packets: several ranks speak for a host (torchrun)",
+        of="presence",
+        when=lambda a: a.experiment.workload.torchrun > 1 and not a.experiment.beside,
+    ),
+    Limit(
+        text="what programs of its hosts tell each other through this machine's memory (/dev/shm, process_vm_readv)",
+        of="presence",
+        when=_by_command,
+    ),
+    Limit(
         text="what sockets for whole packets (raw, AF_PACKET) lose",
         of="presence",
         when=_bare,
@@ -267,6 +258,12 @@ LIMITS = (
     ),
     Limit(
         text="what went over the control network: a lab's is not counted",
+        of="presence",
+        machines=True,
+        when=lambda _: True,
+    ),
+    Limit(
+        text="what machines' own stacks throw away, but for full sockets of UDP: they count all their networks as one",
         of="presence",
         machines=True,
         when=lambda _: True,

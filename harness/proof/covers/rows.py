@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 
 from lossbench.net.counters import Reading
 from lossbench.proof.covers.conditions import BACKENDS, CONDITIONS, NOT_JUDGED, REFUSED
-from lossbench.proof.covers.limits import LIMITS, Asked
+from lossbench.proof.covers.limit import Asked
+from lossbench.proof.covers.limits import LIMITS
 from lossbench.spec.experiment import Experiment
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -114,11 +114,16 @@ def machine(a: Suite, b: Suite) -> Table:
 
 def _where(session: Session) -> dict[str, Any]:
     """This machine; or a lab's, beside the one that controlled them."""
-    here = {**session.machine, "gpus": ", ".join(session.gpus)}
+    here = {**_that_matters(session.machine), "gpus": ", ".join(session.gpus)}
     if not session.machines:
         return here
-    hosts = {name: {**one, "gpus": session.gpus_of(name)} for name, one in session.machines.items()}
+    hosts = {name: {**_that_matters(one), "gpus": session.gpus_of(name)} for name, one in session.machines.items()}
     return {**hosts, "lab": session.lab, "controller": here}
+
+
+def _that_matters(facts: dict[str, Any]) -> dict[str, Any]:
+    """Which other congestion controls happened to be loaded is no difference."""
+    return {name: value for name, value in facts.items() if name != "congestion_controls"}
 
 
 def _commands(suite: Suite) -> list[str]:
@@ -150,10 +155,10 @@ class Line:
 
 
 def result_lines(
-    a: Suite, b: Suite, *, with_simulated: bool = False, measures: Container[str] | None = None
+    a: Suite, b: Suite, *, with_simulated: bool = False, measures: Collection[str] | None = None
 ) -> list[Line]:
     """Of what tables show, or of `measures`, shown or not."""
-    return lines_of(both(a, b, with_simulated=with_simulated), measures=measures)
+    return lines_of(both(a, b, with_simulated=with_simulated, measures=measures or ()), measures=measures)
 
 
 def measures_of(*suites: Suite) -> list[str]:

@@ -3,8 +3,9 @@ without a partner, or of lines that train longer than their partner (`Group.comp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from lossbench.report.between.tails import with_tails
 from lossbench.report.groups import Group, groups_of, shown_of
 from lossbench.results.index import Suite
 
@@ -20,14 +21,20 @@ def partners(left: list[Group], right: list[Group]) -> list[tuple[Group, Group |
     return [(group, named.get(group.name)) for group in left]
 
 
-def _sides(a: Suite, b: Suite, *, with_simulated: bool) -> tuple[list[Group], list[Group]]:
-    left, right = (groups_of(some, with_simulated=with_simulated) for some in (a, b))
+def _sides(
+    a: Suite, b: Suite, *, with_simulated: bool, measures: Collection[str] = ()
+) -> tuple[list[Group], list[Group]]:
+    """`measures`: names among which there may be tails."""
+    how = {"with_simulated": with_simulated}
+    left, right = (with_tails(groups_of(some, **how), measures, **how) for some in (a, b))
     return left, right
 
 
-def both(a: Suite, b: Suite, *, with_simulated: bool = False) -> list[tuple[Group, Group]]:
+def both(
+    a: Suite, b: Suite, *, with_simulated: bool = False, measures: Collection[str] = ()
+) -> list[tuple[Group, Group]]:
     """Those that have a partner."""
-    pairs = partners(*_sides(a, b, with_simulated=with_simulated))
+    pairs = partners(*_sides(a, b, with_simulated=with_simulated, measures=measures))
     return [(one, other) for one, other in pairs if other is not None]
 
 
@@ -54,9 +61,11 @@ def _lengths(a: Group, b: Group) -> str:
     return f"A trains for {a.lasts or 'an unknown time'}, B for {b.lasts or 'an unknown time'}"
 
 
-def unknown_lines(a: Suite, b: Suite, *, with_simulated: bool = False) -> list[tuple[str, str, str]]:
+def unknown_lines(
+    a: Suite, b: Suite, *, with_simulated: bool = False, measures: Collection[str] = ()
+) -> list[tuple[str, str, str]]:
     """Point and measure of what A has a number of, of whose change nothing is known; and why."""
-    pairs = partners(*_sides(a, b, with_simulated=with_simulated))
+    pairs = partners(*_sides(a, b, with_simulated=with_simulated, measures=measures))
     known = [(one.name, name, unknown(one, other, name)) for one, other in pairs for name in one.values]
     return [(point, name, why) for point, name, why in known if why]
 

@@ -115,5 +115,5 @@ class Progress:
         from lossbench.results.naming import point_name
 
         stage = what if isinstance(what, str) else f"{float(what.get('elapsed_s', 0)):.0f} s"
-        text = html.escape(f"run {one.number + 1} of {total}: {point_name(one.chosen)}, seed {one.seed} ({stage})")
+        text = html.escape(f"run {total - todo + 1} of {total}: {point_name(one.chosen)}, seed {one.seed} ({stage})")
         self._shown.update(self._html(f'<progress max="{total}" value="{total - todo}"></progress> {text}'))

@@ -21,12 +21,16 @@ from lossbench import __version__
 from lossbench.files import disk_errors
 from lossbench.report.content import Content
 from lossbench.report.finding import untimed_apart
-from lossbench.report.groups import shown_of
+from lossbench.report.groups import columns_of
+from lossbench.report.page import head
 from lossbench.report.plots.canvas import Picture, numbers, svg
 from lossbench.report.plots.figures import all_pictures
+from lossbench.report.tables.digits import pads
 from lossbench.report.tables.proven import COLUMNS, reasons
+from lossbench.report.tables.table import Table
 from lossbench.report.tables.words import in_words
 from lossbench.results.index import Run, Suite
+from lossbench.results.machine import tcp_in_words
 from lossbench.results.measures import percent, short
 from lossbench.results.models import Session
 from lossbench.results.naming import beside_the_verdict, counted
@@ -39,6 +43,7 @@ MOST_REASONS = 12
 def write(contents: Sequence[Content], problems: Sequence[str], path: Path) -> None:
     made = Environment(loader=PackageLoader("lossbench.report.page", ""), autoescape=True, undefined=StrictUndefined)
     made.filters["in_words"] = in_words
+    made.filters["pads_of"] = _pads_of
     template = made.get_template("page.html.j2")
     script = (HERE / "page.js").read_text(encoding="utf-8")
     names = list(dict.fromkeys(one.suite.name for one in contents))
@@ -59,6 +64,12 @@ def write(contents: Sequence[Content], problems: Sequence[str], path: Path) -> N
         path.write_text(text, encoding="utf-8")
 
 
+def _pads_of(table: Table) -> list[list[str]]:
+    """Of every cell's first line; what stands below it has smaller letters."""
+    columns = [pads([cell.text.split("\n")[0] for cell in column]) for column in zip(*table.rows, strict=True)]
+    return [["", *cells[1:]] for cells in zip(*columns, strict=True)]
+
+
 def _view(content: Content, where: Path) -> dict[str, Any]:
     suite, session = content.suite, content.suite.plan.sessions[-1]
     first = suite.runs[0].manifest if suite.runs else {}
@@ -69,11 +80,12 @@ def _view(content: Content, where: Path) -> dict[str, Any]:
         "name": suite.name,
         "verdict": suite.verdict,
         "beside": beside,
+        "done": head.done(suite),
         "why": suite.plan.why,
         "note": suite.notes.note,
         "facts": _facts(content),
         "meanings": [
-            (name, said) for name in shown_of(content.groups) if (said := content.groups[0].measure(name).meaning)
+            (name, said) for name in columns_of(content.groups) if (said := content.groups[0].measure(name).meaning)
         ],
         "findings": findings,
         "untimed": untimed,
@@ -136,7 +148,8 @@ def _machines(session: Session) -> list[tuple[str, str]]:
     """What results were made on: this machine, or a lab's; those that are alike are named together."""
     here = session.machine
     if not session.machines:
-        return [("kernel", str(here.get("kernel", ""))), ("machine", _hardware(here))]
+        tcp = [("TCP", words)] if (words := tcp_in_words(here)) else []
+        return [("kernel", str(here.get("kernel", ""))), ("machine", _hardware(here)), *tcp]
     alike: dict[str, list[str]] = {}
     for name, one in session.machines.items():
         gpus = f"; {said}" if (said := session.gpus_of(name)) else ""

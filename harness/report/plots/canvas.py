@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from lossbench.files import disk_errors
+from lossbench.report.plots.at_lines import placed
 from lossbench.report.plots.curves import Curve
 from lossbench.report.plots.library import Axes, Figure, FuncFormatter, LogLocator, NullFormatter, drawing, matplotlib
 from lossbench.results import measures
@@ -32,7 +33,6 @@ MOST_LINES = 36  # of all panels of a picture
 FEW_DECADES = 100  # from end to end
 LINES = ("-", "--", ":", "-.")
 WIDE, HIGH = 4.4, 3.1  # inches: at 390 px its letters have 12 px
-AT_THE_LINE = 14  # letters of a name that fits beside its line
 IN_TWO_COLUMNS = 20  # characters: more do not fit beside each other below a plot
 SHEET: ContextVar[Callable[[], Axes] | None] = ContextVar("SHEET", default=None)  # where panels are put, if set
 STYLE = {
@@ -122,15 +122,15 @@ class Panel:
                 axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
 
     def name_lines(self) -> None:
-        """Names at the ends of their lines, where they are short and far enough apart."""
+        """Names at the ends of their lines, all that fit."""
         named = [key for key in self.keys if key.x]
-        if len(named) < 2 or any(len(key.name) > AT_THE_LINE for key in named):
+        if len(named) < 2:
             return
         self.figure.draw_without_rendering()
-        for at, key in _apart(self._ends(named)):
-            self.axes.text(
-                1.02, at, label(key.name), color=key.colour, transform=self.axes.transAxes, va="center", fontsize=11
-            )
+        ends = self._ends(named)
+        for at, number, text in placed([(at, key.name) for at, key in ends]):
+            how: dict[str, Any] = {"color": ends[number][1].colour, "transform": self.axes.transAxes}
+            self.axes.text(1.02, at, label(text), va="center", fontsize=11, linespacing=1.0, **how)
 
     def spread(self) -> float:
         """How far apart its lines end, as a share of its height: what an eye would see."""
@@ -180,15 +180,6 @@ def _place(y: Sequence[float], span: list[float], *, log: bool) -> float | None:
     if last is None or span[0] == span[1]:
         return None
     return min(1.0, max(0.0, ((math.log10(last) if log else last) - span[0]) / (span[1] - span[0])))
-
-
-def _apart(ends: list[tuple[float, Key]], *, least: float = 0.075) -> list[tuple[float, Key]]:
-    """Pushed up where they would touch; and all down again if the highest left the panel."""
-    out: list[tuple[float, Key]] = []
-    for at, key in sorted(ends, key=lambda end: end[0]):
-        out.append((max(at, out[-1][0] + least) if out else at, key))
-    over = max(0.0, out[-1][0] - 1.0) if out else 0.0
-    return [(at - over, key) for at, key in out]
 
 
 def looks(points: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

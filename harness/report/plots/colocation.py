@@ -49,7 +49,7 @@ def speed_up_by_loss(content: Content) -> Picture | None:
 
 
 def by_rate(content: Content) -> Picture | None:
-    """What the search for figure 7 saw: completion and learning loss at every rate that was tried."""
+    """What the ladder of figure 7 saw: completion and learning loss at every rate that was tried."""
     ladders: dict[float, list[Arm]] = {}
     for arm in arms_of(content.groups):
         if not arm.alone and not arm.learner and arm.priority is not None and math.isfinite(arm.equivalent):

@@ -101,7 +101,7 @@ def _read(path: Path, problems: list[str]) -> polars.DataFrame:
     except OSError as error:
         problems.append(f"{path}: can't be read ({error.strerror}): left out")
         return polars.DataFrame(schema=FIELDS)
-    except polars.exceptions.PolarsError:
+    except (polars.exceptions.PolarsError, RuntimeError):  # the latter says an older polars
         return _line_by_line(raw, path, problems)
 
 

@@ -38,7 +38,8 @@ def slower_than(content: Content) -> Picture | None:
         one.axes.set(xlabel="milliseconds", ylabel="share that took longer", xscale="log", yscale="log")
         panels.append(one)
     alike([one for one in panels if not one.title])
-    says = "All seeds together; a step counts once, by its slowest rank. ?: too busy, failed, or not proven."
+    says = "All seeds together; a step counts once, by its slowest rank, a request or a round trip by itself."
+    says += " ?: too busy, failed, or not proven."
     return Picture("tail", "Times and their tail", says + left_out, panels)
 
 
@@ -102,7 +103,7 @@ def bursts(content: Content) -> Picture | None:
         one.axes.set(xlabel="packets lost in a row", ylabel="bursts", yscale="log")
         one.axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         panels.append(one)
-    says = "Of the probes that proved the fault."
+    says = "Of the probes that proved the fault. asked: the expected number of bursts; below 1 is chance."
     says += f" The burstiest three of {len(seen)} profiles." if len(seen) > 3 else ""
     return Picture("bursts", "Burst lengths, asked and seen", says, panels)
 

@@ -16,7 +16,7 @@ from lossbench.report.plots.colocation import by_rate, cost_by_loss, speed_up_by
 from lossbench.report.plots.curves import Curve, Curves, without_zeros
 from lossbench.report.plots.distributions import bursts, slower_than
 from lossbench.report.plots.library import drawing
-from lossbench.report.plots.over_time import backlog_over_time, drops_over_time, rates_over_time
+from lossbench.report.plots.over_time import backlog_over_time, drops_over_time, rates_over_time, uplinks_over_time
 from lossbench.report.plots.paper import beside_the_paper
 from lossbench.report.plots.sweeps import against_the_sweep, against_theory, times_against_loss
 from lossbench.results.naming import key_of, word
@@ -40,6 +40,7 @@ def all_pictures(content: Content) -> list[Picture]:
         lambda: against_theory(content),
         lambda: slower_than(content),
         lambda: backlog_over_time(content),
+        lambda: uplinks_over_time(content),
         lambda: drops_over_time(content),
         lambda: rates_over_time(content),
         lambda: bursts(content),

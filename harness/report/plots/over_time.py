@@ -30,6 +30,15 @@ def backlog_over_time(content: Content) -> Picture | None:
     return Picture("queues", "Queues at the switch", says, panels) if panels else None
 
 
+def uplinks_over_time(content: Content) -> Picture | None:
+    """What has not come to the switch yet, where anything had to wait: most of it, where links are full."""
+    found = [(run.name, read(run.folder / "queues.jsonl", UP)) for run in _first_runs(content)]
+    some = [(name, lines) for name, lines in found if any(any(held) for _, held in lines.values())]
+    panels = _panels(some, "kB waiting in a host")
+    says = "Mean over the hosts' uplinks, looked at four times a second; the first seed of each point."
+    return Picture("uplinks", "Queues in the hosts", says, panels) if panels else None
+
+
 def drops_over_time(content: Content) -> Picture | None:
     """Beside what waited, what did not fit: by class, where anything was lost."""
     found = [(run.name, lost_by_class(run.folder / "queues.jsonl")) for run in _first_runs(content)]
@@ -73,12 +82,12 @@ def _some(found: Sequence[Any]) -> Iterator[Any]:
             yield found[number]
 
 
-def read(path: Path) -> dict[str, tuple[list[float], list[float]]]:
-    """class -> (seconds, mean backlog of the downlinks in kB); empty where nothing was kept."""
+def read(path: Path, direction: str = DOWN) -> dict[str, tuple[list[float], list[float]]]:
+    """class -> (seconds, mean backlog of the downlinks, or uplinks, in kB); empty where nothing was kept."""
     out: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     for look in _lines(path):
         try:
-            ports = [classes for link, classes in look["backlog_bytes"].items() if link.endswith(DOWN)]
+            ports = [classes for link, classes in look["backlog_bytes"].items() if link.endswith(direction)]
             for kind in ports[0] if ports else ():
                 out[kind][0].append(float(look["elapsed_s"]))
                 out[kind][1].append(sum(port.get(kind, 0) for port in ports) / len(ports) / 1000)

@@ -17,6 +17,14 @@ from lossbench.results.measures import short
 
 PAPER = Path(__file__).with_name("rps_figures.csv")
 HOSTS = 16
+WHOLE = "base"  # as the paper's points call what arrives whole
+UNITS = {"iid": "packets", "block": "blocks"}  # what is lost at once: as on a network, as in the paper
+DASHES = {  # of blocks, of zero for a lost mean; colours are taken by what arrived
+    (False, False): "-",
+    (True, False): "--",
+    (False, True): "-.",
+    (True, True): ":",
+}
 WHERE_AND_WHEN = ("pairs", "from_s", "to_s", "from_step", "to_step")  # of an entry: narrower than all
 
 
@@ -111,8 +119,8 @@ def beside_the_paper(drawn: Curves) -> Picture | None:
             colour = colours.setdefault(series, COLOURS[len(colours) % len(COLOURS)])
             scale = 1 / (drawn.epoch(group) or 1.0)
             last = max(last, float(curve.x[-1]) * scale)
-            said = drawn.label(group) if len(lines) < 8 else f"ours {series}"
-            one.curve(curve, said, {"color": colour, "linestyle": "-"}, scale=scale)
+            said = drawn.label(group) if len(lines) < 8 else _short(drawn.label(group), series, group)
+            one.curve(curve, said, {"color": colour, "linestyle": _dash(group)}, scale=scale)
         lengths += _length(name, min(_epochs(drawn, group, curve) for group, curve in lines))
         for series, colour in colours.items():
             points = [(x, y) for x, y in paper()[name].get(series, []) if x <= max(last, 2) + 1]
@@ -123,7 +131,8 @@ def beside_the_paper(drawn: Curves) -> Picture | None:
         panels.append(one)
     simulated = [run.simulated for lines in ours.values() for group, _ in lines for run in group.runs]
     kind = "genuine" if not any(simulated) else "simulated" if all(simulated) else "genuine and simulated"
-    says = f"Lines: ours, {kind} loss. Dots: digitised from Yu et al. 2019 (simulated loss, 16 workers).{lengths}"
+    theirs = "Dots: digitised from Yu et al. 2019 (simulated loss, 16 workers)."
+    says = f"Lines, dotted ones too: ours, {kind} loss. {theirs}{lengths}"
     return Picture("paper", "Beside the RPS paper", says, panels)
 
 
@@ -137,7 +146,27 @@ def _arrival(group: Group) -> str:
     """Of what was asked of the paths, which a simulated run has too; not of probes."""
     asked = [_mean_loss(run.manifest.get("path_loss")) for run in group.runs]
     loss = float(np.mean(asked)) if asked else 0.0
-    return "base" if loss == 0 else f"{short(100 * (1 - loss))}%"
+    return WHOLE if loss == 0 else f"{short(100 * (1 - loss))}%"
+
+
+def _kind(group: Group) -> list[str]:
+    """What is lost at once, and what a lost mean becomes, where gradients are averaged."""
+    spec = _part(group.runs[0].manifest, "experiment")
+    models = {_part(entry, "profile", "loss").get("model") for entry in spec.get("impair") or ()}
+    units = [name for model, name in UNITS.items() if model in models and _arrival(group) != WHOLE]
+    options = _part(spec, "workload", "options")
+    rules = [str(options.get("rule") or "own")] if options.get("strategy") == "gradient_averaging" else []
+    return [*units, *rules]
+
+
+def _short(label: str, series: str, group: Group) -> str:
+    """Of many lines, with the mark of one whose numbers are not to be averaged."""
+    return ", ".join([f"ours {series}", *_kind(group)]) + (" ?" if label.endswith(" ?") else "")
+
+
+def _dash(group: Group) -> str:
+    kind = _kind(group)
+    return DASHES["blocks" in kind, "zero" in kind]
 
 
 def _mean_loss(path_loss: Any) -> float:

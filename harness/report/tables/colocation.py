@@ -23,7 +23,7 @@ from lossbench.report.service.arms import (
 from lossbench.report.service.claims import tail_against_alone, times
 from lossbench.report.service.cost import Cost, costs
 from lossbench.report.tables.table import Cell, Table
-from lossbench.report.tables.words import why_void
+from lossbench.report.tables.words import out_of, why_void
 from lossbench.results.measures import short
 
 TIMES = ("mean_ms", "p50_ms", "p99_ms", "p99.9_ms")
@@ -94,7 +94,8 @@ def cost(found: Gathered) -> Table | None:
         if one.rate is None and doubtful.rate is None:
             unsure = one.beyond == "-" and doubtful.beyond != "-"
             cells[0] = Cell(doubtful.beyond + "?" if unsure else one.beyond, "void")
-        rows.append([Cell(_target(one)), *cells, Cell(one.between or doubtful.between or "-")])
+        n = max((number.n for number in numbers.values() if number is not None), default=0)
+        rows.append([Cell(_target(one)), Cell(out_of(n, seeds)), *cells, Cell(one.between or doubtful.between or "-")])
         tidy += [
             _tidy(found, _target(one), name, number, one.folders)
             for name, number in numbers.items()
@@ -106,10 +107,11 @@ def cost(found: Gathered) -> Table | None:
         "carried: the most requests a second, at the modelled speed, whose mean completion is within the target:"
         " interpolated, by the logarithm of the mean, between two rates that were tried (above, below: than all of"
         " them; a to b: a rate between these is void).",
+        "n: seeds that have a number.",
         "cost: what one queue for all carries by what is carried here, seed by seed; learning loss: at that rate (-: it"
         " never paused near there, and what is under way is not lost yet).",
     ]
-    head = ["mean completion", "carried", "learning loss", "cost", "between"]
+    head = ["mean completion", "n", "carried", "learning loss", "cost", "between"]
     return Table(f"{found.suite.name}: what a message costs", head, rows, notes, tidy)
 
 

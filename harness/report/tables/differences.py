@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lossbench.report import inference
 from lossbench.report.gathered import Gathered
-from lossbench.report.groups import baseline_of, shown_of
+from lossbench.report.groups import baseline_of, columns_of
 from lossbench.report.inference import ALPHA, Difference
 from lossbench.report.tables.table import Cell, Table
 from lossbench.results.measures import short
@@ -17,7 +17,7 @@ def differences(gathered: Gathered) -> Table | None:
     suite, groups = gathered.suite, gathered.groups
     if len(groups) < 2:
         return None
-    base, names = baseline_of(groups, gathered.baseline), shown_of(groups)
+    base, names = baseline_of(groups, gathered.baseline), columns_of(groups)
     found: dict[tuple[str, str], Difference] = {}
     for group in groups:
         for name in names:

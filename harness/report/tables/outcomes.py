@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from lossbench.report import inference
 from lossbench.report.gathered import Gathered
-from lossbench.report.groups import Group, Value, shown_of
+from lossbench.report.groups import RESENT, Group, Value, columns_of
 from lossbench.report.inference import ALPHA
+from lossbench.report.tables.digits import filled
 from lossbench.report.tables.table import Cell, Table
 from lossbench.report.tables.words import few_samples, why_void
 from lossbench.results.index import Suite
-from lossbench.results.measures import EXIT, FEW, short
+from lossbench.results.machine import tcp_in_words
+from lossbench.results.measures import FEW, short
 from lossbench.results.naming import in_brackets, whose
 
 MEDIAN, MEAN = "ms_step", "ms_step_mean"  # of a step of training
+NO_CONTEST = (RESENT, "lost_percent")  # less of it is what less loss was asked for
 
 
 def results(found: Gathered) -> Table | None:
     suite, groups, bootstrap = found.suite, found.groups, found.bootstrap
-    names = [name for name in shown_of(groups, words=True) if name != EXIT or _any_but_zero(groups)]
+    names = columns_of(groups, words=True)
     if not names:
         return None
     best = {name: _best(groups, name) for name in names}
@@ -32,13 +36,32 @@ def results(found: Gathered) -> Table | None:
         row = [Cell(group.name), *([Cell(str(group.planned))] if several else [])]
         rows.append([*row, *(_cell(group, name, best=best[name] is group, bootstrap=bootstrap) for name in names)])
         tidy += [_tidy(suite, group, name, bootstrap=bootstrap) for name in group.values]
+    measured = [any(name in group.values for group in groups) for name in names]
+    rows = _with_common_decimals(rows, 2 if several else 1, measured)
+    notes = [*_notes(groups, names, rows, bool(any(best.values()))), *_tcp(suite, names)]
     head = ["point", *(["n"] if several else []), *names]
-    return Table(f"{suite.name}: results", head, rows, _notes(groups, names, rows, bool(any(best.values()))), tidy)
+    return Table(f"{suite.name}: results", head, rows, notes, tidy)
 
 
-def _any_but_zero(groups: list[Group]) -> bool:
-    """A program that ended with 0 says no more than its outcome does."""
-    return any(value.number for group in groups for value in group.values.get(EXIT, []))
+def _tcp(suite: Suite, names: list[str]) -> list[str]:
+    """Whose retransmissions they are: of a user's own program nobody else says it."""
+    if RESENT not in names or not any(run.summary.own_program for run in suite.runs):
+        return []
+    session = suite.plan.sessions[-1]
+    said = [words for one in session.machines.values() or [session.machine] if (words := tcp_in_words(one))]
+    return [f"TCP: {words}, unless the program asks for another." for words in dict.fromkeys(said)]
+
+
+def _with_common_decimals(rows: list[list[Cell]], first: int, measured: list[bool]) -> list[list[Cell]]:
+    """Of the columns of measures, from `first` on; words that look like numbers ("2.9", a version) stay."""
+    columns = [
+        filled([cell.text for cell in column]) if is_measured else [cell.text for cell in column]
+        for column, is_measured in zip(zip(*(row[first:] for row in rows), strict=True), measured, strict=True)
+    ]
+    return [
+        [*row[:first], *(replace(cell, text=texts[n]) for cell, texts in zip(row[first:], columns, strict=True))]
+        for n, row in enumerate(rows)
+    ]
 
 
 def _cell(group: Group, name: str, *, best: bool, bootstrap: bool) -> Cell:
@@ -128,7 +151,9 @@ def _best(groups: list[Group], name: str) -> Group | None:
     could be the better one."""
     having = [group for group in groups if name in group.values]
     better = having[0].measure(name).better if having else ""
-    if not better or len(having) < 2 or not all(group.planned > 1 and group.complete(name) for group in having):
+    if name in NO_CONTEST or not better or len(having) < 2:
+        return None
+    if not all(group.planned > 1 and group.complete(name) for group in having):
         return None
     if not all(group.comparable(having[0], name) for group in having):
         return None

@@ -8,6 +8,7 @@ from typing import Any
 
 from lossbench.report.gathered import Gathered
 from lossbench.report.tables.table import WORDS, Cell, Table
+from lossbench.report.tables.words import out_of
 from lossbench.results import measures
 from lossbench.results.index import Run, Suite
 from lossbench.results.measures import percent
@@ -15,8 +16,8 @@ from lossbench.results.naming import in_brackets, key_of, said_once, whose
 
 COLUMNS = ("fault", "timing", "outcome")
 PROBES_AND_MET = (
-    "probes: lost of the proof's probes; met: lost of the workload's own packets, by rules, and below it in queues "
-    "under an asked rate or elsewhere."
+    "probes: lost of the proof's probes; met: lost of your program's own packets (second line: in full queues, or "
+    "elsewhere)."
 )
 
 
@@ -26,10 +27,13 @@ def proven(found: Gathered) -> Table:
     for run in suite.runs:
         points.setdefault(key_of(run.summary.point), []).append(run)
     rows, tidy = [], []
+    several = any(len(runs) > 1 for runs in points.values())
     for runs in points.values():
         name = runs[0].name
         figures, numbers = _figures(runs)
-        rows.append([Cell(name), *(_verdicts(runs, column) for column in COLUMNS), *figures])
+        proven_in = len([run for run in runs if is_proven(run)]) or len(runs)
+        n = [Cell(out_of(proven_in, len(runs)))] if several else []
+        rows.append([Cell(name), *n, *(_verdicts(runs, column) for column in COLUMNS), *figures])
         common = {"suite": suite.name, "point": name}
         tidy += [{**common, **line} for line in numbers]
         tidy += [
@@ -43,10 +47,13 @@ def proven(found: Gathered) -> Table:
             for run in runs
             for column in COLUMNS
         ]
-    head = ["point", *COLUMNS, "asked", "probes", "met", "bursts"]
+    head = ["point", *(["n"] if several else []), *COLUMNS, "asked", "probes", "met", "bursts"]
     notes = [PROBES_AND_MET, "bursts: mean length of the probes' losses in a row."]
     notes += _not_judged(suite)
-    if any("/" in cell.text for row in rows for cell in row[1:4]):
+    notes += (
+        ["n: runs (1 of 3: the others' fault was not proven, and their losses are not averaged)."] if several else []
+    )
+    if any("/" in cell.text for row in rows for cell in row[1 : len(head) - 4]):
         notes.append("unknown 1/3: one of three runs.")
     if any("?" in cell.text for row in rows for cell in row):
         notes.append("?: the fault was not proven.")
@@ -66,7 +73,7 @@ def _not_judged(suite: Suite) -> list[str]:
 
 def _figures(runs: list[Run]) -> tuple[list[Cell], list[dict[str, Any]]]:
     """Over the runs whose fault was proven; where there are none, over the others, with a question mark."""
-    good = [run for run in runs if run.summary.columns.get("fault") == "valid"]
+    good = [run for run in runs if is_proven(run)]
     some, mark = (good, "") if good else (runs, "?")
     asked = sorted({loss for run in runs for loss in run.summary.asked_loss})
     proofs = [row for run in some for row in run.proof_rows()]
@@ -94,6 +101,10 @@ def _figures(runs: list[Run]) -> tuple[list[Cell], list[dict[str, Any]]]:
         {"measure": name, "n": len(some), "mean": value, "void": len(some) if mark else 0, "folders": folders}
         for name, value in numbers.items()
     ]
+
+
+def is_proven(run: Run) -> bool:
+    return run.summary.columns.get("fault") == "valid"
 
 
 def mean_of(values: list[Any]) -> float | None:

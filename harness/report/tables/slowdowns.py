@@ -10,7 +10,7 @@ from lossbench.report import inference
 from lossbench.report.gathered import Gathered
 from lossbench.report.groups import shown_in
 from lossbench.report.tables.table import Cell, Table
-from lossbench.report.tables.words import why_void
+from lossbench.report.tables.words import out_of, why_void
 from lossbench.results.index import Run
 from lossbench.results.measures import FEW, needed, number, short
 from lossbench.results.naming import key_of
@@ -25,7 +25,12 @@ class Line:
 
     name: str
     planned: int
+    runs: list[tuple[int, str]] = field(default_factory=list)  # (messages, why it is void)
     found: dict[int, list[tuple[float, str]]] = field(default_factory=dict)
+
+    def messages(self) -> list[int]:
+        """Of the runs that the mean is of; where none may be believed, of those that are shown."""
+        return [count for count, why in self.runs if not why] or [count for count, _ in self.runs]
 
 
 def slowdowns(found: Gathered) -> Table | None:
@@ -34,17 +39,26 @@ def slowdowns(found: Gathered) -> Table | None:
     sizes = sorted({size for line in lines for size in line.found})
     if not sizes:
         return None
-    rows = [[Cell(line.name), *(_cell(line.found.get(size, []), line.planned) for size in sizes)] for line in lines]
-    head = ["p99 of completion / alone", *(f"to {_bytes(size)}" for size in sizes)]
+    rows = [
+        [
+            Cell(line.name),
+            Cell(str(sum(line.messages()))),
+            Cell(out_of(len(line.messages()), line.planned)),
+            *(_cell(line.found.get(size, []), line.planned) for size in sizes),
+        ]
+        for line in lines
+    ]
+    head = ["p99 of completion / alone", "n", "seeds", *(f"to {_bytes(size)}" for size in sizes)]
     notes = [
+        "n: completed messages of these seeds, of all sizes.",
         "Columns: deciles of the sizes that were asked for, by their largest; a decile of one seed needs "
-        f"{needed(TAIL)} independent messages."
+        f"{needed(TAIL)} independent messages.",
     ]
     factors = {number(row.get(f"{key.removesuffix(BY_DECILE)}factor")) for row, key in _deciles(found)} - {None, 1.0}
     if factors:
         by = ", ".join(f"{one:g}" for one in sorted(one for one in factors if one is not None))
         notes.append(f"Rates are 1/{by} of what is modelled; a slowdown is a ratio, and stays.")
-    if any("±" in cell.text for row in rows for cell in row[1:]):
+    if any("±" in cell.text for row in rows for cell in row[3:]):
         notes.append("± is half of a 95 % t-interval over seeds.")
     void: dict[str, list[str]] = {}
     for line in lines:
@@ -80,9 +94,10 @@ def _add(line: Line, run: Run, row: dict[str, Any], key: str) -> None:
     """What stands on too few is not taken: of rows of before nobody knows how many a decile had, but on average."""
     role = key.removesuffix(BY_DECILE)
     why = run.standing.void(f"{role}{OF_ALL}", row, one_seed=line.planned == 1)
-    each = (number(row.get(f"{role}n")) or 0.0) / max(1, len(row[key]))
-    if why.startswith(FEW) or each < needed(TAIL):
+    messages = number(row.get(f"{role}n")) or 0.0
+    if why.startswith(FEW) or messages / max(1, len(row[key])) < needed(TAIL):
         return
+    line.runs.append((round(messages), why))
     for size, slow, *independent in row[key]:
         if line.planned == 1 and independent and independent[0] < needed(TAIL):
             continue  # of several seeds, how far they lie apart says how sure it is

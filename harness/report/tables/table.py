@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from lossbench.report.tables.digits import aligned
 from lossbench.report.tables.words import heading
 
 WORDS = {"valid": "good", "unknown": "unknown", "failed": "bad"}  # a verdict's style
@@ -59,14 +60,27 @@ def rendered(table: Table, *, width: int) -> Iterator[RichTable | Text]:
         title = table.title if part == 0 else f"{table.title} (continued)"
         out = RichTable(box=box.SIMPLE, pad_edge=False, padding=0, title=Text(title), title_justify="left")
         out.add_column(Text(table.head[0]), overflow="fold", min_width=first)
+        shown: list[list[Text]] = []
         for number in columns:
             words = all(re.fullmatch(r"[a-z ]*", row[number].text) for row in table.rows)
             head, wide = Text(_head(table.head[number])), _width(table, number)
             out.add_column(head, justify="left" if words else "right", min_width=wide, max_width=wide)
-        for row in table.rows:
-            out.add_row(*(Text(row[n].text, style=STYLES[row[n].style]) for n in (0, *columns)))
+            shown.append([_set(text, wide, words=words) for text in _texts(table, number)])
+        for row, *cells in zip(table.rows, *shown, strict=True):
+            for cell, of in zip(cells, columns, strict=True):
+                cell.stylize(STYLES[row[of].style])
+            out.add_row(Text(row[0].text, style=STYLES[row[0].style]), *cells)
         yield out
     yield from map(Text, table.notes)
+
+
+def _texts(table: Table, number: int) -> list[str]:
+    return aligned([row[number].text for row in table.rows])
+
+
+def _set(text: str, wide: int, *, words: bool) -> Text:
+    """Rich cuts blanks at the end of what it puts to the right, and with them what holds digits in line."""
+    return Text(text) if words else Text("\n".join(line.rjust(wide) for line in text.split("\n")), justify="left")
 
 
 def _head(name: str) -> str:
@@ -87,7 +101,7 @@ def _parts(word: str) -> list[str]:
 
 
 def _width(table: Table, number: int) -> int:
-    texts = [_head(table.head[number]), *(row[number].text for row in table.rows)]
+    texts = [_head(table.head[number]), *_texts(table, number)]
     return max(len(part) for text in texts for part in text.split("\n"))
 
 

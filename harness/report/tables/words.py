@@ -54,3 +54,8 @@ def few_samples(lines: Mapping[str, Sequence[str]], every: Sequence[str]) -> lis
     """The same: those for a percentile that is not printed."""
     some = sorted(text for text in lines if text.startswith(FEW))
     return [f"-: a percentile is not printed with {text}{in_brackets(whose(lines[text], every))}." for text in some]
+
+
+def out_of(having: int, planned: int) -> str:
+    """Of the planned seeds or runs."""
+    return str(having) if having >= planned else f"{having} of {planned}"

@@ -38,8 +38,15 @@ SAID = (
     "waited",
     "each_ms",
     "unseen_waits",
+    "own_cores",
     "late_ms",
     "throttled",
+    "stalled",
+    "stalled_alone",
+    "watched_s",
+    "suspended_s",
+    "clock_set_s",
+    "gpus",
     "cores",
 )  # of Quiet
 
@@ -115,6 +122,8 @@ class Crew:
         ranks = max(1, asked.torchrun)
         if "OMP_NUM_THREADS" not in os.environ:
             own["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // ranks))
+        if "NCCL_NET" in os.environ:  # whoever has this machine has said so
+            own["NCCL_NET"] = os.environ["NCCL_NET"]
         place = Here(host, group=self._joined())
         told = {**variables, **own}
         start = Start(program=asked, place=place, variables=told, log=log, hosts_path=folder / "none", held=held)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lossbench.errors import NotAbleError, UsageError
+from lossbench.files import write_durably
 from lossbench.processes import inherited
 from lossbench.spec.lab import Lab
 from lossbench.spec.userfile import check
@@ -47,7 +48,9 @@ def script(arguments: Sequence[str], *, nodes: int, options: Sequence[str] = ())
 def submit(text: str, folder: Path) -> tuple[Path, str]:
     """(the script's file, what sbatch says)."""
     path = folder / "lossbench.sbatch"
-    path.write_text(text, encoding="utf-8")
+    if path.is_symlink():
+        raise NotAbleError(f"{path} is a link, and would be written through", next_step="remove it")
+    write_durably(path, text)
     return path, _asked(["sbatch", str(path)]).strip()
 
 

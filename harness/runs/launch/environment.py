@@ -52,6 +52,8 @@ def environment(
         "PYTHONUNBUFFERED": "1",
         "PYTHONFAULTHANDLER": "1",  # a rank that hangs can be asked for its stack
     }
+    if "NCCL_NET" not in os.environ:  # a plugin that it finds (OFI for EFA, UCX) would be taken before sockets
+        out["NCCL_NET"] = "Socket"
     if not topology.machines:  # hosts of one machine take no shortcuts past their links; GPUs of one host may
         out |= {"NCCL_SHM_DISABLE": "1", "NCCL_P2P_DISABLE": "1"}
     if "OMP_NUM_THREADS" not in os.environ:
@@ -67,9 +69,13 @@ def outside_of_a_run(host: Host, topology: Topology, run: Identity, *, folder: P
     }
 
 
-def gpu_for(number: int, gpus: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Of a machine with several, each host gets one in turn, and calls it cuda:0; else all would take the first.
-    Who chose some (CUDA_VISIBLE_DEVICES) keeps to these."""
+def gpu_for(number: int, gpus: Sequence[str], environment: Mapping[str, str], *, ranks: int = 1) -> dict[str, str]:
+    """Of a machine with several, each host gets as many in turn as it has ranks, and calls the first cuda:0; else all
+    hosts would take the same. Who chose some (CUDA_VISIBLE_DEVICES) keeps to these; where a host has more ranks than
+    there are GPUs it sees all of them."""
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     known = [str(n) for n in range(len(gpus))] if chosen is None else [one for one in chosen.split(",") if one]
-    return {"CUDA_VISIBLE_DEVICES": known[number % len(known)]} if len(known) > 1 else {}
+    if len(known) < 2 or ranks > len(known):
+        return {}
+    mine = [known[(number * ranks + rank) % len(known)] for rank in range(ranks)]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(mine)}

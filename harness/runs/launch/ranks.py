@@ -13,7 +13,7 @@ from typing import Any
 
 from lossbench.contract import DATA_PORT, MASTER_PORT
 from lossbench.files import known_as
-from lossbench.net.host.enter import hosts_file
+from lossbench.net.host.enter import write_host_files
 from lossbench.net.host.place import Place
 from lossbench.processes import Running
 from lossbench.results import machine
@@ -48,7 +48,7 @@ class Ranks:
 
     def prepare(self, *, extra: dict[str, Any] | None = None) -> None:
         """`extra`: options that the harness itself adds to the workload's."""
-        (self.folder / "hosts").write_text(hosts_file(self.experiment.topology), encoding="ascii")
+        write_host_files(self.folder, self.experiment.topology)
         self._write("options.json", {**self.experiment.workload.options, **(extra or {})})
         for program in self.experiment.beside:
             self._write(f"options-{program.role}.json", dict(program.options))
@@ -88,14 +88,14 @@ class Ranks:
         held, ranks_each = knows_no_gate(experiment.workload), max(1, experiment.workload.torchrun)
         threads = max(1, (os.cpu_count() or 1) // len(crews) // ranks_each)
         foreground = not any(program.foreground for program in experiment.beside)
-        shared = not experiment.topology.machines and not experiment.workload.torchrun
+        shared = not experiment.topology.machines
         for number, crew in enumerate(crews):
             first = crew[0]
             variables = self._environment(first, self.store.records_path(f"rank-{first.rank}"), threads)
             if experiment.beside:
                 variables["LOSSBENCH_BESIDE"] = ",".join(program.role for program in experiment.beside)
             if shared:
-                variables |= gpu_for(number, machine.gpus(), os.environ)
+                variables |= gpu_for(number, machine.gpus(), os.environ, ranks=ranks_each)
             if len(crew) > 1:
                 variables["LOSSBENCH_SEATS"] = str(self._seats(crew))
             log = self.store.log_path(f"rank-{first.rank}")

@@ -31,12 +31,13 @@ class Unseen:
 
     def __init__(self, group: Callable[[], Path | None]) -> None:
         self._group_of = group
+        self.group: Path | None = None  # as it was when the clock started
         self._group: Path | None = None
         self._began = self._before = Mark(0.0, 0.0, 0.0, 0.0, 0.0)
         self._marks: list[Mark] = []  # moments at which the kernel said anew how long they waited: the first, the last
 
     def begin(self, at: float) -> None:
-        self._group = self._group_of()
+        self.group = self._group = self._group_of()
         self._marks = []
         self._began = self._before = self._mark(at, 0.0, 0.0) or Mark(at, 0.0, 0.0, 0.0, 0.0)
 
@@ -54,6 +55,11 @@ class Unseen:
         if now.waited != before.waited or at - last >= RENEWED_S:
             self._marks = [*self._marks[:1], now]
         self._before = now
+
+    def cores(self) -> float:
+        """That all of them kept busy on average; 0.0 where nothing is known."""
+        passed = self._before.at - self._began.at
+        return (self._before.used - self._began.used) / passed if passed >= SHORTEST_S else 0.0
 
     def share(self) -> float:
         """Of the CPU time, that processes used which nobody saw."""

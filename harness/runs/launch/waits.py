@@ -49,6 +49,7 @@ class Waits:
         self._before: Accounts = {}
         self._read_at = self._next = 0.0
         self.waited: list[float] = []
+        self.processes: set[int] = set()  # of the last look
         self.unseen = Unseen(self._group)
 
     def begin(self) -> None:
@@ -75,7 +76,8 @@ class Waits:
 
     def _look(self) -> Accounts:
         """With those of the group that have left their parents."""
-        return _accounts([*self._roots(), *self.unseen.pids()])
+        self.processes = set()
+        return _accounts([*self._roots(), *self.unseen.pids()], self.processes)
 
     def _group(self) -> Path | None:
         return next((group for pid in self._roots() if (group := cgroups.of_process(pid))), None)
@@ -103,9 +105,10 @@ def _grown(now: Accounts, before: Accounts) -> Accounts:
     return {thread: one.since(before.get(thread, Account())) for thread, one in now.items()}
 
 
-def _accounts(roots: Iterable[int]) -> Accounts:
+def _accounts(roots: Iterable[int], seen: set[int]) -> Accounts:
+    """`seen`: is told which processes they are."""
     out: Accounts = {}
-    todo, seen = list(roots), set[int]()
+    todo = list(roots)
     while todo:
         process = todo.pop()
         if process in seen:

@@ -27,7 +27,7 @@ from lossbench.results.folders import SuiteFolder
 from lossbench.results.models import RunSummary
 from lossbench.results.naming import key_of
 from lossbench.runs import interrupt
-from lossbench.runs.many.suite import Planned, planned_alike, resume, run_suite, unfinished
+from lossbench.runs.many.suite import Planned, planned_alike, resume, run_suite, seed_by_seed, unfinished
 
 AROUND_S = 10.0  # building and proving, of a run whose workload alone was timed
 SPARE = 1.1  # no two runs take the same time
@@ -140,7 +140,7 @@ def _remember_cut(part: Part) -> None:
 
 
 def _fitting(part: Part, todo: list[Planned], limit: float) -> Iterator[Planned]:
-    for one in sorted(todo, key=lambda one: (one.seed, one.number)):
+    for one in seed_by_seed(todo):
         now = time.monotonic()
         if now < limit and now + part.expected_s(one) <= limit:
             yield one

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from lossbench.errors import UsageError
 from lossbench.spec.asking.adhoc import SWEPT, Asked
+from lossbench.spec.units import perhaps_shares
 from lossbench.spec.userfile import did_you_mean
 
 CONDITION = ("hosts", "loss", "burst", "delay", "rate", "profile")
@@ -41,6 +43,8 @@ def taken(suite: str | Asked, command: Sequence[str] | str, how: dict[str, Any])
         raise UsageError(f"{suite} already has a program of its own", next_step="give a suite, or command")
     program = shlex.split(command) if isinstance(command, str) else [str(word) for word in command]
     sweep = _swept(words.pop("sweep", None))
+    for text in perhaps_shares(word(words.get("loss")), sweep):
+        warnings.warn(text, stacklevel=3)
     return Asked(command=tuple(program), sweep=sweep, **{name: word(value) for name, value in words.items()})
 
 

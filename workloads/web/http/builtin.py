@@ -29,22 +29,22 @@ class Builtin:
     def __init__(self, address: str, port: int, *, dscp: int = 0) -> None:
         """What it accepts is marked as its listening socket is."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._listener = socket.socket(family, socket.SOCK_STREAM)
-        mark(self._listener, dscp)
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._listener.bind((address, port))
-        self._listener.listen(BACKLOG)
-        self._listener.setblocking(False)
+        self.listener = socket.socket(family, socket.SOCK_STREAM)
+        mark(self.listener, dscp)
+        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.listener.bind((address, port))
+        self.listener.listen(BACKLOG)
+        self.listener.setblocking(False)
         self._body = os.memfd_create("lossbench-body")
         os.truncate(self._body, LONGEST)
         self._peers: dict[int, _Peer] = {}
         self._epoll = select.epoll()
-        self._epoll.register(self._listener.fileno(), select.EPOLLIN)
+        self._epoll.register(self.listener.fileno(), select.EPOLLIN)
 
     def serve(self, ended: Callable[[], bool]) -> None:
         while not ended():
             for fd, event in self._epoll.poll(0.2):
-                if fd == self._listener.fileno():
+                if fd == self.listener.fileno():
                     self._accept()
                 else:
                     self._turn(fd, event)
@@ -52,7 +52,7 @@ class Builtin:
     def _accept(self) -> None:
         try:
             while True:
-                peer, _ = self._listener.accept()
+                peer, _ = self.listener.accept()
                 peer.setblocking(False)
                 peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._peers[peer.fileno()] = _Peer(peer)
@@ -110,5 +110,5 @@ class Builtin:
     def close(self) -> None:
         for peer in self._peers.values():
             peer.socket.close()
-        self._listener.close()
+        self.listener.close()
         os.close(self._body)

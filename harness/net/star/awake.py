@@ -1,0 +1,59 @@
+"""A link that was set up carries packets only once a worker of the kernel has come round to it (linkwatch), which on a
+busy machine is after the call that set it up: until then a bridge's port forwards nothing, and an interface drops what
+it is given."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Sequence
+
+from pyroute2 import IPRoute
+
+from lossbench.errors import RunError
+from lossbench.net.host.place import Place
+from lossbench.net.tc.rtnl import Reader
+from lossbench.net.tc.rtnl_messages import LINKMSG, RTM_GETLINK, attributes
+
+LIMIT_S, PAUSE_S = 30.0, 0.002
+FORWARDING = 3
+NAME, QUEUE = 3, 6  # IFLA_IFNAME, IFLA_QDISC
+ANY_LINK = LINKMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0, 0)
+
+
+def wait(asleep: Callable[[], list[str]]) -> None:
+    """`asleep`: links over which nothing passes yet."""
+    until = time.monotonic() + LIMIT_S
+    while here := asleep():
+        if time.monotonic() > until:
+            raise RunError(
+                f"the kernel has not brought up {', '.join(here[:3])} in {LIMIT_S:g} s",
+                next_step="is the machine overloaded? try again, or with fewer hosts",
+            )
+        time.sleep(PAUSE_S)
+
+
+def without_queue(place: Place, interfaces: Sequence[str]) -> list[str]:
+    """What they are given is thrown away until the kernel has put a queue there, or said that there is none."""
+    reader = Reader(place)
+    try:
+        found = [attributes(body, LINKMSG.size) for body in reader.dump(RTM_GETLINK, ANY_LINK)]
+    finally:
+        reader.close()
+    ready = {_text(one[NAME]) for one in found if _text(one.get(QUEUE, b"")) not in ("", "noop")}
+    return [name for name in interfaces if name not in ready]
+
+
+def _text(raw: bytes) -> str:
+    return raw.rstrip(b"\0").decode()
+
+
+def not_forwarding(switch: IPRoute) -> list[str]:
+    """Ports of all its bridges."""
+    out = []
+    for link in switch.get_links():
+        about = link.get_attr("IFLA_LINKINFO")
+        port = about.get_attr("IFLA_INFO_SLAVE_DATA") if about is not None else None
+        if port is not None and port.get_attr("IFLA_BRPORT_STATE") != FORWARDING:
+            out.append(str(link.get_attr("IFLA_IFNAME")))
+    return out
