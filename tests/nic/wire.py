@@ -19,7 +19,9 @@ from pyroute2 import IPRoute
 
 from lossbench.net import journal
 from lossbench.net.host import namespaces
+from lossbench.net.host.place import Namespace
 from lossbench.net.nic import snapshot, takedown
+from lossbench.net.tc import awake
 from lossbench.processes import signal_one
 from tests.forked import Command, begin
 
@@ -124,6 +126,7 @@ def wired() -> Iterator[Wire]:
                 os.close(there_fd)
             _up(here, "nic0", ADDRESS["here"])
             _up(there, "far0", ADDRESS["there"])
+        awake.wait(lambda: awake.not_up(Namespace("nic0", wire.here), ("nic0",)))
         yield wire
     finally:
         _end(wire)

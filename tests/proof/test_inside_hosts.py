@@ -187,8 +187,8 @@ def test_a_program_whose_holder_ends_while_it_is_asked_about_is_gone_not_nobodys
         held = attach("netfilter", 0)
 
     def ends(_: int) -> list[int]:
-        for one in held:
-            os.close(one)
+        while held:
+            os.close(held.pop())
         return []
 
     monkeypatch.setattr(links, "_holders", ends)

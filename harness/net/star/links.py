@@ -11,9 +11,8 @@ from pyroute2 import IPRoute
 
 from lossbench.net.host import cgroups, namespaces
 from lossbench.net.host.place import Namespace
-from lossbench.net.star import awake
 from lossbench.net.star.neighbours import add_neighbours, lead_nowhere, where_nobody_is
-from lossbench.net.tc import offloads
+from lossbench.net.tc import awake, offloads
 from lossbench.net.tc.hook import HookPoint, Side
 from lossbench.spec.placement import Hook
 from lossbench.spec.topology import (
@@ -105,7 +104,7 @@ class Star:
     def _asleep(self) -> list[str]:
         out: list[str] = []
         for host in self.topology.all_hosts():
-            found = awake.without_queue(self.place(host.name), (DATA_INTERFACE, CONTROL_INTERFACE))
+            found = awake.not_up(self.place(host.name), (DATA_INTERFACE, CONTROL_INTERFACE))
             out += [f"{host.name}'s {name}" for name in found]
         return out or [f"the switch's {name}" for name in awake.not_forwarding(self.switch)]
 

@@ -18,7 +18,7 @@ from lossbench.net.nic.facts import Facts
 from lossbench.net.nic.way import programs
 from lossbench.net.nic.way.gate import BeforeMaking, no_gate, put_program
 from lossbench.net.nic.way.netem import VethNetem
-from lossbench.net.tc import offloads, ours
+from lossbench.net.tc import awake, offloads, ours
 from lossbench.net.tc.hook import HookPoint, Side
 from lossbench.net.tc.look import Look
 from lossbench.spec.placement import Hook, Rule
@@ -108,6 +108,7 @@ class Detour:
                     Path(f"/proc/sys/net/ipv6/conf/{each}/{setting}").write_text(str(value))
             index = self.handle.link_lookup(ifname=each)[0]
             self.handle.link("set", index=index, arp=False, state="up")
+        awake.wait(lambda: awake.not_up(Here(), (name, peer)))
 
     def _program(self, index: int, priority: int, code: bytes) -> None:
         put_program(self.handle, index, code, network_id=self.network_id, priority=priority)

@@ -17,7 +17,7 @@ from lossbench.net.tc.rtnl_messages import LINKMSG, RTM_GETLINK, attributes
 
 LIMIT_S, PAUSE_S = 30.0, 0.002
 FORWARDING = 3
-NAME, QUEUE = 3, 6  # IFLA_IFNAME, IFLA_QDISC
+NAME, STATE, UP = 3, 16, 6  # IFLA_IFNAME, IFLA_OPERSTATE, IF_OPER_UP
 ANY_LINK = LINKMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0, 0)
 
 
@@ -33,19 +33,16 @@ def wait(asleep: Callable[[], list[str]]) -> None:
         time.sleep(PAUSE_S)
 
 
-def without_queue(place: Place, interfaces: Sequence[str]) -> list[str]:
-    """What they are given is thrown away until the kernel has put a queue there, or said that there is none."""
+def not_up(place: Place, interfaces: Sequence[str]) -> list[str]:
+    """What they are given is thrown away until the worker has been there. It says so by their operational state: a
+    carrier and the name of a queue are shown earlier."""
     reader = Reader(place)
     try:
         found = [attributes(body, LINKMSG.size) for body in reader.dump(RTM_GETLINK, ANY_LINK)]
     finally:
         reader.close()
-    ready = {_text(one[NAME]) for one in found if _text(one.get(QUEUE, b"")) not in ("", "noop")}
+    ready = {one[NAME].rstrip(b"\0").decode() for one in found if one.get(STATE) == bytes((UP,))}
     return [name for name in interfaces if name not in ready]
-
-
-def _text(raw: bytes) -> str:
-    return raw.rstrip(b"\0").decode()
 
 
 def not_forwarding(switch: IPRoute) -> list[str]:
