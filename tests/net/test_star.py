@@ -7,13 +7,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from pyroute2 import IPRoute
 
 from lossbench.errors import RunError
 from lossbench.net.host import namespaces
+from lossbench.net.host.place import Place
 from lossbench.net.star.links import IFA_F_NODAD, NUD_NOARP, Star
 from lossbench.net.star.neighbours import NUD_PERMANENT
 from lossbench.net.star.network import StarNetwork
@@ -108,27 +109,36 @@ def test_every_host_reaches_every_other(build: Build, family: str) -> None:
 
 
 def test_a_network_is_built_when_all_its_links_carry(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it was: on a busy machine the kernel came round to a port after the first packets, which nobody had lost."""
-    real, looks = awake.not_forwarding, list[list[str]]()
+    """As it was: on a busy machine the kernel came round to a link after the first packets, which nobody had lost."""
+    real, looks = awake.not_up, list[str]()
 
-    def late(switch: IPRoute) -> list[str]:
-        looks.append(real(switch) if len(looks) > 2 else ["p0"])
-        return looks[-1]
+    def late(place: Place, interfaces: Sequence[str]) -> list[str]:
+        looks.append(place.name)
+        return real(place, interfaces) if len(looks) > 5 else ["eth0"]
 
-    monkeypatch.setattr(awake, "not_forwarding", late)
+    monkeypatch.setattr(awake, "not_up", late)
     network = build(topology={"hosts": 2}, impair=[])
-    assert len(looks) > 3 and looks[-1] == []
-    port = network.star.ports[1]
-    network.star.switch.link("set", index=port, state="down")
-    assert real(network.star.switch) == ["p1"]
-    deadline = time.monotonic() + 10
-    while not awake.not_up(network.place("h1"), ("eth0",)) and time.monotonic() < deadline:
-        time.sleep(0.01)  # down by the same worker's round
-    assert awake.not_up(network.place("h1"), ("eth0", "ctl0", "eth9")) == ["eth0", "eth9"], "its port is down"
+    assert len(looks) > 5 and set(looks) == {"switch", "h0", "h1"}
     monkeypatch.setattr(awake, "LIMIT_S", 0.0)
-    with pytest.raises(RunError, match=r"the kernel has not brought up h1's eth0 in 0 s"):
+    monkeypatch.setattr(awake, "not_up", lambda place, _: ["eth0"] * (place.name == "h1"))
+    with pytest.raises(RunError, match=r"the kernel has not brought up eth0 of h1 in 0 s"):
         awake.wait(network.star._asleep)
-    network.star.switch.link("set", index=port, state="up")
+
+
+def test_a_link_is_up_when_packets_pass_not_when_it_shows_a_queue(build: Build) -> None:
+    """As it was: of new links with a queue and a forwarding port a third threw away what they were given."""
+    network = build(topology={"hosts": 2}, impair=[])
+    host, port = network.place("h1"), network.star.ports[1]
+    for state, expected in (("down", ["eth0"]), ("up", [])):
+        network.star.switch.link("set", index=port, state=state)
+        until = time.monotonic() + 30
+        while awake.not_up(host, ("eth0", "ctl0")) != expected:
+            assert time.monotonic() < until
+    assert awake.not_up(host, ("eth0", "eth9")) == ["eth9"]
+    with open_socket(network, "h1") as sender, open_socket(network, "h0") as receiver:
+        receiver.bind(("10.77.0.1", 5000))
+        sender.sendto(b"x", ("10.77.0.1", 5000))
+        assert receive_all(receiver) == [b"x"]
 
 
 def test_no_neighbour_is_learned_on_any_link(build: Build) -> None:

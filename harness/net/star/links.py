@@ -102,11 +102,12 @@ class Star:
         awake.wait(self._asleep)
 
     def _asleep(self) -> list[str]:
-        out: list[str] = []
-        for host in self.topology.all_hosts():
-            found = awake.not_up(self.place(host.name), (DATA_INTERFACE, CONTROL_INTERFACE))
-            out += [f"{host.name}'s {name}" for name in found]
-        return out or [f"the switch's {name}" for name in awake.not_forwarding(self.switch)]
+        hosts = self.topology.all_hosts()
+        ports = [name for host in hosts for name in (host.port, host.control_port)]
+        links = {SWITCH: (*ports, NOWHERE)} | {host.name: (DATA_INTERFACE, CONTROL_INTERFACE) for host in hosts}
+        return [
+            f"{name} of {where}" for where, names in links.items() for name in awake.not_up(self.place(where), names)
+        ]
 
     def _open_ports(self) -> None:
         by_name = self._links()

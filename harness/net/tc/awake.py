@@ -8,15 +8,12 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
-from pyroute2 import IPRoute
-
 from lossbench.errors import RunError
 from lossbench.net.host.place import Place
 from lossbench.net.tc.rtnl import Reader
 from lossbench.net.tc.rtnl_messages import LINKMSG, RTM_GETLINK, attributes
 
 LIMIT_S, PAUSE_S = 30.0, 0.002
-FORWARDING = 3
 NAME, STATE, UP = 3, 16, 6  # IFLA_IFNAME, IFLA_OPERSTATE, IF_OPER_UP
 ANY_LINK = LINKMSG.pack(socket.AF_UNSPEC, 0, 0, 0, 0, 0)
 
@@ -43,14 +40,3 @@ def not_up(place: Place, interfaces: Sequence[str]) -> list[str]:
         reader.close()
     ready = {one[NAME].rstrip(b"\0").decode() for one in found if one.get(STATE) == bytes((UP,))}
     return [name for name in interfaces if name not in ready]
-
-
-def not_forwarding(switch: IPRoute) -> list[str]:
-    """Ports of all its bridges."""
-    out = []
-    for link in switch.get_links():
-        about = link.get_attr("IFLA_LINKINFO")
-        port = about.get_attr("IFLA_INFO_SLAVE_DATA") if about is not None else None
-        if port is not None and port.get_attr("IFLA_BRPORT_STATE") != FORWARDING:
-            out.append(str(link.get_attr("IFLA_IFNAME")))
-    return out
