@@ -118,7 +118,7 @@ def test_a_network_is_built_when_all_its_links_carry(build: Build, monkeypatch: 
 
     monkeypatch.setattr(awake, "not_up", late)
     network = build(topology={"hosts": 2}, impair=[])
-    assert len(looks) > 5 and set(looks) == {"switch", "h0", "h1"}
+    assert len(looks) > 5 and set(looks) == {SWITCH, "h0", "h1"}
     monkeypatch.setattr(awake, "LIMIT_S", 0.0)
     monkeypatch.setattr(awake, "not_up", lambda place, _: ["eth0"] * (place.name == "h1"))
     with pytest.raises(RunError, match=r"the kernel has not brought up eth0 of h1 in 0 s"):
