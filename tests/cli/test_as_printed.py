@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from lossbench.net.impair import registry
+from lossbench.net.kernel import Kernel
 from tests.conftest import left_behind
 from tests.forked import lossbench
 from tests.forms import full
@@ -145,12 +147,18 @@ def test_the_blocks_for_programs_run_in_a_program(folder: Path) -> None:
 @full
 @pytest.mark.training
 def test_the_block_for_notebooks_runs(folder: Path) -> None:
-    """With fewer and shorter runs, and with ids that there are."""
+    """With fewer and shorter runs, with ids that there are, and without what wants netem where there is none."""
     if os.geteuid() or shutil.which("iperf3") is None:
         pytest.skip("needs root and iperf3 (apt-get install iperf3)")
     block = python_blocks(ROOT / "docs" / "programs.md")[2]
     shorter = '"topology.hosts=2", "workload.options.steps=40", "probe.packets=4000"'
-    for printed, instead in (('"topology.hosts=8"', shorter), ("ab12cd", "quickstart"), ("98fe76", "latest")):
+    here = ', delay="20ms", rate="1gbit"' if registry.able(Kernel.tried())["netem"] is None else ""
+    for printed, instead in (
+        ('"topology.hosts=8"', shorter),
+        (', delay="20ms", rate="1gbit"', here),
+        ("ab12cd", "quickstart"),
+        ("98fe76", "latest"),
+    ):
         assert printed in block
         block = block.replace(printed, instead)
     (folder / "block.py").write_text(block)

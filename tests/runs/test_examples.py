@@ -33,9 +33,10 @@ def run(folder: Path, *words: str, cwd: Path | None = None) -> dict[str, Any]:
 
 @pytest.mark.training
 @pytest.mark.netns
-def test_ddp_runs_as_it_is_and_loses_packets(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["ddp.py", "lossy_ddp.py", "fsdp2.py"])
+def test_it_runs_as_it_is_and_loses_packets(tmp_path: Path, name: str) -> None:
     """The shortest form of the next one: no clean network beside it."""
-    found = run(tmp_path, "--hosts", "2", "--sweep", "loss=5", "--", "python", str(EXAMPLES / "ddp.py"), "10")
+    found = run(tmp_path, "--hosts", "2", "--sweep", "loss=5", "--", "python", str(EXAMPLES / name), "10")
     (one,) = found["summary"]
     assert one["columns"]["outcome"] == "valid" and one["columns"]["fault"] == "valid", one["reasons"]
     assert one["workload"]["lost_percent"] > 0.5 and one["workload"]["packets"] > 100
@@ -92,7 +93,6 @@ def test_iperf3_in_a_block_of_python() -> None:
     assert clean == "0" and int(lossy) > 0
 
 
-@full
 @pytest.mark.training
 @pytest.mark.netns
 def test_a_strategy_of_ones_own_stands_in_the_table(tmp_path: Path) -> None:
