@@ -184,7 +184,7 @@ def test_a_program_whose_holder_ends_while_it_is_asked_about_is_gone_not_nobodys
     network = build(topology={"hosts": 2})
     last = links.newest()
     with namespaces.inside(network.star.namespace("h1")):
-        held = attach("netfilter", 0)
+        held = [*attach("netfilter", 0)]
 
     def ends(_: int) -> list[int]:
         while held:

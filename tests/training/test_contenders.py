@@ -111,10 +111,11 @@ def test_tuning_leaves_no_handle_behind_and_touches_new_connections_alone() -> N
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         old = socket.create_connection(server.getsockname())
-        was, handles = control(old), len(os.listdir("/proc/self/fd"))
+        was, handles = control(old), set(os.listdir("/proc/self/fd"))
         numbers = tuning._connections()
         assert old.fileno() in numbers and server.fileno() not in numbers
-        assert len(os.listdir("/proc/self/fd")) == handles
+        # One less, where a collection of garbage came just then. (Listing takes a handle for itself.)
+        assert set(os.listdir("/proc/self/fd")) <= handles
         new = socket.create_connection(server.getsockname())
         tuning.tell(new.fileno(), "reno")
         assert control(new) == "reno" and control(old) == was
