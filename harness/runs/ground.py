@@ -113,6 +113,8 @@ class ThisMachine:
         command_of(program)
 
     def prepare(self, programs: Sequence[Program]) -> None:
+        """What it loads for that is loaded for the ranks at the same time."""
+        self.launcher.expect(programs)
         prepare(programs)
 
     def close(self) -> None:

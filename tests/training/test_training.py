@@ -18,14 +18,14 @@ import pytest
 from lossbench.errors import NotAbleError
 from lossbench.net.kernel import Kernel
 from lossbench.results.folders import RunFolder
-from lossbench.runs import run
+from lossbench.runs import ground, run
 from lossbench.runs.choose import choose_backend
 from lossbench.runs.ground import ThisMachine
 from lossbench.runs.launch import nursery
 from lossbench.runs.launch.nursery import Nurseries
 from lossbench.simulate.rules import layers
 from lossbench.spec.about import about
-from lossbench.spec.experiment import Experiment
+from lossbench.spec.experiment import Experiment, Program
 from lossbench.spec.placement import rules_in_force
 from lossbench.spec.userfile import check
 from lossbench.workloads.sync.channels.simulated import Rule
@@ -310,6 +310,19 @@ def test_a_nursery_that_died_is_replaced() -> None:
     first._process.wait()
     assert several.of(()) is not first and several.of(()).lives()
     several.close()
+
+
+def test_libraries_are_loaded_while_programs_say_what_is_wrong_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: a training loaded torch twice, one after the other: a third of quickstart's first run."""
+    several, open_then = Nurseries(), list[int]()
+    monkeypatch.setattr(ground, "prepare", lambda _: open_then.append(len(several._open)))
+    here = ThisMachine(Kernel.tried(), several)
+    for workload, expected in (("noop", 0), ("training", 1)):
+        here.prepare([Program(name=workload), Program(command=("true",))])
+        assert open_then.pop() == expected
+    (one,) = several._open.values()
+    here.close()
+    assert not one.lives() and not several._open
 
 
 def test_children_of_a_nursery_end_with_it_and_report_how_they_ended() -> None:

@@ -24,7 +24,6 @@ from lossbench.proof.watched import Quiet
 from lossbench.runs.launch.nursery import Nurseries
 from lossbench.runs.launch.program import Start, command_of, prepare
 from lossbench.runs.load import Load
-from lossbench.spec import about
 from lossbench.spec.experiment import Program
 
 MOST_BYTES = 4 << 20  # of all files in one answer
@@ -198,10 +197,8 @@ class Crew:
     def prepare(self, programs: list[dict[str, Any]]) -> None:
         """And libraries begin to load."""
         asked = [Program.model_validate(one) for one in programs]
+        self._launcher.expect(asked)
         prepare(asked)
-        for modules in {about.about(one.name).preload for one in asked if not one.command}:
-            if modules:
-                self._launcher.of(modules)
 
     def watch(self) -> None:
         """This machine's load, until it is asked for."""

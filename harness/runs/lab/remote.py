@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import signal
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from lossbench.net.lab.place import Remote
 from lossbench.processes import Running
 from lossbench.proof.watched import Quiet
 from lossbench.runs.launch.program import Start
+from lossbench.spec.experiment import Program
 
 NEWS_S = 0.05
 START_S = 240.0  # the first one loads its libraries
@@ -123,6 +125,9 @@ class LabLauncher:
     def __init__(self, machines: Channels) -> None:
         self._machines = machines
         self._pumps = {rank: Pump(channel) for rank, channel in machines.open.items()}
+
+    def expect(self, programs: Sequence[Program]) -> None:
+        """Told to machines when they prepare."""
 
     def start(self, start: Start) -> Running:
         assert isinstance(start.place, Remote)

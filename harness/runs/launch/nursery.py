@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -37,6 +38,8 @@ from lossbench.processes import (
 )
 from lossbench.runs.launch import gate, module
 from lossbench.runs.launch.program import Exec, Start
+from lossbench.spec import about
+from lossbench.spec.experiment import Program
 
 BORN_LIMIT_S = 300.0  # of importing torch on a machine that has other things to do, or an emulated one
 
@@ -136,6 +139,10 @@ class Nurseries:
     def __init__(self) -> None:
         self._open: dict[tuple[str, ...], Nursery] = {}
         self._exec = Exec()
+
+    def expect(self, programs: Sequence[Program]) -> None:
+        for modules in {about.about(one.name).preload for one in programs if not one.command} - {()}:
+            self.of(modules)
 
     def start(self, start: Start) -> Running:
         if not start.preload:

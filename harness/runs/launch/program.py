@@ -56,6 +56,9 @@ class Launcher(Protocol):
     """How a process comes to life at its place: by itself, or forked from one that has loaded its libraries (and what
     torchrun or Slurm would do)."""
 
+    def expect(self, programs: Sequence[Program]) -> None:
+        """These will be started: their libraries may begin to load."""
+
     def start(self, start: Start) -> Running: ...
 
     def let_go(self) -> None:
@@ -69,6 +72,8 @@ class Launcher(Protocol):
 
 class Exec:
     """A process of its own, from the beginning."""
+
+    def expect(self, programs: Sequence[Program]) -> None: ...
 
     def start(self, start: Start) -> Running:
         environment, command = start.environment, command_of(start.program)
