@@ -31,8 +31,8 @@ RUNS = {
     "collectives": ["collectives", "--set", "topology.mtu=1500", "--set", "workload.options.mb=1", "--seeds", "3"],
 }
 LOOKS = {  # what a picture's name ends in: the window, and what the browser is told of light and dark
-    "": (1280, 900, []),
-    "-dark": (1280, 900, ["--blink-settings=preferredColorScheme=0"]),
+    "": (1400, 900, []),
+    "-dark": (1400, 900, ["--blink-settings=preferredColorScheme=0"]),
     "-narrow": (390, 900, []),
 }
 
