@@ -104,7 +104,7 @@ class Watch:
             time.sleep(TICK_S)
 
     def _watch(self) -> None:
-        limit, next_sample = self.experiment.workload.limit_s(), 0.0
+        limit, next_sample, took_s = self.experiment.workload.limit_s(), 0.0, 0.0
         while True:
             interrupt.check()
             running = self.ranks.running()
@@ -120,9 +120,10 @@ class Watch:
                 raise RunError(text + self.ranks.stuck(running))
             self.schedule.keep(elapsed)
             self.ranks.come_and_go(elapsed)
-            if elapsed >= next_sample:
+            if elapsed >= next_sample and self.schedule.nap_s(SAMPLE_S) >= min(took_s, SAMPLE_S):
                 next_sample = elapsed + SAMPLE_S
                 self._sample(elapsed)
+                took_s = time.monotonic() - self._start - elapsed  # whatever is due sooner than that comes first
             nap_s, before = self.schedule.nap_s(TICK_S), time.monotonic()
             time.sleep(nap_s)
             self.seen.quiet.late_ms.append((time.monotonic() - before - nap_s) * 1000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lossbench.net.conservation import Between
@@ -148,3 +149,33 @@ def test_a_watch_that_stood_still_as_programs_ended_says_so(
     monkeypatch.setattr(watching, "time", fake)
     watch._watch()
     assert (watch.seen.quiet.longest_gap_s, len(sampled)) == (gap_s, samples)
+
+
+def test_a_look_that_would_make_a_change_late_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: looks of 60 ms, the third of them 20 ms before a window's end, which came 57 ms late (50 allowed)."""
+    watch, clock, late, nothing = Watch.__new__(Watch), [0.0], list[float](), lambda *_: None
+    watch.experiment, watch.seen = BESIDE, Watched()
+    due = [0.56, 2.0]
+
+    def keep(elapsed: float) -> None:
+        while due and elapsed >= due[0]:
+            late.append(elapsed - due.pop(0))
+
+    def passes(seconds: float) -> None:
+        clock[0] += seconds
+
+    looks = list[float]()
+    parts = {
+        "ranks": SimpleNamespace(
+            running=lambda: ["rank-0"] if clock[0] < 1.5 else [], read=list, check_alive=nothing, come_and_go=nothing
+        ),
+        "schedule": SimpleNamespace(keep=keep, nap_s=lambda longest_s: min(max(due[0] - clock[0], 0.0), longest_s)),
+        "_sample": lambda elapsed: (looks.append(elapsed), passes(0.06)),
+        "_count": nothing,
+        "_start": 0.0,
+    }
+    for name, part in parts.items():
+        setattr(watch, name, part)
+    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=passes))
+    watch._watch()
+    assert late == pytest.approx([0.0], abs=1e-6) and len(looks) == 6 and max(np.diff(looks)) < 0.35
