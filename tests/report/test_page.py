@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -247,6 +248,14 @@ def test_asked_bursts_are_summed_to_one_length_and_each_pattern_counts_once(tmp_
     assert counts.sum() == sum(map(len, both))
     assert len(counts) == len(asked) == prove.LONGEST_BURST and asked.sum() == pytest.approx(counts.sum(), rel=1e-4)
     assert asked[15] == pytest.approx(counts.sum() * lossmodel.burst_lengths(chain, up_to=16)[15], rel=1e-3)
+
+
+def test_burst_lengths_stand_in_the_order_of_points_the_three_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: loss_2, loss_5, loss_1 of a sweep, by their longest burst."""
+    seen = {f"0:loss_{n}": (np.bincount([1, longest])[1:] * 60.0,) * 2 for n, longest in enumerate((3, 2, 5, 4))}
+    monkeypatch.setattr(distributions, "burst_lengths", lambda _: seen)
+    found = distributions.bursts(SimpleNamespace())  # type: ignore[arg-type]
+    assert found is not None and [one.title for one in found.panels] == ["loss_0", "loss_2", "loss_3"]
 
 
 def test_the_papers_figures_stand_beside_ours(tmp_path: Path) -> None:

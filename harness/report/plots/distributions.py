@@ -91,9 +91,11 @@ def bursts(content: Content) -> Picture | None:
     seen = burst_lengths(content)
     if not seen:
         return None
-    chosen = dict(sorted(seen.items(), key=lambda item: -np.flatnonzero(item[1][0]).max())[:3])  # the longest say most
+    longest = sorted(seen, key=lambda rule: -np.flatnonzero(seen[rule][0]).max())[:3]  # these say most
     panels = []
-    for rule, (counts, wanted) in chosen.items():
+    for rule, (counts, wanted) in seen.items():
+        if rule not in longest:
+            continue
         one = panel(rule.partition(":")[2])
         shown = int(max(np.flatnonzero(counts).max(), np.flatnonzero(wanted > 0.5).max(initial=0))) + 1
         counts, wanted, lengths = counts[:shown], wanted[:shown], np.arange(1.0, shown + 1)
