@@ -7,6 +7,7 @@ codes.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import gc
@@ -64,8 +65,7 @@ class Child:
 
 
 class Nursery:
-    """The harness's end. Started when first needed; ends, with all its children, when closed or when the harness
-    dies."""
+    """The harness's end. Started when needed; ends, with all its children, when closed or when the harness dies."""
 
     def __init__(self, modules: tuple[str, ...]) -> None:
         ours, theirs = socket.socketpair()
@@ -187,9 +187,7 @@ def serve(control: socket.socket, modules: list[str]) -> None:
             importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    wake, waker = os.pipe()
-    for end in (wake, waker):
-        os.set_blocking(end, False)
+    wake, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(waker)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     buffer, children, ended_for_good = b"", set[int](), set[int]()
@@ -288,8 +286,6 @@ def _become(request: dict[str, Any], control: socket.socket, step_in: Any) -> No
 
 def _leave(code: int) -> NoReturn:
     """As the interpreter ends: what was registered runs, what was printed is written."""
-    import atexit
-
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
