@@ -38,7 +38,9 @@ def test_it_runs_as_it_is_and_loses_packets(tmp_path: Path, name: str) -> None:
     """The shortest form of the next one: no clean network beside it."""
     found = run(tmp_path, "--hosts", "2", "--sweep", "loss=5", "--", "python", str(EXAMPLES / name), "10")
     (one,) = found["summary"]
-    assert one["columns"]["outcome"] == "valid" and one["columns"]["fault"] == "valid", one["reasons"]
+    assert one["columns"]["outcome"] == "valid" and one["columns"]["fault"] == "valid", json.dumps(
+        one["reasons"], indent=1
+    )
     assert one["workload"]["lost_percent"] > 0.5 and one["workload"]["packets"] > 100
 
 
